@@ -1,0 +1,40 @@
+# Everything from a bare checkout with Python 3.11+ and make: each target installs what it needs into .venv.
+.DEFAULT_GOAL := help
+.PHONY: help install run test check bench lock clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+install: $(INSTALLED)  ## install the locked dependencies and segue itself into .venv
+
+$(INSTALLED): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Segue needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+run: install  ## migrate and serve on http://127.0.0.1:8000, with its own Postgres and Redis unless URLs are set
+	exec $(BIN)/segue serve
+
+test: install  ## the whole test suite
+	$(BIN)/python -m pytest
+
+check: install  ## everything CI checks beside the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python .ci/check.py
+
+lock:  ## resolve the dependencies anew
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \
+		--strip-extras --no-header --extra dev --output-file requirements.lock pyproject.toml
+
+clean:  ## remove what the other targets made, but no data
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
