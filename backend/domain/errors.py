@@ -1,0 +1,47 @@
+"""Every error a caller of Segue can see, as one type.
+
+Knows nothing of HTTP: `api/problems.py` writes it as RFC 9457, the event log as `RUN_ERROR`. Errors that a tool
+addresses to the model stand in `domain/tool.py`.
+
+    AppError
+    └── NotFound      a missing id and a foreign one alike
+"""
+
+from collections.abc import Mapping
+
+
+class AppError(Exception):
+    """An outcome the caller must hear of: a stable `code`, the HTTP `status` it maps to, a sentence what to do next."""
+
+    def __init__(
+        self,
+        code: str,
+        *,
+        status: int,
+        title: str,
+        detail: str = "",
+        retryable: bool = False,
+        extra: Mapping[str, str | int] | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {detail or title}")
+        self.code = code
+        self.status = status
+        self.title = title
+        self.detail = detail or title
+        self.retryable = retryable
+        self.extra = dict(extra or {})
+
+    def with_extra(self, **extra: str | int) -> "AppError":
+        """The same error, saying more."""
+        self.extra.update(extra)
+        return self
+
+
+class NotFound(AppError):  # noqa: N818 (a name the reader of a handler expects)
+    """`thing` is the noun in the code: `session` gives `session_not_found`."""
+
+    def __init__(self, thing: str) -> None:
+        noun = thing.replace("_", " ")
+        super().__init__(
+            f"{thing}_not_found", status=404, title=f"No such {noun}", detail=f"There is no {noun} with this id."
+        )

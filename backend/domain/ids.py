@@ -1,0 +1,28 @@
+"""Ids: a prefix that says what it names and a ULID, so that they sort by the time they were made."""
+
+import itertools
+import re
+import secrets
+from datetime import datetime
+from typing import Literal
+
+Prefix = Literal["ses", "turn", "msg", "call"]
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_ID = re.compile(r"[a-z]{3,4}_[0-9a-hjkmnp-tv-z]{26}")
+_RANDOM_BITS = 64
+_counter = itertools.count()
+
+
+def new_id(prefix: Prefix, at: datetime) -> str:
+    """`call_01kb2…`: 48 bits of milliseconds, 16 that count, 64 random ones, in Crockford's base 32, lower case.
+
+    The counter keeps ids made by one process within one millisecond in order.
+    """
+    order = int(at.timestamp() * 1000) << 16 | next(_counter) & 0xFFFF
+    number = order << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+    return f"{prefix}_{''.join(_ALPHABET[number >> shift & 31] for shift in range(125, -5, -5))}"
+
+
+def is_id(prefix: Prefix, text: str) -> bool:
+    return text.startswith(f"{prefix}_") and _ID.fullmatch(text) is not None

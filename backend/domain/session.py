@@ -1,0 +1,110 @@
+"""Sessions, their turns and messages: the shapes that stores return and the API sends.
+
+Field names are the contract of the HTTP API. Times are aware and UTC.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from backend.domain.tool import ToolCall
+
+Role = Literal["user", "assistant", "tool"]
+TurnStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
+Verdict = Literal["confirm", "reject", "amend", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    id: str
+    title: str | None
+    metadata: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+    message_count: int
+    running_turn_id: str | None
+    pending_plan: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCall:
+    """A call as the assistant asked for it."""
+
+    id: str
+    name: str
+    args: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A stored message. The content of a tool message is the reference to its result, never the result."""
+
+    id: str
+    seq: int
+    turn_id: str
+    role: Role
+    content: str | dict[str, Any]
+    created_at: datetime
+    tool_calls: tuple[RequestedCall, ...] = ()
+    tool_call_id: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgementReport:
+    verdict: Verdict = "none"
+    rule: str = "no_rule"
+    language: str | None = None
+    plan_id: str | None = None
+    plan_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WebSearchReport:
+    requested: bool = False
+    performed: bool = False
+    reason: str = "not_requested"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    short_term: bool = False
+    long_term: int = 0
+    history_messages: int = 0
+    tool_results: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the provider counted them; `duration_ms` from claim to finish."""
+
+    llm_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReport:
+    """What is kept of a completed turn beside its message and tool calls."""
+
+    acknowledgement: AcknowledgementReport
+    web_search: WebSearchReport
+    memory_used: MemoryReport
+    usage: Usage
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    session_id: str
+    turn_id: str
+    status: Literal["completed"]
+    message: Message
+    acknowledgement: AcknowledgementReport
+    plan: None
+    tool_calls: tuple[ToolCall, ...]
+    web_search: WebSearchReport
+    memory_used: MemoryReport
+    usage: Usage
+    model: str

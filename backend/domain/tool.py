@@ -1,0 +1,122 @@
+"""What a tool is, how it may fail, and what is kept of a call.
+
+Stdlib and pydantic only: no I/O, no clock. `tools/` runs and stores these, `agent/` shows them to the model.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+Effect = Literal["read_only", "write", "destructive"]
+CallStatus = Literal["running", "succeeded", "failed", "unknown"]
+
+
+class ToolRetry(Exception):  # noqa: N818 (an instruction to the model, not a fault)
+    """The model can do better: the message says what to change. Never counts against the tool's health."""
+
+
+class ToolFailed(Exception):  # noqa: N818 (the field's word)
+    """The tool ran, or tried to, and says it failed. The message is shown to the model and to the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """Who a tool runs for. Identity comes from here, never from arguments the model wrote."""
+
+    owner: str
+    session_id: str
+    turn_id: str
+    tool_call_id: str
+    now: datetime
+
+
+ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What everyone may know of a tool.
+
+    `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin` or `mcp:<server>`; `confirm` forces
+    (True) or waives (False) the user's yes, None leaves it to `effect`. An `ephemeral` tool leaves no row.
+    `original_name` is the name the source itself uses.
+    """
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    source: str = "builtin"
+    effect: Effect = "read_only"
+    idempotent: bool = False
+    confirm: bool | None = None
+    timeout_s: float | None = None
+    ephemeral: bool = False
+    original_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A spec and the function behind it.
+
+    The function gets validated arguments and returns anything JSON can hold (or text); it raises `ToolRetry` or
+    `ToolFailed`. Time limits, recording and cleaning are `tools/run.py`'s, not the function's.
+    """
+
+    spec: ToolSpec
+    run: ToolFunction
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallMetadata:
+    """`size_bytes` is the payload's size in UTF-8; the preview is bounded by TOOL_RESULT_PREVIEW_CHARS."""
+
+    size_bytes: int
+    summary: str
+    truncated_preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRef:
+    session_id: str
+    tool_call_id: str
+    storage_type: Literal["tool_results"] = "tool_results"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A row of the ledger: what was called and what came of it, without the payload."""
+
+    tool_call_id: str
+    tool_name: str
+    args: dict[str, Any]
+    status: CallStatus
+    turn_id: str
+    started_at: datetime
+    duration_ms: int | None
+    error: str | None
+    metadata: ToolCallMetadata
+    result_ref: ResultRef
+    expires_at: datetime | None
+    plan_id: str | None = None
+    step_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What stands for a result wherever the model or a client looks at a conversation; the payload stays in storage."""
+
+    tool_call_id: str
+    tool_name: str
+    args: dict[str, Any]
+    status: CallStatus
+    size_bytes: int
+    summary: str
+    preview: str
+    identifiers: tuple[str, ...]
+
+
+def canonical_args(args: Mapping[str, Any]) -> str:
+    """One text for equal arguments, whatever the order of their keys."""
+    return json.dumps(args, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
