@@ -1,0 +1,100 @@
+"""The one way to Postgres: short transactions with a bound on every wait.
+
+Knows no table. A lost or frozen server becomes `storage_unavailable`, whatever the driver called it.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy.exc import DBAPIError, DisconnectionError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from backend.domain.errors import AppError
+
+CONNECT_TIMEOUT_S = 2.0
+POOL_TIMEOUT_S = 2.0
+STATEMENT_TIMEOUT_S = 4.0
+_DATA_ERROR_CLASSES = ("22", "23")
+
+
+class Database:
+    """A pool of connections. `transaction()` to write, `reading()` for single statements without one."""
+
+    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+        self.engine = make_engine(url, pool_size=pool_size)
+        self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        with_errors = _storage_errors()
+        async with with_errors, self.engine.begin() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """Each statement is its own transaction; one guarded write is welcome here too."""
+        async with _storage_errors(), self._autocommit.connect() as connection:
+            yield connection
+
+    async def ping(self) -> None:
+        async with self.reading() as connection:
+            await connection.exec_driver_sql("SELECT 1")
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+
+def make_engine(url: str, *, pool_size: int) -> AsyncEngine:
+    return create_async_engine(
+        asyncpg_url(url),
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=POOL_TIMEOUT_S,
+        pool_recycle=1800,
+        connect_args={
+            "timeout": CONNECT_TIMEOUT_S,
+            "command_timeout": STATEMENT_TIMEOUT_S,
+            "server_settings": {
+                "application_name": "segue",
+                "timezone": "UTC",
+                "jit": "off",
+                "idle_in_transaction_session_timeout": "15000",
+            },
+        },
+    )
+
+
+def asyncpg_url(url: str) -> str:
+    """`postgres://` and `postgresql://`, as every provider writes them, name the asyncpg driver here."""
+    scheme, separator, rest = url.partition("://")
+    return f"postgresql+asyncpg{separator}{rest}" if scheme in ("postgres", "postgresql") else url
+
+
+def storage_unavailable() -> AppError:
+    return AppError(
+        "storage_unavailable",
+        status=503,
+        title="Storage is unavailable",
+        detail="The database cannot be reached. Nothing was accepted; try again in a moment.",
+        retryable=True,
+        extra={"retry_after_s": 2},
+    )
+
+
+@asynccontextmanager
+async def _storage_errors() -> AsyncIterator[None]:
+    try:
+        yield
+    except (DisconnectionError, PoolTimeoutError, ConnectionError, TimeoutError) as error:
+        raise storage_unavailable() from error
+    except DBAPIError as error:
+        if _is_outage(error):
+            raise storage_unavailable() from error
+        raise
+
+
+def _is_outage(error: DBAPIError) -> bool:
+    """Connection lost, server starting or stopping, statement cancelled by a time limit: not the statement's fault."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    return error.connection_invalidated or state == "" or state[:2] in ("08", "53", "57") or state == "25P03"

@@ -1,0 +1,139 @@
+"""All tables, and the unique indexes that settle races.
+
+`turn_seq` on a message is the seq of the message that opened its turn: arrival orders `seq`, turns order a history.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pkey",
+        "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
+        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+    }
+)
+
+
+def _id() -> Text:
+    return Text(collation="C")
+
+
+def _time() -> DateTime:
+    return DateTime(timezone=True)
+
+
+def _json() -> JSONB:
+    return JSONB(none_as_null=True)
+
+
+def _session_key() -> ForeignKey:
+    return ForeignKey("sessions.id", ondelete="CASCADE")
+
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("title", Text),
+    Column("metadata", _json(), nullable=False),
+    Column("next_seq", BigInteger, nullable=False, server_default=text("1")),
+    Column("last_turn_id", _id()),
+    Column("created_at", _time(), nullable=False),
+    Column("updated_at", _time(), nullable=False),
+    Index("sessions_owner_activity_idx", "owner", "updated_at", "id"),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("session_id", _id(), _session_key(), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("request", _json(), nullable=False),
+    Column("epoch", Integer, nullable=False, server_default=text("0")),
+    Column("worker", Text),
+    Column("lease_until", _time()),
+    Column("report", _json()),
+    Column("error", _json()),
+    Column("created_at", _time(), nullable=False),
+    Column("started_at", _time()),
+    Column("finished_at", _time()),
+    CheckConstraint("status IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="status"),
+    Index("turns_session_id_seq_key", "session_id", "seq", unique=True),
+    Index("turns_one_running_key", "session_id", unique=True, postgresql_where=text("status = 'running'")),
+    Index("turns_open_idx", "session_id", "seq", postgresql_where=text("status IN ('queued', 'running')")),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("session_id", _id(), _session_key(), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("turn_id", _id(), ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("turn_seq", BigInteger, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("tool_calls", _json()),
+    Column("tool_call_id", _id()),
+    Column("created_at", _time(), nullable=False),
+    CheckConstraint("role IN ('user', 'assistant', 'tool')", name="role"),
+    CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="tool_call"),
+    Index("messages_session_id_seq_key", "session_id", "seq", unique=True),
+    Index("messages_history_idx", "session_id", "turn_seq", "seq"),
+    Index("messages_turn_id_idx", "turn_id"),
+    Index("messages_tool_call_id_key", "tool_call_id", unique=True, postgresql_where=text("tool_call_id IS NOT NULL")),
+)
+
+tool_calls = Table(
+    "tool_calls",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("session_id", _id(), _session_key(), nullable=False),
+    Column("turn_id", _id(), ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("message_id", _id(), ForeignKey("messages.id", ondelete="CASCADE"), nullable=False),
+    Column("tool_name", Text, nullable=False),
+    Column("args", _json(), nullable=False),
+    Column("args_hash", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("summary", Text, nullable=False, server_default=text("''")),
+    Column("preview", Text, nullable=False, server_default=text("''")),
+    Column("identifiers", _json()),
+    Column("size_bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("error", Text),
+    Column("started_at", _time(), nullable=False),
+    Column("duration_ms", Integer),
+    Column("expires_at", _time()),
+    CheckConstraint("status IN ('running', 'succeeded', 'failed', 'unknown')", name="status"),
+    Index("tool_calls_session_id_idx", "session_id", "id"),
+    Index("tool_calls_turn_id_idx", "turn_id"),
+    Index("tool_calls_message_id_idx", "message_id"),
+)
+
+tool_results = Table(
+    "tool_results",
+    metadata,
+    Column("tool_call_id", _id(), ForeignKey("tool_calls.id", ondelete="CASCADE"), primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("expires_at", _time(), nullable=False),
+    CheckConstraint("kind IN ('json', 'text')", name="kind"),
+    Index("tool_results_expires_at_idx", "expires_at"),
+)

@@ -1,0 +1,77 @@
+"""The one way to Redis: every key, its TTL, and a client that is allowed to fail.
+
+Redis only saves time. What fails or takes over a second answers "nothing there"; the outage is logged once.
+"""
+
+import asyncio
+from typing import Any
+
+import orjson
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
+from redis.exceptions import RedisError
+
+OPERATION_TIMEOUT_S = 1.0
+
+log = structlog.get_logger()
+
+
+def short_term_memory_key(session_id: str) -> str:
+    return f"segue:memory:{session_id}"
+
+
+class Cache:
+    """JSON values with a TTL. A value that does not parse counts as missing."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = Redis.from_url(
+            url,
+            protocol=2,
+            socket_timeout=OPERATION_TIMEOUT_S,
+            socket_connect_timeout=OPERATION_TIMEOUT_S,
+            retry=Retry(ConstantBackoff(0.05), 1),
+        )
+        self._degraded = False
+
+    async def get_json(self, key: str) -> Any | None:
+        raw = await self._attempt("GET", key)
+        try:
+            return None if raw is None else orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            log.warning("cache_value_unreadable", key=key)
+            return None
+
+    async def get_json_with_ttl(self, key: str) -> tuple[Any | None, int]:
+        """The value and the seconds it has left; `(None, 0)` where it is missing."""
+        value = await self.get_json(key)
+        if value is None:
+            return None, 0
+        return value, max(int(await self._attempt("TTL", key) or 0), 0)
+
+    async def set_json(self, key: str, value: object, *, ttl_s: int) -> None:
+        await self._attempt("SET", key, orjson.dumps(value), "EX", ttl_s)
+
+    async def delete(self, *keys: str) -> None:
+        await self._attempt("DEL", *keys)
+
+    async def ping(self) -> bool:
+        return await self._attempt("PING") is not None
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    async def _attempt(self, *command: Any) -> Any | None:
+        try:
+            async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                answer = await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+        except (RedisError, OSError, TimeoutError) as error:
+            if not self._degraded:
+                log.warning("redis_degraded", error=type(error).__name__)
+            self._degraded = True
+            return None
+        if self._degraded:
+            log.info("redis_recovered")
+        self._degraded = False
+        return answer
