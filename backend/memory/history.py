@@ -1,0 +1,171 @@
+"""The stored conversation: messages in, a window of them out, always one a model provider accepts.
+
+The content of a tool message is the reference to its result. Knows nothing of LangChain: `agent/prompts.py` turns these
+messages into the model's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, Row, insert, literal, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.db.models import messages, sessions
+from backend.domain.ids import new_id
+from backend.domain.session import Message, RequestedCall, Role
+
+INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
+
+
+@dataclass(frozen=True, slots=True)
+class TurnKey:
+    """Where a turn's messages belong: `turn_seq` is the seq of the user message that opened it."""
+
+    session_id: str
+    turn_id: str
+    turn_seq: int
+
+
+async def append_message(
+    connection: AsyncConnection,
+    turn: TurnKey,
+    *,
+    role: Role,
+    content: str | dict[str, Any],
+    now: datetime,
+    tool_calls: Sequence[RequestedCall] = (),
+    tool_call_id: str | None = None,
+) -> str:
+    """Stores a message under the session's next seq, in the caller's transaction, and gives its id."""
+    allocated = (
+        update(sessions)
+        .where(sessions.c.id == turn.session_id)
+        .values(next_seq=sessions.c.next_seq + 1)
+        .returning((sessions.c.next_seq - 1).label("seq"))
+        .cte("allocated")
+    )
+    message_id = new_id("msg", now)
+    values = message_values(
+        turn,
+        message_id=message_id,
+        role=role,
+        content=content,
+        now=now,
+        tool_calls=tool_calls,
+        tool_call_id=tool_call_id,
+    )
+    rows = select(allocated.c.seq, *values.values())
+    await connection.execute(insert(messages).from_select(["seq", *values], rows))
+    return message_id
+
+
+async def load_window(connection: AsyncConnection, turn: TurnKey, *, limit: int) -> list[Message]:
+    """The last `limit` messages up to and with this turn, in the order of turns, made provider-valid."""
+    statement = (
+        select(messages)
+        .where(messages.c.session_id == turn.session_id, messages.c.turn_seq <= turn.turn_seq)
+        .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
+        .limit(limit)
+    )
+    rows = list(await connection.execute(statement))[::-1]
+    if rows and rows[0].seq != rows[0].turn_seq:
+        rows[0] = await _opening_message(connection, turn.session_id, rows[0].turn_seq)
+    return provider_valid([_message(row) for row in rows])
+
+
+async def _opening_message(connection: AsyncConnection, session_id: str, turn_seq: int) -> Row[Any]:
+    """What a window that starts inside a turn must begin with: what the user said."""
+    opening = select(messages).where(messages.c.session_id == session_id, messages.c.seq == turn_seq)
+    return (await connection.execute(opening)).one()
+
+
+async def list_messages(
+    connection: AsyncConnection, owner: str, session_id: str, *, after: int, limit: int
+) -> list[Message]:
+    statement = (
+        select(messages)
+        .join(sessions, sessions.c.id == messages.c.session_id)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, messages.c.seq > after)
+        .order_by(messages.c.seq)
+        .limit(limit)
+    )
+    return [_message(row) for row in await connection.execute(statement)]
+
+
+async def final_message(connection: AsyncConnection, turn_id: str) -> Message:
+    """The answer of a completed turn: its last assistant message."""
+    statement = (
+        select(messages)
+        .where(messages.c.turn_id == turn_id, messages.c.role == "assistant")
+        .order_by(messages.c.seq.desc())
+        .limit(1)
+    )
+    return _message((await connection.execute(statement)).one())
+
+
+async def opening_and_final(connection: AsyncConnection, turn_id: str) -> tuple[str, str]:
+    """The texts a completed turn began and ended with: the user's and the assistant's."""
+    statement = select(messages.c.content).where(messages.c.turn_id == turn_id).order_by(messages.c.seq)
+    contents = (await connection.execute(statement)).scalars().all()
+    return contents[0], contents[-1]
+
+
+def provider_valid(window: Sequence[Message]) -> list[Message]:
+    """Starts with a user message; every call answered right after it was made, every answer called, nothing twice."""
+    start = next((index for index, message in enumerate(window) if message.role == "user"), len(window))
+    answers = {message.tool_call_id: message for message in window[start:] if message.role == "tool"}
+    repaired: list[Message] = []
+    for message in window[start:]:
+        if message.role == "tool":
+            continue
+        repaired.append(message)
+        repaired.extend(answers.get(call.id) or _interrupted(message, call) for call in message.tool_calls)
+    return repaired
+
+
+def _interrupted(message: Message, call: RequestedCall) -> Message:
+    content = {"tool_call_id": call.id, "tool_name": call.name, "status": "unknown", "summary": INTERRUPTED}
+    return replace(message, role="tool", content=content, tool_calls=(), tool_call_id=call.id)
+
+
+def message_values(
+    turn: TurnKey,
+    *,
+    message_id: str,
+    role: Role,
+    content: str | dict[str, Any],
+    now: datetime,
+    tool_calls: Sequence[RequestedCall] = (),
+    tool_call_id: str | None = None,
+) -> dict[str, ColumnElement[Any]]:
+    """The columns of a message but its seq, which the inserting statement allocates."""
+    text = content if isinstance(content, str) else orjson.dumps(content).decode()
+    calls = [asdict(call) for call in tool_calls] or None
+    values: dict[str, Any] = {
+        "id": message_id,
+        "session_id": turn.session_id,
+        "turn_id": turn.turn_id,
+        "turn_seq": turn.turn_seq,
+        "role": role,
+        "content": text,
+        "tool_calls": calls,
+        "tool_call_id": tool_call_id,
+        "created_at": now,
+    }
+    return {name: literal(value, messages.c[name].type) for name, value in values.items()}
+
+
+def _message(row: Row[Any]) -> Message:
+    return Message(
+        id=row.id,
+        seq=row.seq,
+        turn_id=row.turn_id,
+        role=row.role,
+        content=orjson.loads(row.content) if row.role == "tool" else row.content,
+        created_at=row.created_at,
+        tool_calls=tuple(RequestedCall(**call) for call in row.tool_calls or ()),
+        tool_call_id=row.tool_call_id,
+    )

@@ -1,0 +1,99 @@
+"""Sessions: whose they are and what they are called. Every statement carries the owner.
+
+Messages stand in `history.py`; turns belong to `turn/store.py`, which moves a session's `next_seq` and `last_turn_id`.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Select, delete, insert, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.db.models import sessions, turns
+from backend.domain.errors import NotFound
+from backend.domain.ids import new_id
+from backend.domain.session import Session
+
+Position = tuple[datetime, str]
+
+
+async def create_session(
+    connection: AsyncConnection, owner: str, *, title: str | None, metadata: Mapping[str, Any], now: datetime
+) -> Session:
+    session_id = new_id("ses", now)
+    await connection.execute(
+        insert(sessions).values(
+            id=session_id, owner=owner, title=title, metadata=dict(metadata), created_at=now, updated_at=now
+        )
+    )
+    return Session(
+        id=session_id,
+        title=title,
+        metadata=dict(metadata),
+        created_at=now,
+        updated_at=now,
+        message_count=0,
+        running_turn_id=None,
+    )
+
+
+async def get_session(connection: AsyncConnection, owner: str, session_id: str) -> Session:
+    """Raises NotFound for a missing session and for somebody else's."""
+    row = (await connection.execute(_owned(owner).where(sessions.c.id == session_id))).one_or_none()
+    if row is None:
+        raise NotFound("session")
+    return _session(row)
+
+
+async def list_sessions(
+    connection: AsyncConnection, owner: str, *, before: Position | None, limit: int
+) -> list[Session]:
+    """Newest activity first; `before` is the activity and id of the last session already seen."""
+    statement = _owned(owner).order_by(sessions.c.updated_at.desc(), sessions.c.id.desc()).limit(limit)
+    if before is not None:
+        statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.id) < before)
+    return [_session(row) for row in await connection.execute(statement)]
+
+
+async def update_session(
+    connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any], now: datetime
+) -> Session:
+    """`changes` may hold `title` and `metadata`; what it does not name stays."""
+    await connection.execute(
+        update(sessions)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner)
+        .values({**changes, "updated_at": now})
+    )
+    return await get_session(connection, owner, session_id)
+
+
+async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Everything of a session hangs on its row and goes with it."""
+    gone = await connection.execute(
+        delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
+    )
+    if gone.one_or_none() is None:
+        raise NotFound("session")
+
+
+def _owned(owner: str) -> Select[Any]:
+    running = (
+        select(turns.c.id)
+        .where(turns.c.session_id == sessions.c.id, turns.c.status == "running")
+        .scalar_subquery()
+        .label("running_turn_id")
+    )
+    return select(sessions, running).where(sessions.c.owner == owner)
+
+
+def _session(row: Row[Any]) -> Session:
+    return Session(
+        id=row.id,
+        title=row.title,
+        metadata=row.metadata,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        message_count=row.next_seq - 1,
+        running_turn_id=row.running_turn_id,
+    )

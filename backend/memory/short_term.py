@@ -1,0 +1,61 @@
+"""The session's working memory: the last exchange and the references of recent results. Redis, sliding TTL.
+
+Derived, never the truth: it names the turn that wrote it, and where that is not the session's last one it counts as
+missing and `turn/snapshot.py` rebuilds it from Postgres. One turn runs at a time, so writes do not race.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from backend.db.redis import Cache, short_term_memory_key
+from backend.domain.tool import Reference, canonical_args
+
+MAX_REFERENCES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShortTermMemory:
+    """`results` newest first, one per tool and canonical arguments; `message_count` counts stored messages."""
+
+    session_id: str
+    turn_id: str
+    last_user_message: str | None
+    last_assistant_message: str | None
+    message_count: int
+    results: tuple[Reference, ...]
+
+
+_parse = TypeAdapter(ShortTermMemory).validate_python
+
+
+async def read(cache: Cache, session_id: str, *, last_turn_id: str | None) -> tuple[ShortTermMemory | None, int]:
+    """The memory and the seconds it has left, or `(None, 0)`: missing, unreadable, another session's, or outdated."""
+    value, ttl_s = await cache.get_json_with_ttl(short_term_memory_key(session_id))
+    try:
+        memory = None if value is None else _parse(value)
+    except ValidationError:
+        memory = None
+    if memory is None or memory.session_id != session_id or memory.turn_id != last_turn_id:
+        return None, 0
+    return memory, ttl_s
+
+
+async def write(cache: Cache, memory: ShortTermMemory, *, ttl_s: int) -> None:
+    await cache.set_json(short_term_memory_key(memory.session_id), asdict(memory), ttl_s=ttl_s)
+
+
+async def forget(cache: Cache, session_id: str) -> None:
+    await cache.delete(short_term_memory_key(session_id))
+
+
+def merge_results(known: Iterable[Reference], newer: Iterable[Reference]) -> tuple[Reference, ...]:
+    """Newest first in, newest first out. The latest success of a call stands; a failure only where none succeeded."""
+    current: dict[tuple[str, str], Reference] = {}
+    for reference in (*newer, *known):
+        key = (reference.tool_name, canonical_args(reference.args))
+        standing = current.get(key)
+        if standing is None or (standing.status != "succeeded" and reference.status == "succeeded"):
+            current[key] = reference
+    return tuple(current.values())[:MAX_REFERENCES]
