@@ -1,0 +1,79 @@
+"""Loads more of a result the model knows only by reference. Leaves no trace of its own in the ledger."""
+
+from typing import Any
+
+from backend.db.engine import Database
+from backend.domain.errors import AppError
+from backend.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from backend.tools.results import CallFilter, list_calls, load_result, page_of
+
+MAX_ANSWER = 8000
+NEWEST = 5
+
+SPEC = ToolSpec(
+    name="get_tool_result",
+    description=(
+        "Load the stored result of an earlier tool call of this session, or a part of it. Use it when a reference's "
+        "preview is not enough. `path` is JMESPath into a JSON result (emails[0].id); text and lists are paged with "
+        "`offset` and `limit` (characters of text, items of a list)."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "tool_call_id": {"type": "string", "description": "The tool_call_id of a reference, call_…"},
+            "path": {"type": "string", "maxLength": 1000},
+            "offset": {"type": "integer", "minimum": 0},
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ANSWER},
+        },
+        "required": ["tool_call_id"],
+        "additionalProperties": False,
+    },
+    ephemeral=True,
+)
+
+
+def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
+    """`shown_bytes` is what the model gets in full in the turn that made a result."""
+
+    async def run(args: dict[str, Any], context: ToolContext) -> object:
+        call, value = await _load(database, args["tool_call_id"], context)
+        if call.turn_id == context.turn_id and call.metadata.size_bytes <= shown_bytes and "path" not in args:
+            raise ToolRetry(f"You already have the whole result of {call.tool_call_id} above, in this turn.")
+        return _page(call, value, args)
+
+    return Tool(SPEC, run)
+
+
+async def _load(database: Database, tool_call_id: str, context: ToolContext) -> tuple[ToolCall, Any]:
+    async with database.reading() as connection:
+        try:
+            return await load_result(connection, context.owner, context.session_id, tool_call_id, now=context.now)
+        except AppError as error:
+            if error.status != 404:  # noqa: PLR2004 (HTTP)
+                raise ToolFailed(error.detail) from error
+        newest = await list_calls(
+            connection, context.owner, context.session_id, where=CallFilter(), before=None, limit=NEWEST
+        )
+    known = "; ".join(f"{call.tool_call_id}: {call.metadata.summary}" for call in newest) or "none yet"
+    raise ToolRetry(f"This session has no result {tool_call_id[:64]}. Newest results: {known}.")
+
+
+def _page(call: ToolCall, value: Any, args: dict[str, Any]) -> dict[str, Any]:
+    """At most MAX_ANSWER characters: a list that is longer gives fewer items, anything else is cut as text."""
+    offset, limit = args.get("offset", 0), args.get("limit", MAX_ANSWER)
+    try:
+        part = page_of(value, path=args.get("path"), offset=offset, limit=limit)
+        while isinstance(part.result, list) and len(str(part.result)) > MAX_ANSWER and len(part.result) > 1:
+            part = page_of(value, path=args.get("path"), offset=offset, limit=len(part.result) // 2)
+    except AppError as error:
+        raise ToolRetry(error.detail) from error
+    shown = part.result
+    if not isinstance(shown, str) and len(str(shown)) > MAX_ANSWER:
+        shown = str(shown)[:MAX_ANSWER] + "… (cut: ask for a narrower path)"
+    return {
+        "tool_call_id": call.tool_call_id,
+        "tool_name": call.tool_name,
+        "result": shown,
+        "result_total": part.result_total,
+        "next_offset": part.next_offset,
+    }

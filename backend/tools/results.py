@@ -1,0 +1,234 @@
+"""The ledger of tool calls and, apart from it, their payloads.
+
+A row stands before a tool runs and gets its outcome after; the payload expires, the row stays. Reading is by owner.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import jmespath
+import orjson
+from jmespath.exceptions import JMESPathError
+from sqlalchemy import Row, Select, and_, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.db.models import sessions, tool_calls, tool_results
+from backend.domain.errors import AppError, NotFound
+from backend.domain.session import RequestedCall
+from backend.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, canonical_args
+from backend.tools.run import Outcome
+from backend.tools.summaries import identifiers, preview, summarise
+
+REBUILD_CALLS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    payload_ttl_days: int
+    preview_chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPage:
+    """`total` and `next_offset` count characters of text or items of a list; None where there is nothing to page."""
+
+    result: Any
+    result_total: int | None
+    next_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallFilter:
+    tool: str | None = None
+    turn_id: str | None = None
+    status: CallStatus | None = None
+
+
+async def start_calls(
+    connection: AsyncConnection,
+    *,
+    session_id: str,
+    turn_id: str,
+    message_id: str,
+    calls: Sequence[RequestedCall],
+    now: datetime,
+) -> None:
+    rows = [
+        {
+            "id": call.id,
+            "session_id": session_id,
+            "turn_id": turn_id,
+            "message_id": message_id,
+            "tool_name": call.name,
+            "args": call.args,
+            "args_hash": args_hash(call.args),
+            "status": "running",
+            "started_at": now,
+        }
+        for call in calls
+    ]
+    await connection.execute(insert(tool_calls), rows)
+
+
+async def finish_call(
+    connection: AsyncConnection, call: RequestedCall, outcome: Outcome, *, now: datetime, retention: Retention
+) -> tuple[ToolCall, Reference]:
+    """Records the outcome of a call once: a second one for the same call raises."""
+    payload = outcome.payload
+    stored = payload.size_bytes > 0
+    expires_at = now + timedelta(days=retention.payload_ttl_days) if stored else None
+    shown = outcome.error if outcome.error and not stored else None
+    statement = (
+        update(tool_calls)
+        .where(tool_calls.c.id == call.id, tool_calls.c.status == "running")
+        .values(
+            status=outcome.status,
+            error=outcome.error,
+            summary=summarise(call.name, payload, outcome.error),
+            preview=shown or preview(payload, max_chars=retention.preview_chars),
+            identifiers=list(identifiers(payload)) or None,
+            size_bytes=payload.size_bytes,
+            duration_ms=outcome.duration_ms,
+            expires_at=expires_at,
+        )
+        .returning(*tool_calls.c)
+    )
+    row = (await connection.execute(statement)).one()
+    if stored:
+        await connection.execute(
+            insert(tool_results).values(
+                tool_call_id=call.id, kind=payload.kind, payload=payload.text, expires_at=expires_at
+            )
+        )
+    return _tool_call(row), _reference(row)
+
+
+async def list_calls(
+    connection: AsyncConnection, owner: str, session_id: str, *, where: CallFilter, before: str | None, limit: int
+) -> list[ToolCall]:
+    """Newest first; payloads are not touched."""
+    statement = _owned(owner, session_id).order_by(tool_calls.c.id.desc()).limit(limit)
+    if where.tool is not None:
+        statement = statement.where(tool_calls.c.tool_name == where.tool)
+    if where.turn_id is not None:
+        statement = statement.where(tool_calls.c.turn_id == where.turn_id)
+    if where.status is not None:
+        statement = statement.where(tool_calls.c.status == where.status)
+    if before is not None:
+        statement = statement.where(tool_calls.c.id < before)
+    return [_tool_call(row) for row in await connection.execute(statement)]
+
+
+async def calls_of_turn(connection: AsyncConnection, turn_id: str) -> tuple[ToolCall, ...]:
+    statement = select(tool_calls).where(tool_calls.c.turn_id == turn_id).order_by(tool_calls.c.id)
+    return tuple(_tool_call(row) for row in await connection.execute(statement))
+
+
+async def recent_references(connection: AsyncConnection, session_id: str) -> list[Reference]:
+    """References of a session's finished calls, newest first: what the working memory is rebuilt from."""
+    statement = (
+        select(tool_calls)
+        .where(tool_calls.c.session_id == session_id, tool_calls.c.status != "running")
+        .order_by(tool_calls.c.id.desc())
+        .limit(REBUILD_CALLS)
+    )
+    return [_reference(row) for row in await connection.execute(statement)]
+
+
+async def load_result(
+    connection: AsyncConnection, owner: str, session_id: str, tool_call_id: str, *, now: datetime
+) -> tuple[ToolCall, Any]:
+    """A call and the value it gave. NotFound for unknown and foreign ids, 410 `tool_result_expired` once it is gone."""
+    joined = (
+        _owned(owner, session_id)
+        .add_columns(tool_results.c.kind, tool_results.c.payload)
+        .outerjoin(tool_results, and_(tool_results.c.tool_call_id == tool_calls.c.id, tool_results.c.expires_at > now))
+        .where(tool_calls.c.id == tool_call_id)
+    )
+    row = (await connection.execute(joined)).one_or_none()
+    if row is None:
+        raise NotFound("tool_result")
+    if row.payload is None and row.size_bytes > 0:
+        raise _expired(row)
+    call = _tool_call(row)
+    if row.payload is None:
+        return call, None
+    return call, orjson.loads(row.payload) if row.kind == "json" else row.payload
+
+
+def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultPage:
+    """The part of a value at a JMESPath, from `offset`, at most `limit` characters or items of it.
+
+    Raises AppError `invalid_path` for an expression that is not JMESPath.
+    """
+    if path:
+        try:
+            value = jmespath.search(path, value)
+        except JMESPathError as error:
+            raise _invalid_path(path) from error
+    if not isinstance(value, str | list):
+        return ResultPage(value, None, None)
+    end = offset + limit
+    return ResultPage(value[offset:end], len(value), end if end < len(value) else None)
+
+
+def args_hash(args: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_args(args).encode()).hexdigest()[:32]
+
+
+def _owned(owner: str, session_id: str) -> Select[Any]:
+    return (
+        select(*tool_calls.c)
+        .join(sessions, sessions.c.id == tool_calls.c.session_id)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner)
+    )
+
+
+def _invalid_path(path: str) -> AppError:
+    return AppError(
+        "invalid_path",
+        status=422,
+        title="Not a JMESPath expression",
+        detail=f"{path[:200]!r} is not JMESPath. An example: emails[0].id",
+    )
+
+
+def _expired(row: Row[Any]) -> AppError:
+    return AppError(
+        "tool_result_expired",
+        status=410,
+        title="The result has expired",
+        detail=f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew.",
+    )
+
+
+def _reference(row: Row[Any]) -> Reference:
+    return Reference(
+        tool_call_id=row.id,
+        tool_name=row.tool_name,
+        args=row.args,
+        status=row.status,
+        size_bytes=row.size_bytes,
+        summary=row.summary,
+        preview=row.preview,
+        identifiers=tuple(row.identifiers or ()),
+    )
+
+
+def _tool_call(row: Row[Any]) -> ToolCall:
+    return ToolCall(
+        tool_call_id=row.id,
+        tool_name=row.tool_name,
+        args=row.args,
+        status=row.status,
+        turn_id=row.turn_id,
+        started_at=row.started_at,
+        duration_ms=row.duration_ms,
+        error=row.error,
+        metadata=ToolCallMetadata(size_bytes=row.size_bytes, summary=row.summary, truncated_preview=row.preview),
+        result_ref=ResultRef(session_id=row.session_id, tool_call_id=row.id),
+        expires_at=row.expires_at,
+    )

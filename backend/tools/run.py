@@ -1,0 +1,129 @@
+"""The one way a tool runs: validate, time limit, run, classify, clean. `results.py` records what comes out of it.
+
+Never raises but for the caller's own cancellation: whatever a tool does is an outcome the model can act on.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import jsonschema
+import orjson
+import structlog
+from jsonschema.protocols import Validator
+from referencing import Registry
+
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
+from backend.tools.payload import Payload, clean_text, make_payload
+
+MAX_ERROR_CHARS = 1000
+STOP_GRACE_S = 1.0
+NO_REMOTE: Registry[Any] = Registry()  # a schema may not make us fetch another one
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a call. A failed call may have a payload too: what the tool said when it failed."""
+
+    status: Literal["succeeded", "failed"]
+    payload: Payload
+    error: str | None
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    timeout_s: float
+    max_result_bytes: int
+
+
+async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, limits: RunLimits) -> Outcome:
+    started = time.monotonic()
+    timeout_s = tool.spec.timeout_s or limits.timeout_s
+    try:
+        check_args(tool, args)
+        output = await _within(timeout_s, tool, args, context)
+        payload = make_payload(output, max_bytes=limits.max_result_bytes)
+        error = said_failure(payload)
+    except asyncio.CancelledError:
+        if _being_cancelled():
+            raise
+        payload, error = _no_payload(), f"{tool.spec.name} was cut off."
+    except (ToolRetry, ToolFailed) as failure:
+        payload, error = _no_payload(), clean_text(str(failure)) or f"{tool.spec.name} failed."
+    except (Exception, SystemExit) as fault:  # a tool may raise anything; it must not end the turn
+        log.warning("tool_raised", tool=tool.spec.name, error=type(fault).__name__, exc_info=fault)
+        payload, error = _no_payload(), clean_text(f"{tool.spec.name} failed: {type(fault).__name__}: {fault}")
+    duration_ms = round((time.monotonic() - started) * 1000)
+    error = error and error[:MAX_ERROR_CHARS]
+    return Outcome("failed" if error else "succeeded", payload, error, duration_ms)
+
+
+def failed(message: str) -> Outcome:
+    """The outcome of a call that never reached a tool."""
+    return Outcome("failed", _no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0)
+
+
+def check_args(tool: Tool, args: dict[str, Any]) -> None:
+    """Raises ToolRetry naming every argument that is wrong."""
+    faults = sorted(
+        _validator(orjson.dumps(tool.spec.input_schema)).iter_errors(args), key=lambda fault: fault.json_path
+    )
+    if faults:
+        said = "; ".join(f"{fault.json_path}: {fault.message[:200]}" for fault in faults[:5])
+        raise ToolRetry(f"Invalid arguments for {tool.spec.name}: {said}. Correct them and call again.")
+
+
+def said_failure(payload: Payload) -> str | None:
+    """The error an answer reports of itself: a top-level `error`, or `success: false`."""
+    if payload.kind != "json" or not payload.text.startswith("{"):
+        return None
+    value = payload.value()
+    error = value.get("error")
+    if error:
+        return error if isinstance(error, str) else orjson.dumps(error).decode()
+    if value.get("success") is False:
+        return str(value.get("message") or "The tool answered success: false.")
+    return None
+
+
+async def _within(timeout_s: float, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
+    """A tool that will not stop when told to is left behind; whatever it answers later is dropped."""
+    task = asyncio.ensure_future(tool.run(args, context))
+    try:
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+    except asyncio.CancelledError:
+        await _stop(task)
+        raise
+    if done:
+        return task.result()
+    await _stop(task)
+    raise ToolFailed(f"{tool.spec.name} did not answer within {timeout_s:g} s.")
+
+
+async def _stop(task: asyncio.Future[object]) -> None:
+    task.cancel()
+    await asyncio.wait({task}, timeout=STOP_GRACE_S)
+    if task.done() and not task.cancelled():
+        task.exception()
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _no_payload() -> Payload:
+    return Payload("text", "", 0)
+
+
+@lru_cache(maxsize=512)
+def _validator(schema: bytes) -> Validator:
+    parsed = orjson.loads(schema)
+    return jsonschema.validators.validator_for(parsed, default=jsonschema.Draft202012Validator)(
+        parsed, registry=NO_REMOTE
+    )
