@@ -1,0 +1,237 @@
+"""`web_fetch`: the readable text of one public page.
+
+Everything that arrives is hostile: redirects, compression, encoding names, markup; each is bounded here, the addresses
+in `public_http.py`. Built in `main`, run by `tools/run.py`.
+"""
+
+import asyncio
+import codecs
+import re
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import trafilatura
+
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from backend.tools.builtin.public_http import NotPublic
+
+MAX_BODY_BYTES = 5_000_000
+MAX_REDIRECTS = 5
+MAX_TEXT_CHARS = 100_000
+MAX_TITLE_CHARS = 300
+# Extraction costs up to 100 µs an element, in a thread that cannot be stopped; very large articles have 20,000.
+MAX_ELEMENTS = 30_000
+
+_HEADERS = {
+    "User-Agent": "Mozilla/5.0 (compatible; Segue)",
+    "Accept": "text/html, text/plain;q=0.9, application/json;q=0.9, */*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
+_HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml)|application/(x-ndjson|yaml)")
+# The codecs of the web. Python knows others, and decoding a long "punycode" takes hours.
+_WEB_CODEC = re.compile(r"ascii|utf-(8|16|32).*|iso.+|cp\d+|koi8.+|gb.+|big5.*|euc.+|shift.+|mac.+|tis-620")
+_META_CHARSET = re.compile(rb"<meta[^>]{1,200}?charset=[\"']?([\w.:-]{1,40})", re.IGNORECASE)
+_BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    url: str
+    content_type: str
+    charset: str | None
+    content: bytes
+    cut: bool
+
+
+def web_fetch_tool(*, client: httpx.AsyncClient, timeout_s: float = 20.0) -> Tool:
+    """Returns `{"url", "title", "content_type", "text", "truncated"}`; `url` is where the redirects ended.
+
+    `client` is a `public_client`. `timeout_s` bounds the whole call, from the name to the text.
+    """
+    spec = ToolSpec(
+        name="web_fetch",
+        description="Open a public web page or text file by its address and return its readable text.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "url": {
+                    "type": "string",
+                    "description": "Full address, starting with http:// or https://",
+                    "minLength": 1,
+                    "maxLength": 4096,
+                }
+            },
+            "required": ["url"],
+            "additionalProperties": False,
+        },
+        idempotent=True,
+        timeout_s=timeout_s + 5,
+    )
+
+    async def run(arguments: dict[str, Any], _: ToolContext) -> object:
+        try:
+            async with asyncio.timeout(timeout_s):
+                body = await _fetch(client, _requested(arguments["url"]))
+                return await asyncio.to_thread(_readable, body)
+        except TimeoutError:
+            raise ToolFailed(f"The page was not read within {timeout_s:g} seconds.") from None
+
+    return Tool(spec=spec, run=run)
+
+
+def _requested(address: str) -> httpx.URL:
+    try:
+        url = httpx.URL(address.strip())
+        objection = _objection(url)
+    except (httpx.InvalidURL, ValueError):
+        raise ToolRetry("`url` is not a valid address. Give a full one, such as https://example.org/page.") from None
+    if objection:
+        raise ToolRetry(f"web_fetch {objection}.")
+    return url
+
+
+def _objection(url: httpx.URL) -> str | None:
+    if url.scheme not in {"http", "https"} or not url.host:
+        return "opens only full addresses that start with http:// or https://"
+    if url.userinfo:
+        return "opens no address with a user name or password in it"
+    if url.port not in {None, 80, 443} and url.port not in range(1024, 65536):
+        return "opens only ports 80, 443 and those from 1024 on"
+    return None
+
+
+async def _fetch(client: httpx.AsyncClient, url: httpx.URL) -> _Body:
+    try:
+        async with _last_hop(client, url) as response:
+            return await _body(response)
+    except NotPublic:
+        raise ToolFailed("web_fetch refuses addresses that are not public.") from None
+    except httpx.TimeoutException:
+        raise ToolFailed("The page's server did not answer in time.") from None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        raise ToolFailed("The page's server could not be reached, or its answer could not be read.") from None
+
+
+@asynccontextmanager
+async def _last_hop(client: httpx.AsyncClient, url: httpx.URL) -> AsyncIterator[httpx.Response]:
+    # Not httpx's `follow_redirects`: that reads the body of every redirect to its end, whatever it decodes to.
+    request = client.build_request("GET", url, headers=_HEADERS)
+    for _ in range(MAX_REDIRECTS + 1):
+        response = await client.send(request, stream=True, follow_redirects=False)
+        try:
+            if response.next_request is None:
+                yield response
+                return
+        finally:
+            await response.aclose()
+        request = response.next_request
+        if objection := _objection(request.url):
+            raise ToolFailed(f"The page redirects elsewhere, and web_fetch {objection}.")
+    raise ToolFailed(f"The page redirects more than {MAX_REDIRECTS} times.")
+
+
+async def _body(response: httpx.Response) -> _Body:
+    _check_status(response.status_code)
+    content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not _TEXT_TYPE.fullmatch(content_type):
+        kind = content_type[:100] or "an unnamed type"
+        raise ToolFailed(f"web_fetch reads text, and this is {kind}.")
+    content, cut = await _read(response)
+    return _Body(str(response.url), content_type, response.charset_encoding, content, cut)
+
+
+def _check_status(status: int) -> None:
+    if httpx.codes.is_client_error(status):
+        raise ToolRetry(f"The page cannot be read: its server answers {status}. Try another address.")
+    if not httpx.codes.is_success(status):
+        raise ToolFailed(f"The page cannot be read: its server answers {status}.")
+
+
+async def _read(response: httpx.Response) -> tuple[bytes, bool]:
+    decode = _decoder(response.headers.get("content-encoding", ""))
+    content = bytearray()
+    try:
+        async for chunk in response.aiter_raw():
+            content += decode(chunk, MAX_BODY_BYTES + 1 - len(content))
+            if max(len(content), response.num_bytes_downloaded) > MAX_BODY_BYTES:
+                return bytes(content[:MAX_BODY_BYTES]), True
+    except zlib.error:
+        raise ToolFailed("The page is compressed, and damaged.") from None
+    return bytes(content), False
+
+
+def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
+    """Decodes one chunk to at most that many bytes. Not httpx's decoders, which have no limit and may be stacked."""
+    match encoding.strip().lower():
+        case "" | "identity":
+            return lambda chunk, _: chunk
+        case "gzip" | "x-gzip" | "deflate":
+            return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress
+        case _:
+            raise ToolFailed("The page is compressed in a way web_fetch does not read.")
+
+
+def _readable(body: _Body) -> dict[str, object]:
+    source = _decoded(body)
+    title, text = _from_html(source) if body.content_type in _HTML_TYPES else ("", source)
+    return {
+        "url": body.url,
+        "title": title,
+        "content_type": body.content_type,
+        "text": text[:MAX_TEXT_CHARS],
+        "truncated": body.cut or len(text) > MAX_TEXT_CHARS,
+    }
+
+
+def _decoded(body: _Body) -> str:
+    for mark, name in _BOMS.items():
+        if body.content.startswith(mark):
+            return body.content.decode(name, errors="replace")
+    for declared in (body.charset, _meta_charset(body)):
+        if declared and (codec := _web_codec(declared)):
+            return body.content.decode(codec, errors="replace")
+    try:
+        # A body that was cut may end within a character.
+        return codecs.getincrementaldecoder("utf-8")().decode(body.content, final=not body.cut)
+    except UnicodeDecodeError:
+        return body.content.decode("cp1252", errors="replace")
+
+
+def _meta_charset(body: _Body) -> str | None:
+    found = _META_CHARSET.search(body.content[:4096]) if body.content_type in _HTML_TYPES else None
+    return found[1].decode("ascii", errors="ignore") if found else None
+
+
+def _web_codec(declared: str) -> str | None:
+    try:
+        name = codecs.lookup(declared).name
+    except (LookupError, ValueError):
+        return None
+    return name if _WEB_CODEC.fullmatch(name) else None
+
+
+def _from_html(source: str) -> tuple[str, str]:
+    # Text, not bytes: given bytes trafilatura looks for compression and guesses encodings.
+    tree = trafilatura.load_html(source)
+    if tree is None:  # a fragment, which it takes for no HTML at all
+        tree = trafilatura.load_html(f"<html><body>{source}")
+    if tree is None:
+        return "", source
+    title = " ".join((tree.findtext(".//title") or "").split())[:MAX_TITLE_CHARS]
+    small = tree.xpath("count(//*)") <= MAX_ELEMENTS
+    # Fast: the slow way ends in jusText, whose time grows with the square of the paragraphs.
+    article = trafilatura.extract(tree, fast=True, include_comments=False) if small else None
+    return title, article or _all_text(tree)
+
+
+def _all_text(tree: Any) -> str:
+    unseen = {"head", "script", "style", "noscript", "template"}
+    for element in [element for element in tree.iter(*unseen) if element.getparent() is not None]:
+        element.drop_tree()
+    lines = (" ".join(text.split()) for text in tree.itertext())
+    return "\n".join(line for line in lines if line)

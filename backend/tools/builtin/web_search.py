@@ -1,0 +1,167 @@
+"""`web_search`: titles, addresses and snippets from one of three providers.
+
+Each provider is one function from a query to hits. Results are data from strangers; keys never stand in a message.
+Built in `main`, which owns the client, and run by `tools/run.py`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal, assert_never
+
+import httpx
+from ddgs import DDGS
+from ddgs.exceptions import DDGSException, TimeoutException
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolSpec
+
+Provider = Literal["ddgs", "searxng", "tavily"]
+Hit = dict[str, str]
+Search = Callable[[str, int], Awaitable[list[Hit]]]
+
+MAX_TITLE_CHARS = 300
+MAX_SNIPPET_CHARS = 1_000
+# ddgs asks several engines one after the other, each bounded by this.
+ENGINE_TIMEOUT_S = 5
+DDGS_THREADS = 4
+
+
+class _Result(BaseModel):
+    url: str = ""
+    title: str | None = None
+    content: str | None = None
+
+
+class _Results(BaseModel):
+    results: list[_Result]
+
+
+def _new_ddgs() -> DDGS:
+    return DDGS(timeout=ENGINE_TIMEOUT_S)
+
+
+def web_search_tool(
+    *,
+    provider: Provider,
+    client: httpx.AsyncClient,
+    searxng_url: str | None,
+    tavily_api_key: SecretStr | None,
+    tavily_url: str = "https://api.tavily.com",
+    new_ddgs: Callable[[], DDGS] = _new_ddgs,
+    timeout_s: float = 20.0,
+) -> Tool:
+    """Returns `{"query", "results": [{"title", "url", "snippet"}]}`, and a `note` where nothing was found.
+
+    Raises ValueError where the provider's own setting is missing. `timeout_s` bounds the whole call.
+    """
+    match provider:
+        case "ddgs":
+            # Its own threads: searches that hang must not hold up name resolution, which uses the loop's.
+            threads = ThreadPoolExecutor(DDGS_THREADS, thread_name_prefix="web_search")
+            return _tool(partial(_search_ddgs, new_ddgs, threads), timeout_s)
+        case "searxng":
+            if not searxng_url:
+                raise ValueError("web_search by SearXNG needs its address")
+            return _tool(partial(_search_searxng, client, searxng_url.rstrip("/")), timeout_s)
+        case "tavily":
+            if tavily_api_key is None:
+                raise ValueError("web_search by Tavily needs an API key")
+            return _tool(partial(_search_tavily, client, tavily_url.rstrip("/"), tavily_api_key), timeout_s)
+        case _:
+            assert_never(provider)
+
+
+def _tool(search: Search, timeout_s: float) -> Tool:
+    async def run(arguments: dict[str, Any], _: ToolContext) -> object:
+        query, limit = arguments["query"].strip(), arguments.get("max_results", 5)
+        try:
+            async with asyncio.timeout(timeout_s):
+                hits = await search(query, limit)
+        except TimeoutError:
+            raise ToolFailed("The search did not answer in time.") from None
+        answer: dict[str, object] = {"query": query, "results": hits[:limit]}
+        return answer if hits else answer | {"note": "Nothing was found, or the search engines gave no answer."}
+
+    spec = ToolSpec(
+        name="web_search",
+        description="Search the public web. Returns titles, addresses and short snippets; web_fetch reads a page.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "minLength": 1, "maxLength": 400, "pattern": r"\S"},
+                "max_results": {"type": "integer", "minimum": 1, "maximum": 10, "default": 5},
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+        idempotent=True,
+        timeout_s=timeout_s + 5,
+    )
+    return Tool(spec=spec, run=run)
+
+
+async def _search_ddgs(new_ddgs: Callable[[], DDGS], threads: ThreadPoolExecutor, query: str, limit: int) -> list[Hit]:
+    def search() -> list[dict[str, Any]]:
+        return new_ddgs().text(query, max_results=limit)
+
+    try:
+        found = await asyncio.get_running_loop().run_in_executor(threads, search)
+    except TimeoutException:
+        raise ToolFailed("The search engines did not answer in time.") from None
+    except DDGSException as error:
+        # ddgs has no type for it, and says the same where every engine turned it away.
+        if str(error) == "No results found.":
+            return []
+        raise ToolFailed("The search engines could not be reached, or their answers could not be read.") from None
+    return [_hit(result["href"], result["title"], result["body"]) for result in found]
+
+
+async def _search_searxng(client: httpx.AsyncClient, url: str, query: str, _: int) -> list[Hit]:
+    request = client.build_request("GET", f"{url}/search", params={"q": query, "format": "json"})
+    return await _ask(client, request, name="SearXNG", refusal="is its JSON format enabled?")
+
+
+async def _search_tavily(client: httpx.AsyncClient, url: str, key: SecretStr, query: str, limit: int) -> list[Hit]:
+    request = client.build_request(
+        "POST",
+        f"{url}/search",
+        json={"query": query, "max_results": limit},
+        headers={"Authorization": f"Bearer {key.get_secret_value()}"},
+    )
+    return await _ask(client, request, name="Tavily", refusal="check the API key.")
+
+
+async def _ask(client: httpx.AsyncClient, request: httpx.Request, *, name: str, refusal: str) -> list[Hit]:
+    try:
+        response = await client.send(request)
+    except httpx.TimeoutException:
+        raise ToolFailed(f"{name} did not answer in time.") from None
+    except httpx.HTTPError:
+        raise ToolFailed(f"{name} could not be reached.") from None
+    _check_status(response.status_code, name=name, refusal=refusal)
+    try:
+        page = _Results.model_validate_json(response.content)
+    except ValidationError:
+        raise ToolFailed(f"{name} gave an answer that could not be read.") from None
+    return [_hit(found.url, found.title, found.content) for found in page.results if found.url]
+
+
+def _check_status(status: int, *, name: str, refusal: str) -> None:
+    if status in {401, 403}:
+        raise ToolFailed(f"{name} refused authentication ({status}): {refusal}")
+    if status == httpx.codes.TOO_MANY_REQUESTS:
+        raise ToolFailed(f"{name} is limiting requests ({status}). Try again later.")
+    if httpx.codes.is_server_error(status):
+        raise ToolFailed(f"{name} is having trouble of its own ({status}).")
+    if status != httpx.codes.OK:
+        raise ToolFailed(f"{name} did not accept the search ({status}).")
+
+
+def _hit(url: str, title: str | None, snippet: str | None) -> Hit:
+    return {
+        "title": (title or "")[:MAX_TITLE_CHARS],
+        "url": url,
+        "snippet": (snippet or "")[:MAX_SNIPPET_CHARS],
+    }
