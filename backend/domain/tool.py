@@ -39,9 +39,9 @@ ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
 class ToolSpec:
     """What everyone may know of a tool.
 
-    `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin` or `mcp:<server>`; `confirm` forces
-    (True) or waives (False) the user's yes, None leaves it to `effect`. An `ephemeral` tool leaves no row.
-    `original_name` is the name the source itself uses.
+    `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin` or `mcp:<server>`; `confirm`
+    forces (True) or waives (False) the user's yes, None leaves it to `effect`. An `ephemeral` tool leaves no row in the
+    ledger. `original_name` is the name the source itself uses.
     """
 
     name: str

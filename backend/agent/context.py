@@ -1,0 +1,44 @@
+"""What a run of the graph depends on and never changes: identity, limits, and the live objects that nodes use."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.agent.model import ChatModel
+from backend.db.redis import Cache
+from backend.memory.history import TurnKey
+from backend.tools.catalog import ToolCatalog
+from backend.tools.results import Retention
+from backend.tools.run import RunLimits
+
+Clock = Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLimits:
+    """Bounds of one turn. `inline_bytes` is how much of a fresh result the model is shown in the turn that made it."""
+
+    run: RunLimits
+    retention: Retention
+    memory_ttl_s: int
+    inline_bytes: int
+    max_rounds: int = 10
+    max_calls: int = 40
+    max_parallel_calls: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """`transaction` opens a short transaction that is refused with StaleTurn once another worker owns the turn."""
+
+    owner: str
+    turn: TurnKey
+    clock: Clock
+    model: ChatModel
+    catalog: ToolCatalog
+    cache: Cache
+    limits: AgentLimits
+    transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]

@@ -1,0 +1,37 @@
+"""The graph of a turn, readable as a picture:
+
+START → detect_acknowledgement → tool_loop ─┬→ respond ─┬→ knowledge → END
+                                            └───────────┘  where the loop has its answer
+"""
+
+from typing import Literal
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+
+from backend.agent.context import TurnContext
+from backend.agent.nodes.detect_acknowledgement import detect_acknowledgement
+from backend.agent.nodes.knowledge import knowledge
+from backend.agent.nodes.respond import respond
+from backend.agent.nodes.tool_loop import tool_loop
+from backend.agent.state import TurnInput, TurnState
+
+Graph = CompiledStateGraph[TurnState, TurnContext, TurnInput, TurnState]
+
+
+def build_graph() -> Graph:
+    graph = StateGraph(TurnState, context_schema=TurnContext, input_schema=TurnInput)
+    graph.add_node("detect_acknowledgement", detect_acknowledgement)
+    graph.add_node("tool_loop", tool_loop)
+    graph.add_node("respond", respond)
+    graph.add_node("knowledge", knowledge)
+    graph.add_edge(START, "detect_acknowledgement")
+    graph.add_edge("detect_acknowledgement", "tool_loop")
+    graph.add_conditional_edges("tool_loop", _answered)
+    graph.add_edge("respond", "knowledge")
+    graph.add_edge("knowledge", END)
+    return graph.compile()
+
+
+def _answered(state: TurnState) -> Literal["respond", "knowledge"]:
+    return "respond" if state["answer"] is None else "knowledge"

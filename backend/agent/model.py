@@ -1,0 +1,166 @@
+"""The chat model and its limits: one deadline, one layer of retries, answers that are whole or an error.
+
+Whatever a provider gets wrong becomes `model_unavailable` or `model_timeout`; its own words never reach a client.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+import structlog
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+from backend.domain.errors import AppError
+from backend.domain.tool import ToolSpec
+
+FIRST_DELAY_S = 0.5
+MAX_BOUND_SETS = 64
+_CUT_OFF = frozenset({None, "", "length", "content_filter"})
+_MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call the model asks for. `args` is None where they were not a JSON object; `raw` is what it wrote."""
+
+    name: str
+    args: dict[str, Any] | None
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    text: str
+    calls: tuple[ModelCall, ...]
+    input_tokens: int
+    output_tokens: int
+
+
+class ChatModel:
+    """A LangChain chat model behind a deadline. `name` is what answers report as `model`."""
+
+    def __init__(self, model: BaseChatModel, *, name: str, timeout_s: float, max_retries: int) -> None:
+        self.name = name
+        self._model = model
+        self._timeout_s = timeout_s
+        self._max_retries = max_retries
+        self._bound: dict[tuple[str, ...], tuple[tuple[ToolSpec, ...], Runnable[LanguageModelInput, AIMessage]]] = {}
+
+    async def reply(self, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec] = ()) -> Reply:
+        """Raises AppError `model_timeout` (504) and `model_unavailable` (502)."""
+        runnable = self._with_tools(tuple(tools))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._with_retries(runnable, list(messages))
+        except (TimeoutError, openai.APITimeoutError) as error:
+            raise _timeout(self._timeout_s) from error
+
+    async def _with_retries(
+        self, runnable: Runnable[LanguageModelInput, AIMessage], messages: list[BaseMessage]
+    ) -> Reply:
+        for attempt in range(self._max_retries + 1):
+            try:
+                return read_reply(await runnable.ainvoke(messages))
+            except openai.APITimeoutError:
+                raise
+            except openai.APIConnectionError as error:
+                failure, delay = unavailable("The model provider cannot be reached."), FIRST_DELAY_S * 2**attempt
+                failure.__cause__ = error
+            except openai.APIStatusError as error:
+                failure, delay = _refused(error), _retry_delay(error, attempt)
+                failure.__cause__ = error
+                if not failure.retryable:
+                    break
+            except (openai.OpenAIError, *_MALFORMED) as error:
+                failure, delay = unavailable("The model provider sent something that is no answer."), FIRST_DELAY_S
+                failure.__cause__ = error
+            if attempt == self._max_retries or delay > self._timeout_s:
+                break
+            log.warning("model_retry", attempt=attempt + 1, delay_s=delay, reason=failure.detail)
+            await asyncio.sleep(delay)
+        raise failure
+
+    def _with_tools(self, tools: tuple[ToolSpec, ...]) -> Runnable[LanguageModelInput, AIMessage]:
+        """Schemas are converted once for each distinct set of tools."""
+        if not tools:
+            return self._model
+        key = tuple(tool.name for tool in tools)
+        known = self._bound.get(key)
+        if known is not None and known[0] == tools:
+            return known[1]
+        if len(self._bound) >= MAX_BOUND_SETS:
+            self._bound.clear()
+        runnable = self._model.bind_tools([_as_function(tool) for tool in tools])
+        self._bound[key] = (tools, runnable)
+        return runnable
+
+
+def openai_model(*, model: str, api_key: SecretStr | None, base_url: str | None, timeout_s: float) -> BaseChatModel:
+    """Any endpoint that speaks OpenAI's chat completions. Retries are ChatModel's, not the client's."""
+    return ChatOpenAI(
+        model=model,
+        api_key=api_key or SecretStr("none"),
+        base_url=base_url,
+        timeout=timeout_s,
+        max_retries=0,
+        use_responses_api=False,
+    )
+
+
+def read_reply(message: AIMessage) -> Reply:
+    """Raises ValueError for an answer that was cut off or is empty."""
+    reason = message.response_metadata.get("finish_reason")
+    text = message.text.strip()
+    if reason in _CUT_OFF and not (reason == "length" and text and not message.tool_calls):
+        raise ValueError(f"finish_reason is {reason!r}")
+    calls = [ModelCall(call["name"], call["args"]) for call in message.tool_calls]
+    calls += [ModelCall(call["name"] or "", None, call["args"] or "") for call in message.invalid_tool_calls]
+    if not text and not calls:
+        raise ValueError("the answer is empty")
+    usage = message.usage_metadata
+    return Reply(text, tuple(calls), usage["input_tokens"] if usage else 0, usage["output_tokens"] if usage else 0)
+
+
+def unavailable(detail: str, *, retryable: bool = True) -> AppError:
+    return AppError(
+        "model_unavailable", status=502, title="The model is unavailable", detail=detail, retryable=retryable
+    )
+
+
+def _timeout(seconds: float) -> AppError:
+    detail = f"The model did not answer within {seconds:g} s. The message is kept; send another to go on."
+    return AppError("model_timeout", status=504, title="The model took too long", detail=detail, retryable=True)
+
+
+def _refused(error: openai.APIStatusError) -> AppError:
+    status = error.status_code
+    retryable = status >= 500 or status in (408, 409, 429)  # noqa: PLR2004 (HTTP)
+    hint = {401: " Check OPENAI_API_KEY.", 403: " Check OPENAI_API_KEY.", 404: " Check LLM_MODEL."}.get(status, "")
+    return unavailable(f"The model provider answered HTTP {status}.{hint}", retryable=retryable)
+
+
+def _retry_delay(error: openai.APIStatusError, attempt: int) -> float:
+    """The provider's Retry-After in seconds where it makes sense, otherwise doubling."""
+    try:
+        return max(float(error.response.headers["retry-after"]), 0.0)
+    except (KeyError, ValueError):
+        return FIRST_DELAY_S * 2.0**attempt
+
+
+def _as_function(tool: ToolSpec) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": dict(tool.input_schema),
+        },
+    }
