@@ -1,0 +1,271 @@
+"""The story of a turn: accept → claim → snapshot → graph → finish, and everyone who waits for it.
+
+Knows nothing of HTTP. The request that brought a message only watches its turn; the turn belongs to the process, and
+the answer is the row: a watcher in another process reads it there.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Self, cast
+
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from backend.agent.context import AgentLimits, Clock, TurnContext
+from backend.agent.graph import Graph
+from backend.agent.model import ChatModel
+from backend.agent.state import TurnState
+from backend.db.engine import Database
+from backend.db.redis import Cache
+from backend.domain.errors import AppError, NotFound
+from backend.domain.session import ChatAnswer, Message, TurnReport
+from backend.domain.tool import ToolCall
+from backend.memory import short_term
+from backend.memory.history import TurnKey, final_message
+from backend.tools.catalog import ToolCatalog
+from backend.tools.results import calls_of_turn
+from backend.turn import store
+from backend.turn.queue import TurnQueue
+from backend.turn.report import turn_report
+from backend.turn.snapshot import load_snapshot
+from backend.turn.store import ChatRequest, Claim, StaleTurn
+
+LOOK_AT_ROW_S = 1.0
+
+log = structlog.get_logger()
+
+Result = ChatAnswer | AppError
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    timeout_s: float
+    lease_s: float
+    grace_s: float
+    history_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDeps:
+    database: Database
+    cache: Cache
+    graph: Graph
+    model: ChatModel
+    catalog: ToolCatalog
+    clock: Clock
+    agent_limits: AgentLimits
+    limits: TurnLimits
+
+
+class TurnService:
+    """Runs turns for as long as it is entered: `async with TurnService(deps) as turns: await turns.chat(…)`."""
+
+    def __init__(self, deps: TurnDeps) -> None:
+        self._deps = deps
+        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._queue = TurnQueue(self._run_next)
+        self._running: dict[str, tuple[Claim, asyncio.Task[Result | None]]] = {}
+        self._watched: dict[str, asyncio.Future[Result]] = {}
+
+    async def __aenter__(self) -> Self:
+        self._upkeep = asyncio.create_task(self._keep_up(), name="leases and recovery")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._queue.close(grace_s=self._deps.limits.grace_s)
+        self._upkeep.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._upkeep
+
+    async def chat(self, owner: str, session_id: str, request: ChatRequest) -> ChatAnswer:
+        """Accepts a message and waits for its answer. Raises what went wrong, with the turn's id in it."""
+        async with self._deps.database.reading() as connection:
+            turn = await store.begin_turn(connection, owner, session_id, request, now=self._deps.clock())
+        watched = self._watched.setdefault(turn.turn_id, asyncio.get_running_loop().create_future())
+        self._queue.wake(session_id)
+        try:
+            result = await self._result(turn, watched)
+        finally:
+            self._watched.pop(turn.turn_id, None)
+        if isinstance(result, AppError):
+            raise result.with_extra(turn_id=turn.turn_id)
+        return result
+
+    @property
+    def alive(self) -> bool:
+        return not self._upkeep.done()
+
+    def stop_session(self, session_id: str) -> None:
+        """Stops what this process runs for a session that is about to be deleted."""
+        for claim, task in self._running.values():
+            if claim.key.session_id == session_id:
+                task.cancel()
+
+    async def _result(self, turn: TurnKey, watched: asyncio.Future[Result]) -> Result:
+        """What the turn came to: told by this process, or read from its row where another one ran it."""
+        while True:
+            await asyncio.wait({watched}, timeout=LOOK_AT_ROW_S)
+            if watched.done():
+                return watched.result()
+            if (result := await self._stored_result(turn)) is not None:
+                return result
+
+    async def _stored_result(self, turn: TurnKey) -> Result | None:
+        async with self._deps.database.reading() as connection:
+            outcome = await store.turn_outcome(connection, turn.turn_id)
+            if outcome is None:
+                return NotFound("session")
+            if outcome.error is not None:
+                return outcome.error
+            if outcome.report is None:
+                return None
+            message = await final_message(connection, turn.turn_id)
+            calls = await calls_of_turn(connection, turn.turn_id)
+        return chat_answer(turn, message, outcome.report, calls)
+
+    async def _run_next(self, session_id: str) -> bool:
+        try:
+            async with self._deps.database.reading() as connection:
+                claim = await store.claim_next(
+                    connection, session_id, worker=self._worker, lease_s=self._deps.limits.lease_s
+                )
+        except AppError as error:
+            log.warning("claim_failed", session_id=session_id, code=error.code)
+            return False
+        if claim is None:
+            return False
+        turn_id = claim.key.turn_id
+        task = asyncio.create_task(self._run(claim), name=turn_id)
+        self._running[turn_id] = (claim, task)
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        finally:
+            del self._running[turn_id]
+        watched = self._watched.get(turn_id)
+        if watched is not None and not watched.done() and not task.cancelled() and (result := task.result()):
+            watched.set_result(result)
+        return True
+
+    async def _run(self, claim: Claim) -> Result | None:
+        """One turn, whatever happens in it. None where it turned out to be somebody else's."""
+        with bound_contextvars(session_id=claim.key.session_id, turn_id=claim.key.turn_id):
+            started = time.monotonic()
+            try:
+                async with asyncio.timeout(self._deps.limits.timeout_s) as limit:
+                    state = await self._answer(claim)
+                return await self._finish(claim, state, started)
+            except StaleTurn:
+                log.warning("turn_lost", epoch=claim.epoch)
+                return None
+            except asyncio.CancelledError:
+                await self._fail(claim, store.interrupted(), started)
+                raise
+            except AppError as error:
+                failure = error
+            except Exception as error:  # whatever a turn dies of, it ends with an error of its own
+                failure = _turn_timeout(self._deps.limits.timeout_s) if limit.expired() else _internal()
+                log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
+            await self._fail(claim, failure, started)
+            return failure
+
+    async def _answer(self, claim: Claim) -> TurnState:
+        deps = self._deps
+        snapshot = await load_snapshot(
+            deps.database,
+            deps.cache,
+            claim,
+            history_limit=deps.limits.history_limit,
+            memory_ttl_s=deps.agent_limits.memory_ttl_s,
+            now=deps.clock(),
+        )
+        context = TurnContext(
+            owner=claim.owner,
+            turn=claim.key,
+            clock=deps.clock,
+            model=deps.model,
+            catalog=deps.catalog,
+            cache=deps.cache,
+            limits=deps.agent_limits,
+            transaction=lambda: store.fenced_transaction(deps.database, claim),
+        )
+        return cast(TurnState, await deps.graph.ainvoke(snapshot, context=context))
+
+    async def _finish(self, claim: Claim, state: TurnState, started: float) -> ChatAnswer:
+        report = turn_report(state, model=self._deps.model.name, duration_ms=_since(started))
+        answer = state["answer"] or ""
+        async with self._deps.database.reading() as connection:
+            message = await store.finish_turn(connection, claim, answer=answer, report=report, now=self._deps.clock())
+        calls = tuple(sorted(state["tool_calls"], key=lambda call: call.tool_call_id))
+        log.info("turn_finished", outcome="completed", tool_calls=len(calls), **asdict(report.usage))
+        return chat_answer(claim.key, message, report, calls)
+
+    async def _fail(self, claim: Claim, error: AppError, started: float) -> None:
+        """The row first, then whoever waits. Redis' copy of the session no longer tells everything: it goes."""
+        log.warning("turn_finished", outcome="failed", code=error.code, duration_ms=_since(started))
+        await short_term.forget(self._deps.cache, claim.key.session_id)
+        with suppress(AppError):
+            async with self._deps.database.reading() as connection:
+                await store.fail_turn(connection, claim, error, now=self._deps.clock())
+
+    async def _keep_up(self) -> None:
+        """Renews the leases of what runs here, and picks up what a stopped process left behind."""
+        while True:
+            try:
+                await self._renew_leases()
+                async with self._deps.database.reading() as connection:
+                    if lapsed := await store.fail_lapsed(connection):
+                        log.warning("turns_recovered", lapsed=lapsed)
+                    for session_id in await store.sessions_waiting(connection):
+                        self._queue.wake(session_id)
+            except AppError as error:
+                log.warning("upkeep_failed", code=error.code)
+            await asyncio.sleep(self._deps.limits.lease_s / 4)
+
+    async def _renew_leases(self) -> None:
+        running = dict(self._running)
+        if not running:
+            return
+        claims = [claim for claim, _ in running.values()]
+        async with self._deps.database.reading() as connection:
+            ours = await store.renew_leases(connection, claims, lease_s=self._deps.limits.lease_s)
+        for turn_id, (_, task) in running.items():
+            if turn_id not in ours:
+                task.cancel()
+
+
+def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tuple[ToolCall, ...]) -> ChatAnswer:
+    return ChatAnswer(
+        session_id=turn.session_id,
+        turn_id=turn.turn_id,
+        status="completed",
+        message=message,
+        acknowledgement=report.acknowledgement,
+        plan=None,
+        tool_calls=calls,
+        web_search=report.web_search,
+        memory_used=report.memory_used,
+        usage=report.usage,
+        model=report.model,
+    )
+
+
+def _turn_timeout(seconds: float) -> AppError:
+    detail = f"The turn took longer than {seconds:g} s and was stopped. The message is kept; send another to go on."
+    return AppError("turn_timeout", status=504, title="The turn took too long", detail=detail, retryable=True)
+
+
+def _internal() -> AppError:
+    detail = "Something went wrong on our side. The message is kept; send another to go on."
+    return AppError("internal_error", status=500, title="The turn failed", detail=detail)
+
+
+def _since(started: float) -> int:
+    return round((time.monotonic() - started) * 1000)

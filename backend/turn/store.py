@@ -1,0 +1,284 @@
+"""The rows of turns: begin, claim, keep, finish. Each is one short guarded statement.
+
+Who owns a turn is a lease with an epoch, the fencing token: a worker whose epoch is stale is refused in the statement
+that would write. One running turn per session is a unique index, not a lock.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import Row, func, insert, literal, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.db.engine import Database
+from backend.db.models import messages, sessions, turns
+from backend.domain.errors import AppError, NotFound
+from backend.domain.ids import new_id
+from backend.domain.session import Message, TurnReport, TurnStatus
+from backend.memory.history import TurnKey, message_values
+
+_read_report = TypeAdapter(TurnReport).validate_python
+
+
+class StaleTurn(Exception):  # noqa: N818 (a fact about this worker, not a fault of anyone's)
+    """Another worker owns the turn now, or it has ended. Whoever hears this stops without a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    message: str
+    force_web_search: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A turn this worker owns until `epoch` is not the row's any more, and what it knew of the session."""
+
+    key: TurnKey
+    epoch: int
+    owner: str
+    force_web_search: bool
+    message_count: int
+    last_turn_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedTurn:
+    turn_id: str
+    finished_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutcome:
+    """How a turn stands: the report of a completed one, the error of a failed one."""
+
+    key: TurnKey
+    status: TurnStatus
+    report: TurnReport | None
+    error: AppError | None
+
+
+async def begin_turn(
+    connection: AsyncConnection, owner: str, session_id: str, request: ChatRequest, *, now: datetime
+) -> TurnKey:
+    """Accepts a message: takes the session's next seq, stores the turn as queued and the user's message with it."""
+    turn_id = new_id("turn", now)
+    owned = (
+        update(sessions)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner)
+        .values(next_seq=sessions.c.next_seq + 1, updated_at=now)
+        .returning((sessions.c.next_seq - 1).label("seq"))
+        .cte("owned")
+    )
+    turn = {
+        "id": turn_id,
+        "session_id": session_id,
+        "status": "queued",
+        "request": {"force_web_search": request.force_web_search},
+        "created_at": now,
+    }
+    queued = (
+        insert(turns)
+        .from_select(
+            ["seq", *turn], select(owned.c.seq, *(literal(value, turns.c[name].type) for name, value in turn.items()))
+        )
+        .returning(turns.c.seq)
+        .cte("queued")
+    )
+    message = message_values(
+        TurnKey(session_id, turn_id, 0),
+        message_id=new_id("msg", now),
+        role="user",
+        content=request.message,
+        now=now,
+    )
+    message["turn_seq"] = queued.c.seq
+    rows = select(queued.c.seq, *message.values())
+    stored = await connection.execute(insert(messages).from_select(["seq", *message], rows).returning(messages.c.seq))
+    seq = stored.scalar_one_or_none()
+    if seq is None:
+        raise NotFound("session")
+    return TurnKey(session_id, turn_id, seq)
+
+
+async def claim_next(connection: AsyncConnection, session_id: str, *, worker: str, lease_s: float) -> Claim | None:
+    """The session's oldest open turn, if it is queued: now running, under a new epoch. None where one runs already."""
+    oldest = (
+        select(turns.c.id)
+        .where(turns.c.session_id == session_id, turns.c.status.in_(("queued", "running")))
+        .order_by(turns.c.seq)
+        .limit(1)
+        .scalar_subquery()
+    )
+    statement = (
+        update(turns)
+        .where(turns.c.id == oldest, turns.c.status == "queued", sessions.c.id == turns.c.session_id)
+        .values(
+            status="running",
+            epoch=turns.c.epoch + 1,
+            worker=worker,
+            lease_until=func.now() + timedelta(seconds=lease_s),
+            started_at=func.now(),
+        )
+        .returning(
+            turns.c.id,
+            turns.c.seq,
+            turns.c.epoch,
+            turns.c.request,
+            sessions.c.owner,
+            sessions.c.next_seq,
+            sessions.c.last_turn_id,
+        )
+    )
+    try:
+        row = (await connection.execute(statement)).one_or_none()
+    except IntegrityError:
+        return None
+    if row is None:
+        return None
+    return Claim(
+        key=TurnKey(session_id, row.id, row.seq),
+        epoch=row.epoch,
+        owner=row.owner,
+        force_web_search=row.request["force_web_search"],
+        message_count=row.next_seq - 1,
+        last_turn_id=row.last_turn_id,
+    )
+
+
+@asynccontextmanager
+async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[AsyncConnection]:
+    """A transaction of a running turn. Raises StaleTurn before anything is written by a worker that lost it."""
+    async with database.transaction() as connection:
+        mine = select(turns.c.id).where(*_owned_by(claim)).with_for_update(read=True)
+        if (await connection.execute(mine)).one_or_none() is None:
+            raise StaleTurn
+        yield connection
+
+
+async def finish_turn(
+    connection: AsyncConnection, claim: Claim, *, answer: str, report: TurnReport, now: datetime
+) -> Message:
+    """Stores the answer and completes the turn in one statement. Raises StaleTurn where the turn is not ours."""
+    finished = (
+        update(turns)
+        .where(*_owned_by(claim))
+        .values(status="completed", report=asdict(report), lease_until=None, finished_at=now)
+        .returning(turns.c.session_id)
+        .cte("finished")
+    )
+    moved = (
+        update(sessions)
+        .where(sessions.c.id == finished.c.session_id)
+        .values(next_seq=sessions.c.next_seq + 1, updated_at=now, last_turn_id=claim.key.turn_id)
+        .returning((sessions.c.next_seq - 1).label("seq"))
+        .cte("moved")
+    )
+    message_id = new_id("msg", now)
+    values = message_values(claim.key, message_id=message_id, role="assistant", content=answer, now=now)
+    rows = select(moved.c.seq, *values.values())
+    stored = await connection.execute(insert(messages).from_select(["seq", *values], rows).returning(messages.c.seq))
+    seq = stored.scalar_one_or_none()
+    if seq is None:
+        raise StaleTurn
+    return Message(id=message_id, seq=seq, turn_id=claim.key.turn_id, role="assistant", content=answer, created_at=now)
+
+
+async def fail_turn(connection: AsyncConnection, claim: Claim, error: AppError, *, now: datetime) -> None:
+    """Ends a turn with an error everyone who asks will hear. Says nothing where the turn is no longer ours."""
+    await connection.execute(
+        update(turns)
+        .where(*_owned_by(claim))
+        .values(status="failed", error=_error_row(error), lease_until=None, finished_at=now)
+    )
+
+
+async def renew_leases(connection: AsyncConnection, claims: Sequence[Claim], *, lease_s: float) -> set[str]:
+    """The turn ids that are still ours, each with a lease from now."""
+    mine = tuple_(turns.c.id, turns.c.epoch).in_([(claim.key.turn_id, claim.epoch) for claim in claims])
+    renewed = await connection.execute(
+        update(turns)
+        .where(mine, turns.c.status == "running")
+        .values(lease_until=func.now() + timedelta(seconds=lease_s))
+        .returning(turns.c.id)
+    )
+    return set(renewed.scalars())
+
+
+async def fail_lapsed(connection: AsyncConnection) -> int:
+    """Ends every running turn whose worker has let its lease pass, and gives how many."""
+    ended = await connection.execute(
+        update(turns)
+        .where(turns.c.status == "running", turns.c.lease_until < func.now())
+        .values(status="failed", error=_error_row(interrupted()), lease_until=None, finished_at=func.now())
+        .returning(turns.c.id)
+    )
+    return len(ended.all())
+
+
+async def sessions_waiting(connection: AsyncConnection) -> list[str]:
+    """Sessions in which a turn is queued and none runs."""
+    running = turns.alias("running")
+    busy = select(running.c.id).where(running.c.session_id == turns.c.session_id, running.c.status == "running")
+    statement = select(turns.c.session_id).where(turns.c.status == "queued", ~busy.exists()).distinct()
+    return list((await connection.execute(statement)).scalars())
+
+
+async def turn_outcome(connection: AsyncConnection, turn_id: str) -> TurnOutcome | None:
+    """None where the turn is gone: its session was deleted."""
+    row = (await connection.execute(select(turns).where(turns.c.id == turn_id))).one_or_none()
+    if row is None:
+        return None
+    return TurnOutcome(
+        key=TurnKey(row.session_id, row.id, row.seq),
+        status=row.status,
+        report=_read_report(row.report) if row.report else None,
+        error=_error(row),
+    )
+
+
+async def last_completed(connection: AsyncConnection, session_id: str) -> CompletedTurn | None:
+    statement = (
+        select(turns.c.id, turns.c.finished_at)
+        .join(sessions, sessions.c.last_turn_id == turns.c.id)
+        .where(sessions.c.id == session_id)
+    )
+    row = (await connection.execute(statement)).one_or_none()
+    return CompletedTurn(row.id, row.finished_at) if row else None
+
+
+def interrupted() -> AppError:
+    return AppError(
+        "turn_interrupted",
+        status=503,
+        title="The turn was interrupted",
+        detail="The process that ran this turn stopped. The message is kept; send another to go on.",
+        retryable=True,
+    )
+
+
+def _owned_by(claim: Claim) -> tuple[Any, ...]:
+    return turns.c.id == claim.key.turn_id, turns.c.epoch == claim.epoch, turns.c.status == "running"
+
+
+def _error_row(error: AppError) -> dict[str, Any]:
+    return {
+        "code": error.code,
+        "status": error.status,
+        "title": error.title,
+        "detail": error.detail,
+        "retryable": error.retryable,
+    }
+
+
+def _error(row: Row[Any]) -> AppError | None:
+    return (
+        AppError(row.error["code"], **{key: row.error[key] for key in row.error if key != "code"})
+        if row.error
+        else None
+    )

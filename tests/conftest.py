@@ -1,0 +1,85 @@
+"""The stores every test uses: a real PostgreSQL and a real Redis for the run, a database of its own for each test."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from pydantic import SecretStr
+
+from backend.config import Settings
+from backend.db.migrations import upgrade
+from backend.embedded import Servers, embedded_servers
+from tests.support.provider import Provider, scripted_provider
+from tests.support.service import Client, running
+
+TEMPLATE = "segue_template"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with embedded_servers(tmp_path_factory.mktemp("servers"), fast=True) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+async def template(servers: Servers) -> str:
+    """The name of an empty database at the newest revision."""
+    connection = await asyncpg.connect(_plain(servers.database_url))
+    try:
+        await connection.execute(f"CREATE DATABASE {TEMPLATE}")
+    finally:
+        await connection.close()
+    await asyncio.to_thread(upgrade, _named(servers.database_url, TEMPLATE))
+    return TEMPLATE
+
+
+@pytest.fixture
+async def database_url(servers: Servers, template: str) -> AsyncIterator[str]:
+    name = f"test_{next(_numbers)}"
+    connection = await asyncpg.connect(_plain(servers.database_url))
+    try:
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        yield _named(servers.database_url, name)
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    async with scripted_provider() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def settings(servers: Servers, database_url: str, provider: Provider, tmp_path: Path) -> Settings:
+    """A service on real stores that asks the scripted provider and has no MCP servers."""
+    return Settings(
+        _env_file=None,
+        database_url=SecretStr(database_url),
+        redis_url=SecretStr(servers.redis_url),
+        openai_base_url=provider.base_url,
+        llm_model="scripted",
+        llm_max_retries=0,
+        mcp_config=tmp_path / "mcp.json",
+        web_search_provider="none",
+        migrate_on_start=False,
+    )
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[Client]:
+    async with running(settings) as served:
+        yield served
+
+
+def _plain(url: str) -> str:
+    return url.replace("postgresql+asyncpg://", "postgresql://")
+
+
+def _named(url: str, database: str) -> str:
+    return url.replace("/segue?", f"/{database}?")

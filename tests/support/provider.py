@@ -1,0 +1,131 @@
+"""A scripted OpenAI-compatible provider: a real HTTP server that answers what a test wrote, and keeps what it heard.
+
+A script that is not used up, or a request beyond its end, fails the test that opened it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tests.support.server import serving
+
+Reply = Response | Callable[[dict[str, Any]], Awaitable[Response]]
+
+
+def says(text: str) -> Response:
+    return _completion({"role": "assistant", "content": text}, "stop")
+
+
+def calls(*wanted: tuple[str, dict[str, Any]], text: str | None = None) -> Response:
+    """An answer that calls tools: `calls(("mcp_search", {"query": "x"}))`."""
+    return calls_raw(*((name, orjson.dumps(args).decode()) for name, args in wanted), text=text)
+
+
+def calls_raw(*wanted: tuple[str, str], text: str | None = None, finish_reason: str | None = "tool_calls") -> Response:
+    """The same with arguments as the model might really write them."""
+    made = [
+        {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for index, (name, arguments) in enumerate(wanted)
+    ]
+    return _completion({"role": "assistant", "content": text, "tool_calls": made}, finish_reason)
+
+
+def fails(
+    status: int, *, headers: dict[str, str] | None = None, body: str = '{"error": {"message": "no"}}'
+) -> Response:
+    return Response(body, status, headers, media_type="application/json")
+
+
+def raw(body: Any, *, media_type: str = "application/json") -> Response:
+    return Response(body if isinstance(body, str) else orjson.dumps(body), media_type=media_type)
+
+
+def completion(message: dict[str, Any], finish_reason: str | None) -> Response:
+    return _completion(message, finish_reason)
+
+
+def _completion(message: dict[str, Any], finish_reason: str | None) -> Response:
+    return raw(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "scripted",
+            "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
+            "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
+        }
+    )
+
+
+@dataclass(slots=True)
+class Provider:
+    """`requests` are the bodies it was sent, in order."""
+
+    base_url: str = ""
+    script: list[Reply] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    surprises: list[str] = field(default_factory=list)
+    heard: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def will(self, *replies: Reply) -> None:
+        self.script.extend(replies)
+
+    def messages(self, request: int = -1, *, role: str | None = None) -> list[dict[str, Any]]:
+        """The messages of a request, all or those of one role."""
+        sent: list[dict[str, Any]] = self.requests[request]["messages"]
+        return [message for message in sent if role in (None, message["role"])]
+
+    async def wait_for_requests(self, count: int) -> None:
+        async with self.heard, asyncio.timeout(10):
+            await self.heard.wait_for(lambda: len(self.requests) >= count)
+
+    async def _answer(self, request: Request) -> Response:
+        body = orjson.loads(await request.body())
+        if fault := invalid_history(body["messages"]):
+            self.surprises.append(fault)
+        async with self.heard:
+            self.requests.append(body)
+            self.heard.notify_all()
+        if not self.script:
+            self.surprises.append("a request beyond the end of the script")
+            return fails(400)
+        reply = self.script.pop(0)
+        return reply if isinstance(reply, Response) else await reply(body)
+
+
+@asynccontextmanager
+async def scripted_provider() -> AsyncIterator[Provider]:
+    provider = Provider()
+    app = Starlette(routes=[Route("/v1/chat/completions", provider._answer, methods=["POST"])])  # noqa: SLF001 (its own)
+    async with serving(app) as url:
+        provider.base_url = f"{url}/v1"
+        yield provider
+    assert not provider.surprises, provider.surprises
+    assert not provider.script, f"{len(provider.script)} scripted answers were not used"
+
+
+def invalid_history(messages: list[dict[str, Any]]) -> str | None:
+    """What a strict provider would refuse: unanswered or uncalled tool results, a window that starts in the middle."""
+    if [message["role"] for message in messages].count("system") != 1 or messages[0]["role"] != "system":
+        return "exactly one system message has to come first"
+    if len(messages) < 2 or messages[1]["role"] != "user":
+        return "a conversation starts with the user"
+    open_calls: set[str] = set()
+    for message in messages[1:]:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in open_calls:
+                return f"a result nobody called for: {message['tool_call_id']}"
+            open_calls.remove(message["tool_call_id"])
+            continue
+        if open_calls:
+            return f"unanswered calls: {sorted(open_calls)}"
+        open_calls = {call["id"] for call in message.get("tool_calls") or ()}
+    return f"unanswered calls: {sorted(open_calls)}" if open_calls else None

@@ -1,0 +1,76 @@
+"""A turn from the outside: what is stored, what the model is sent, what comes back."""
+
+import asyncio
+from typing import Any
+
+from starlette.responses import Response
+
+from tests.support.provider import Provider, calls, fails, says
+from tests.support.service import Client
+
+
+async def test_four_messages_send_the_model_one_to_four_user_messages_and_store_eight_rows(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(*(says(f"answer {number}") for number in range(1, 5)))
+    session = await client.new_session()
+    for number in range(1, 5):
+        await client.chat(session, f"message {number}")
+    sent = [len([m for m in request["messages"] if m["role"] == "user"]) for request in provider.requests]
+    assert sent == [1, 2, 3, 4]
+    rows = await client.messages(session)
+    assert [row["seq"] for row in rows] == list(range(1, 9))
+    assert [row["content"] for row in rows] == [
+        text for number in range(1, 5) for text in (f"message {number}", f"answer {number}")
+    ]
+
+
+async def test_a_failed_turn_is_a_problem_that_names_the_turn_and_the_session_goes_on(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(fails(500), says("back again"))
+    session = await client.new_session()
+    failed = await client.send(session, "hello?")
+    assert failed.status_code == 502
+    assert failed.headers["content-type"] == "application/problem+json"
+    problem = failed.json()
+    assert problem["code"] == "model_unavailable"
+    assert problem["turn_id"].startswith("turn_")
+    answer = await client.chat(session, "and now?")
+    assert answer["message"]["content"] == "back again"
+    assert [m["content"] for m in provider.messages(role="user")] == ["hello?", "and now?"]
+
+
+async def test_messages_sent_at_once_are_answered_one_after_the_other_in_order_of_arrival(
+    client: Client, provider: Provider
+) -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        entered.set()
+        await release.wait()
+        return says("first")
+
+    provider.will(held, says("second"))
+    session = await client.new_session()
+    first = asyncio.create_task(client.chat(session, "one"))
+    await entered.wait()
+    second = asyncio.create_task(client.chat(session, "two"))
+    while len(await client.messages(session)) < 2:
+        pass
+    assert len(provider.requests) == 1
+    release.set()
+    assert (await first)["message"]["content"] == "first"
+    assert (await second)["message"]["content"] == "second"
+    assert [m["content"] for m in provider.messages(1)[1:]] == ["one", "first", "two"]
+
+
+async def test_the_answer_tells_what_the_turn_ran(client: Client, provider: Provider) -> None:
+    provider.will(calls(("current_time", {"timezone": "Europe/Rome"})), says("It is noon."))
+    session = await client.new_session()
+    answer = await client.chat(session, "What time is it in Rome?")
+    [call] = answer["tool_calls"]
+    assert call["tool_name"] == "current_time"
+    assert call["status"] == "succeeded"
+    assert answer["usage"] == {**answer["usage"], "llm_calls": 2, "input_tokens": 22, "output_tokens": 14}
+    assert answer["model"] == "scripted"
