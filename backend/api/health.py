@@ -1,0 +1,36 @@
+"""Is the process alive, and can it do its work?"""
+
+from typing import Literal
+
+from fastapi import APIRouter, Response
+
+from backend.api.deps import Services, ServicesDep
+from backend.domain.errors import AppError
+
+State = Literal["ok", "down"]
+
+router = APIRouter(prefix="/health", tags=["ops"])
+
+
+@router.get("/live")
+async def live() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@router.get("/ready")
+async def ready(services: ServicesDep, response: Response) -> dict[str, str | dict[str, str]]:
+    """503 where no turn can be run. Without Redis turns are slower, and without an MCP server its tools are missing."""
+    postgres = await _postgres(services)
+    redis: State = "ok" if await services.cache.ping() else "down"
+    worker: State = "ok" if services.turns.alive else "down"
+    if "down" in (postgres, worker):
+        response.status_code = 503
+    return {"postgres": postgres, "redis": redis, "worker": worker, "mcp": services.mcp.states()}
+
+
+async def _postgres(services: Services) -> State:
+    try:
+        await services.database.ping()
+    except AppError:
+        return "down"
+    return "ok"

@@ -1,0 +1,93 @@
+"""Errors as RFC 9457 problems, in one place: ours, validation's, the router's, and whatever nobody expected."""
+
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from backend.domain.errors import AppError
+
+REQUEST_ID_HEADER = "X-Request-Id"
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}
+MAX_SHOWN_CHARS = 200
+
+log = structlog.get_logger()
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(AppError, _app_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def problem(
+    request: Request, *, status: int, code: str, title: str, detail: str, extra: dict[str, Any] | None = None
+) -> Response:
+    request_id = request.scope.get("request_id", "")
+    extra = extra or {}
+    body = {
+        "type": f"urn:segue:problem:{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "request_id": request_id,
+        **extra,
+    }
+    headers = {REQUEST_ID_HEADER: request_id}
+    if "retry_after_s" in extra:
+        headers["Retry-After"] = str(extra["retry_after_s"])
+    return Response(orjson.dumps(body), status, headers, media_type="application/problem+json")
+
+
+async def _app_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AppError)  # noqa: S101 (what this handler is registered for)
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("request_failed", code=error.code, status=error.status)
+    return problem(
+        request, status=error.status, code=error.code, title=error.title, detail=error.detail, extra=error.extra
+    )
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 (the same)
+    errors = [
+        {"loc": [str(part) for part in fault["loc"]], "msg": fault["msg"][:MAX_SHOWN_CHARS], "type": fault["type"]}
+        for fault in error.errors()[:20]
+    ]
+    detail = "; ".join(f"{'.'.join(fault['loc'])}: {fault['msg']}" for fault in errors[:3])
+    if request.headers.get("content-length", "0") != "0" and not _is_json(request):
+        detail = f"Send the body with Content-Type: application/json. ({detail})"
+    return problem(
+        request,
+        status=422,
+        code="invalid_request",
+        title="The request is not valid",
+        detail=detail,
+        extra={"errors": errors},
+    )
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 (the same)
+    phrase = HTTPStatus(error.status_code).phrase
+    code = _CODES.get(error.status_code, phrase.lower().replace(" ", "_"))
+    response = problem(request, status=error.status_code, code=code, title=phrase, detail=error.detail)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("request_raised", path=request.url.path[:MAX_SHOWN_CHARS], error=type(error).__name__, exc_info=error)
+    detail = "Something went wrong on our side. The request id finds it in the log."
+    return problem(request, status=500, code="internal_error", title="Internal error", detail=detail)
+
+
+def _is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().endswith("json")

@@ -1,0 +1,73 @@
+"""What clients send, and the envelope of lists. What they get back are the shapes of `domain/`."""
+
+import base64
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+import orjson
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from backend.domain.errors import AppError
+
+MAX_MESSAGE_CHARS = 32_000
+MAX_METADATA_KEYS = 64
+
+Item = TypeVar("Item")
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewSession(Body):
+    title: Annotated[str, Field(max_length=200)] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] = {}
+
+
+class SessionChanges(Body):
+    title: Annotated[str, Field(max_length=200)] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] = {}
+
+
+class ChatBody(Body):
+    message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)]
+    force_web_search: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """`next_cursor` is null on the last page."""
+
+    items: list[Item]
+    next_cursor: str | None
+
+
+Limit = Annotated[int, Query(ge=1, le=200)]
+Cursor = Annotated[str | None, Query(max_length=500)]
+
+
+def page(found: list[Item], limit: int, position: Callable[[Item], object]) -> Page[Item]:
+    """A page of up to `limit` of the `limit + 1` items that were asked for."""
+    shown = found[:limit]
+    return Page(shown, encode_cursor(position(shown[-1])) if len(found) > limit else None)
+
+
+def encode_cursor(position: object) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(position)).decode()
+
+
+def decode_cursor(cursor: str) -> Any:
+    """Raises AppError `invalid_cursor` for a text no page of ours gave out."""
+    try:
+        return orjson.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise invalid_cursor() from error
+
+
+def invalid_cursor() -> AppError:
+    detail = "Use the next_cursor of the page before as it is, or none for the first page."
+    return AppError("invalid_cursor", status=422, title="Not a cursor of this list", detail=detail)

@@ -1,0 +1,113 @@
+"""Sessions: make, list, read, change, delete; their messages and their memory."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+
+from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, invalid_cursor, page
+from backend.domain.ids import is_id
+from backend.domain.session import Message, Session
+from backend.memory import history, sessions, short_term
+from backend.memory.sessions import Position
+from backend.memory.short_term import ShortTermMemory
+from backend.turn.snapshot import working_memory
+
+MAX_SEQ = 2**63 - 1
+
+router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMemory:
+    """`ttl_s` is how long the short-term memory lasts if nothing is said."""
+
+    short_term: ShortTermMemory | None
+    ttl_s: int
+    long_term: list[Any]
+
+
+@router.post("", status_code=201)
+async def create_session(body: NewSession, services: ServicesDep, caller: Caller) -> Session:
+    async with services.database.reading() as connection:
+        return await sessions.create_session(
+            connection, caller, title=body.title, metadata=body.metadata, now=services.clock()
+        )
+
+
+@router.get("")
+async def list_sessions(
+    services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+) -> Page[Session]:
+    before = _activity_position(cursor) if cursor else None
+    async with services.database.reading() as connection:
+        found = await sessions.list_sessions(connection, caller, before=before, limit=limit + 1)
+    return page(found, limit, lambda session: [session.updated_at, session.id])
+
+
+@router.get("/{session_id}")
+async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session:
+    async with services.database.reading() as connection:
+        return await sessions.get_session(connection, caller, session_id)
+
+
+@router.patch("/{session_id}")
+async def update_session(session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller) -> Session:
+    changes = body.model_dump(include=body.model_fields_set)
+    async with services.database.reading() as connection:
+        return await sessions.update_session(connection, caller, session_id, changes=changes, now=services.clock())
+
+
+@router.delete("/{session_id}", status_code=204)
+async def delete_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> None:
+    async with services.database.reading() as connection:
+        await sessions.delete_session(connection, caller, session_id)
+    services.turns.stop_session(session_id)
+    await short_term.forget(services.cache, session_id)
+
+
+@router.get("/{session_id}/messages")
+async def list_messages(
+    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+) -> Page[Message]:
+    after = _seq_position(cursor) if cursor else 0
+    async with services.database.reading() as connection:
+        await sessions.get_session(connection, caller, session_id)
+        found = await history.list_messages(connection, caller, session_id, after=after, limit=limit + 1)
+    return page(found, limit, lambda message: message.seq)
+
+
+@router.get("/{session_id}/memory")
+async def get_memory(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionMemory:
+    async with services.database.reading() as connection:
+        session = await sessions.get_session(connection, caller, session_id)
+    memory, ttl_s = await working_memory(
+        services.database,
+        services.cache,
+        session_id,
+        message_count=session.message_count,
+        ttl_s=services.memory_ttl_s,
+        now=services.clock(),
+    )
+    return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=[])
+
+
+def _activity_position(cursor: str) -> Position:
+    match decode_cursor(cursor):
+        case [str(at), str(session_id)] if is_id("ses", session_id):
+            try:
+                return datetime.fromisoformat(at), session_id
+            except ValueError as error:
+                raise invalid_cursor() from error
+        case _:
+            raise invalid_cursor()
+
+
+def _seq_position(cursor: str) -> int:
+    match decode_cursor(cursor):
+        case int(seq) if 0 <= seq <= MAX_SEQ:
+            return seq
+        case _:
+            raise invalid_cursor()

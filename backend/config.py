@@ -1,0 +1,89 @@
+"""Settings, read once from the environment or `.env` by `main`, `cli` and alembic, and passed down from there.
+
+Every field stands in `.env.example` with the same default; `make check` compares the two.
+"""
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    auth: Literal["none"] = "none"
+    allow_anonymous: bool = False
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    max_body_bytes: Count = 1_048_576
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = "console"
+    shutdown_grace_s: Seconds = 20
+
+    data_dir: Path = Path(".segue")
+    database_url: SecretStr | None = None
+    redis_url: SecretStr | None = None
+    migrate_on_start: bool = True
+
+    openai_api_key: SecretStr | None = None
+    openai_base_url: str | None = None
+    llm_model: str = "gpt-5-mini"
+    llm_timeout_s: Seconds = 60
+    llm_max_retries: Annotated[int, Field(ge=0)] = 2
+
+    turn_timeout_s: Seconds = 300
+    turn_lease_s: Seconds = 30
+    history_limit: Count = 20
+    short_term_memory_ttl: Count = 3600
+
+    mcp_config: Path = Path("mcp.json")
+    tool_timeout_s: Seconds = 30
+    tool_result_ttl_days: Count = 30
+    tool_result_preview_chars: Count = 500
+    tool_result_inline_bytes: Count = 2000
+    tool_result_max_bytes: Count = 10_000_000
+    web_search_provider: Literal["ddgs", "searxng", "tavily", "none"] = "ddgs"
+    searxng_url: str | None = None
+    tavily_api_key: SecretStr | None = None
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _split_commas(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _anonymous_only_on_loopback(self) -> Self:
+        if self.auth == "none" and not self.allow_anonymous and not _is_loopback(self.host):
+            raise ValueError(
+                f"AUTH=none on HOST={self.host} would let anyone on the network in. "
+                "Use HOST=127.0.0.1, or set ALLOW_ANONYMOUS=true if something in front decides who may call it."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _search_provider_is_reachable(self) -> Self:
+        if self.web_search_provider == "searxng" and not self.searxng_url:
+            raise ValueError("WEB_SEARCH_PROVIDER=searxng needs SEARXNG_URL")
+        if self.web_search_provider == "tavily" and not self.tavily_api_key:
+            raise ValueError("WEB_SEARCH_PROVIDER=tavily needs TAVILY_API_KEY")
+        return self
+
+    @property
+    def model_configured(self) -> bool:
+        return self.openai_api_key is not None or self.openai_base_url is not None
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,64 @@
+"""structlog set up once: event names and fields, never message content; secrets are blanked by their key's name."""
+
+import logging
+import re
+import sys
+from typing import Any, Literal
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+_SECRET_KEY = re.compile(r"authorization|api_?key|password|passwd|secret|cookie|(?:^|_)token$", re.IGNORECASE)
+
+
+def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> None:
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        redact,
+    ]
+    logging.basicConfig(handlers=[_stdlib_handler(shared, log_format)], level=level.upper(), force=True)
+    for noisy in (
+        "httpx",
+        "httpx2",
+        "httpcore",
+        "httpcore2",
+        "mcp",
+        "client",
+        "primp",
+        "trafilatura",
+        "asyncio",
+        "alembic",
+    ):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[*shared, structlog.processors.format_exc_info, _renderer(log_format)],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return {key: "[redacted]" if _SECRET_KEY.search(key) else value for key, value in event.items()}
+
+
+def _renderer(log_format: Literal["console", "json"]) -> Processor:
+    if log_format == "json":
+        return structlog.processors.JSONRenderer()
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+
+
+def _stdlib_handler(shared: list[Processor], log_format: Literal["console", "json"]) -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    formatter: Any = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            _renderer(log_format),
+        ],
+    )
+    handler.setFormatter(formatter)
+    return handler

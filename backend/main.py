@@ -1,0 +1,179 @@
+"""The composition root: the only file that knows everything. `create_app(settings)` wires, the lifespan lives."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import httpx
+from fastapi import FastAPI
+from langchain_core.language_models import BaseChatModel
+from starlette.middleware.cors import CORSMiddleware
+
+from backend.agent.context import AgentLimits, Clock
+from backend.agent.graph import build_graph
+from backend.agent.model import ChatModel, openai_model
+from backend.agent.offline import OfflineModel
+from backend.api import chat, health, sessions, tool_results
+from backend.api.deps import Services, State
+from backend.api.middleware import BodyLimit, RequestContext
+from backend.api.problems import add_problem_handlers
+from backend.config import Settings
+from backend.db.engine import Database
+from backend.db.migrations import upgrade
+from backend.db.redis import Cache
+from backend.domain.tool import Tool
+from backend.tools.builtin.clock import current_time_tool
+from backend.tools.builtin.get_tool_result import get_tool_result_tool
+from backend.tools.builtin.public_http import public_client
+from backend.tools.builtin.web_fetch import web_fetch_tool
+from backend.tools.builtin.web_search import web_search_tool
+from backend.tools.catalog import ToolCatalog
+from backend.tools.mcp import McpServers
+from backend.tools.mcp_config import read_mcp_config
+from backend.tools.results import Retention
+from backend.tools.run import RunLimits
+from backend.turn.service import TurnDeps, TurnLimits, TurnService
+
+FRESH_RESULT_FACTOR = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUrls:
+    database: str
+    redis: str
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def create_app(settings: Settings, *, model: BaseChatModel | None = None, clock: Clock = utc_now) -> FastAPI:
+    """`model` and `clock` replace the configured ones; everything else comes from the settings."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[State]:
+        async with AsyncExitStack() as stack:
+            yield State(services=await _start(stack, settings, _chat_model(settings, model), clock))
+
+    app = FastAPI(
+        title="Segue", version="0.1.0", summary="An agent that picks up where it left off.", lifespan=lifespan
+    )
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(RequestContext)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    add_problem_handlers(app)
+    for router in (sessions.router, chat.router, tool_results.router, health.router):
+        app.include_router(router)
+    return app
+
+
+async def _start(stack: AsyncExitStack, settings: Settings, model: ChatModel, clock: Clock) -> Services:
+    """Opens everything in order; the stack closes it in the reverse."""
+    urls = await server_urls(stack, settings)
+    if settings.migrate_on_start:
+        await asyncio.to_thread(upgrade, urls.database)
+    database = Database(urls.database)
+    stack.push_async_callback(database.close)
+    cache = Cache(urls.redis)
+    stack.push_async_callback(cache.close)
+    mcp = await stack.enter_async_context(
+        McpServers(read_mcp_config(settings.mcp_config), timeout_s=settings.tool_timeout_s)
+    )
+    catalog = ToolCatalog(await _builtin_tools(stack, settings, database), mcp.tools)
+    deps = TurnDeps(
+        database=database,
+        cache=cache,
+        graph=build_graph(),
+        model=model,
+        catalog=catalog,
+        clock=clock,
+        agent_limits=_agent_limits(settings),
+        limits=TurnLimits(
+            timeout_s=settings.turn_timeout_s,
+            lease_s=settings.turn_lease_s,
+            grace_s=settings.shutdown_grace_s / 2,
+            history_limit=settings.history_limit,
+        ),
+    )
+    turns = await stack.enter_async_context(TurnService(deps))
+    return Services(
+        database=database,
+        cache=cache,
+        turns=turns,
+        mcp=mcp,
+        clock=clock,
+        memory_ttl_s=settings.short_term_memory_ttl,
+    )
+
+
+async def server_urls(stack: AsyncExitStack, settings: Settings) -> ServerUrls:
+    """The servers that are configured, or embedded ones for as long as the stack is open."""
+    database, redis = settings.database_url, settings.redis_url
+    if database is not None and redis is not None:
+        return ServerUrls(database.get_secret_value(), redis.get_secret_value())
+    from backend.embedded import embedded_servers  # noqa: PLC0415 (not even imported where URLs are given)
+
+    entered = embedded_servers(settings.data_dir)
+    servers = await asyncio.to_thread(entered.__enter__)
+    stack.push_async_callback(asyncio.to_thread, entered.__exit__, None, None, None)
+    return ServerUrls(
+        database.get_secret_value() if database else servers.database_url,
+        redis.get_secret_value() if redis else servers.redis_url,
+    )
+
+
+def _chat_model(settings: Settings, model: BaseChatModel | None) -> ChatModel:
+    name = "offline"
+    if model is not None:
+        name = model.get_name()
+    elif settings.model_configured:
+        name = settings.llm_model
+        model = openai_model(
+            model=settings.llm_model,
+            api_key=settings.openai_api_key,
+            base_url=settings.openai_base_url,
+            timeout_s=settings.llm_timeout_s,
+        )
+    return ChatModel(
+        model or OfflineModel(),
+        name=name,
+        timeout_s=settings.llm_timeout_s,
+        max_retries=settings.llm_max_retries,
+    )
+
+
+async def _builtin_tools(stack: AsyncExitStack, settings: Settings, database: Database) -> tuple[Tool, ...]:
+    fresh_bytes = settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR
+    fetching = await stack.enter_async_context(public_client())
+    tools = [
+        current_time_tool(),
+        web_fetch_tool(client=fetching),
+        get_tool_result_tool(database, shown_bytes=fresh_bytes),
+    ]
+    if settings.web_search_provider != "none":
+        searching = await stack.enter_async_context(httpx.AsyncClient())
+        tools.append(
+            web_search_tool(
+                provider=settings.web_search_provider,
+                client=searching,
+                searxng_url=settings.searxng_url,
+                tavily_api_key=settings.tavily_api_key,
+            )
+        )
+    return tuple(tools)
+
+
+def _agent_limits(settings: Settings) -> AgentLimits:
+    return AgentLimits(
+        run=RunLimits(timeout_s=settings.tool_timeout_s, max_result_bytes=settings.tool_result_max_bytes),
+        retention=Retention(
+            payload_ttl_days=settings.tool_result_ttl_days, preview_chars=settings.tool_result_preview_chars
+        ),
+        memory_ttl_s=settings.short_term_memory_ttl,
+        inline_bytes=settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR,
+    )
