@@ -1,0 +1,69 @@
+"""A chat message as folded words: one spelling for case, accents, width, marks and stretched letters.
+
+Chinese, Japanese, Korean and Thai come out one character a word, so a phrase of the lexicon is a run of words in
+every script. Knows nothing of meaning; `lexicon.py` and `acknowledgement.py` stand above.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from itertools import chain, groupby
+from typing import Final
+
+_UNSPACED: Final = (
+    "\u0e00-\u0eff\u1000-\u11ff\u1780-\u17ff\u3005\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7ff\uf900-\ufaff"
+)
+_INDIC: Final = "\u0900-\u0963\u0966-\u0dff"  # its vowel signs are no word characters to `re`
+_EMOJI: Final = "\u2190-\u21ff\u2300-\u2bff\U0001f000-\U0001faff"
+_WORD: Final = re.compile(rf"[{_UNSPACED}{_EMOJI}]|\+1\b|(?:[^\W_{_UNSPACED}]|[{_INDIC}])+")
+_HELD_LETTER: Final = re.compile(r"(.)\1\1")
+_EMOTICON: Final = re.compile(r"(?<!\w)(?:[:;=x]['-]?[)(\]\[dp3*/|]+|<3+)(?!\w)")
+
+_MARKS: Final = (
+    (0x0300, 0x036F), (0x0483, 0x0489), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0xFE20, 0xFE2F),
+    (0x0610, 0x061A), (0x064B, 0x065F), (0x06D6, 0x06ED),
+)  # fmt: skip
+_UNSEEN: Final = ((0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x2069), (0xFE00, 0xFE0F), (0x1F3FB, 0x1F3FF))
+_DROPPED: Final = "'’‘ʼ`´′\u00ad\u034f\u061c\u0640\u0670\u093c\u180e\ufeff♀♂"
+_REPLACED: Final = {"ı": "i", "ł": "l", "ø": "o", "đ": "d", "ة": "ه", "ى": "ي", "ی": "ي", "ک": "ك", "ँ": "ं", "妳": "你"}
+_FOLDS: Final[dict[int, str | None]] = {
+    **dict.fromkeys(chain.from_iterable(range(first, last + 1) for first, last in _MARKS + _UNSEEN)),
+    **dict.fromkeys(map(ord, _DROPPED)),
+    **{ord(letter): plain for letter, plain in _REPLACED.items()},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    words: tuple[str, ...]
+    asks: bool
+
+
+def hear(text: str) -> Utterance:
+    folded = fold(text)
+    asks = "?" in folded or "؟" in folded
+    return Utterance(tuple(_WORD.findall(_EMOTICON.sub(" ", folded))), asks)
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    return tuple(_WORD.findall(fold(text)))
+
+
+def fold(text: str) -> str:
+    """`SÌ`, `si` and `s\u0131\u0300` all give `si`; Turkish dotted and dotless i are one letter."""
+    decomposed = unicodedata.normalize("NFKD", text).casefold()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFKD", decomposed).translate(_FOLDS))
+
+
+def is_emoji(word: str) -> bool:
+    return len(word) == 1 and ("\u2190" <= word <= "\u2bff" or word >= "\U0001f000")
+
+
+def squeeze(word: str) -> str:
+    """`siiii` and `si` both give `si`."""
+    return "".join(letter for letter, _ in groupby(word))
+
+
+def is_stretched(word: str, plain: str) -> bool:
+    """True where `word` is `plain` with a letter held: three in a row, or the last one doubled (`yess`, not `noon`)."""
+    return len(word) > len(plain) and (word[-2:] == word[-1] * 2 or _HELD_LETTER.search(word) is not None)

@@ -1,0 +1,105 @@
+"""How well acknowledgements are read, per language, over a JSONL file of labelled utterances.
+
+    python bench/language.py ack_dev.jsonl [--failures]
+
+Only rows that one label fits are counted (`also` is empty). Prints a markdown table and writes nothing.
+"""
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final, Literal
+
+from backend.plans.acknowledgement import Acknowledgement, classify
+
+ROUNDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    text: str
+    label: Literal["ack", "deny", "other"]
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    row: Row
+    read: Acknowledgement
+    microseconds: float
+
+    @property
+    def failed(self) -> bool:
+        match self.row.label:
+            case "ack":
+                return self.read.verdict != "confirm"
+            case "deny":
+                return self.read.verdict != "reject"
+            case "other":
+                return self.read.verdict == "confirm"
+
+
+def strict_rows(path: Path) -> list[Row]:
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [Row(line["text"], line["label"], line["lang"]) for line in lines if not line["also"]]
+
+
+def measure(row: Row) -> Outcome:
+    times = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        read = classify(row.text)
+        times.append(time.perf_counter() - start)
+    return Outcome(row, read, min(times) * 1e6)
+
+
+def table(outcomes: Iterable[Outcome]) -> Iterable[str]:
+    yield "| language | rows | missed yes % | wrong yes % | denials % | µs/message |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    languages: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        languages[outcome.row.language].append(outcome)
+        languages["total"].append(outcome)
+    for language in sorted(languages, key=lambda name: (name == "total", name)):
+        yield table_line(language, languages[language])
+
+
+def table_line(language: str, outcomes: list[Outcome]) -> str:
+    acks = [outcome.read.verdict for outcome in outcomes if outcome.row.label == "ack"]
+    rest = [outcome.read.verdict for outcome in outcomes if outcome.row.label != "ack"]
+    denials = [outcome.read.verdict for outcome in outcomes if outcome.row.label == "deny"]
+    cells = (
+        language,
+        str(len(outcomes)),
+        percentage(len(acks) - acks.count("confirm"), len(acks)),
+        percentage(rest.count("confirm"), len(rest)),
+        percentage(denials.count("reject"), len(denials)),
+        f"{median(outcome.microseconds for outcome in outcomes):.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def percentage(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f}" if whole else "–"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--failures", action="store_true", help="list the rows that were read wrongly")
+    options = parser.parse_args()
+    outcomes = [measure(row) for row in strict_rows(options.path)]
+    print("\n".join(table(outcomes)))
+    if options.failures:
+        for outcome in filter(lambda outcome: outcome.failed, outcomes):
+            read = outcome.read
+            print(f"{outcome.row.language} {outcome.row.label} → {read.verdict} ({read.rule}): {outcome.row.text}")
+
+
+if __name__ == "__main__":
+    main()

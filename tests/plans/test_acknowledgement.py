@@ -1,0 +1,270 @@
+import unicodedata
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.plans.acknowledgement import KINDS, LEXICON, LONGEST_MESSAGE, classify, detect_acknowledgement
+from backend.plans.lexicon import parse_lexicon
+
+CONFIRMS = {
+    "en": [
+        "Yes, please.",
+        "sure, go ahead",
+        "OK!",
+        "yesss",
+        "Sounds good, thanks",
+        "that would be great",
+        "let's do it",
+    ],
+    "it": ["sì, grazie", "si", "SÌ", "siiii", "va bene, procedi pure", "d’accordo", "ma certo", "ok, fallo pure"],
+    "es": ["sí, adelante", "claro que sí", "vale, gracias", "hazlo, por favor", "de acuerdo, sigue"],
+    "fr": ["d'accord, allez-y", "oui, merci", "c’est parfait, vas-y", "bien sûr", "ça marche"],
+    "de": ["ja gerne", "Passt, mach weiter", "einverstanden", "klingt gut, danke", "na klar, leg los"],
+    "pt": ["sim, por favor", "pode sim", "claro, vai em frente", "tá bom, obrigado"],
+    "nl": ["ja graag", "prima, ga je gang", "doe maar", "is goed, dank je"],
+    "pl": ["tak, proszę", "jasne, zrób to", "zgadzam się", "dobrze, dziękuję"],
+    "ru": ["да, давай", "конечно, спасибо", "хорошо, продолжай", "согласен"],
+    "tr": ["evet lütfen", "EVET", "tamam, devam et", "olur, teşekkürler"],
+    "ar": ["نعم من فضلك", "تمام، تفضل", "نَعَم", "أيوه، شكرا", "موافق"],
+    "zh": ["好的,麻烦你了", "可以，继续吧", "行，谢谢", "没问题，开始吧", "沒問題，謝謝"],
+    "ja": ["はい、お願いします", "ええ、進めてください", "ｵｯｹｰ、ありがとう", "それで大丈夫です、お願いします"],
+    "ko": ["네 그렇게 해주세요", "네, 부탁드립니다", "좋아요 진행해 주세요", "응 고마워"],
+    "hi": ["हाँ कर दो", "जी हाँ, धन्यवाद", "ठीक है, आगे बढ़िए", "haan, kar do"],
+}
+
+REJECTS = {
+    "en": [
+        "no",
+        "No, thanks.",
+        "no, don't",
+        "ok no",
+        "certainly not",
+        "never mind",
+        "not now, maybe later",
+        "please stop",
+    ],
+    "it": ["non va bene", "certo che no", "no grazie", "lascia perdere", "sì, ma in realtà no", "annulla tutto"],
+    "es": ["claro que no", "no, gracias", "no lo hagas", "déjalo", "ahora no"],
+    "fr": ["bien sûr que non", "non merci", "ne le fais pas", "laisse tomber", "pas maintenant"],
+    "de": ["nein danke", "mach das nicht", "auf keinen Fall", "vergiss es", "das passt mir leider nicht"],
+    "pt": ["claro que não", "não, obrigado", "deixa pra lá", "agora não"],
+    "nl": ["nee, bedankt", "laat maar", "liever niet", "nu niet"],
+    "pl": ["nie, dziękuję", "oczywiście że nie", "anuluj", "zapomnij o tym"],
+    "ru": ["да нет", "нет, спасибо", "не надо", "отмена"],
+    "tr": ["hayır", "HAYIR", "boş ver", "tabii ki hayır", "iptal et lütfen"],
+    "ar": ["لا شكرا", "لا تفعل ذلك", "ليس الآن", "انسَ الأمر"],
+    "zh": ["不用了，谢谢", "算了吧", "不要发送", "当然不行"],
+    "ja": ["いいえ、結構です", "やめてください", "キャンセルして", "また今度"],
+    "ko": ["아니요, 괜찮아요", "하지 마세요", "취소해 주세요", "나중에 할게요"],
+    "hi": ["नहीं, धन्यवाद", "मत करो", "रहने दो", "अभी नहीं"],
+}
+
+AMENDS = {
+    "en": ["yes, Friday please", "ok but only the first two", "sure, send it to Rossi instead", "no, make it Friday"],
+    "it": ["sì ma solo le prime due", "va bene, però domani", "sì, a Milano"],
+    "es": ["sí, pero mañana", "vale, menos la última"],
+    "fr": ["oui mais pas la deuxième", "d'accord, demain"],
+    "de": ["ja, aber nur die erste", "ok, am Freitag"],
+    "pt": ["sim, mas só amanhã"],
+    "nl": ["ja, maar alleen de eerste"],
+    "pl": ["tak, ale jutro"],
+    "ru": ["да, но только завтра"],
+    "tr": ["evet ama yarın"],
+    "ar": ["نعم ولكن غدا"],
+    "zh": ["好的，但是改成周五"],
+    "ja": ["はい、でも明日"],
+    "ko": ["네, 하지만 내일"],
+    "hi": ["हाँ लेकिन कल"],
+}
+
+NONES = {
+    "en": [
+        "thanks",
+        "Perfect!",
+        "great, thanks",
+        "thanks 👍",
+        "maybe",
+        "ok?",
+        "ok, what does it cost?",
+        "bye",
+        "",
+        "…",
+    ],
+    "it": ["grazie", "perfetto", "perfetto, grazie mille", "forse", "sì, quanto costa?", "leggi le email di Rossi"],
+    "es": ["gracias", "genial", "no sé", "busca vuelos a Lima"],
+    "fr": ["merci", "parfait", "peut-être", "où est la gare ?"],
+    "de": ["danke", "perfekt", "vielleicht", "Wie spät ist es?"],
+    "pt": ["obrigada", "perfeito", "talvez"],
+    "nl": ["dank je wel", "geweldig", "misschien"],
+    "pl": ["dziękuję", "świetnie", "może"],
+    "ru": ["спасибо", "отлично", "не знаю"],
+    "tr": ["teşekkürler", "harika", "belki"],
+    "ar": ["شكرا", "ممتاز", "ربما"],
+    "zh": ["谢谢", "太棒了", "随便", "行不行"],
+    "ja": ["ありがとう", "素晴らしい", "たぶん", "大丈夫です"],
+    "ko": ["감사합니다", "완벽해요", "글쎄요", "괜찮아요"],
+    "hi": ["धन्यवाद", "बहुत बढ़िया", "शायद"],
+}
+
+YES_WORDS = (
+    "sì", "yes", "sí", "oui", "ja", "sim", "tak", "да", "evet", "نعم", "好的", "はい", "네", "हाँ", "va bene", "ok",
+    "sure, go ahead", "d'accord", "да, давай", "그렇게 해주세요",
+)  # fmt: skip
+
+CONTENT_WORDS = (
+    "Rossi", "invoice", "Milano", "Friday", "tomorrow", "fattura", "allegato", "domani", "rechnung", "viernes",
+    "demain", "piątek", "договор", "yarın", "غدا", "发票", "東京", "서울", "कल", "cheapest", "delete", "send", "budget",
+    "42", "NQ7", "everyone's",
+)  # fmt: skip
+
+REPLIES = [
+    reply for table in (CONFIRMS, REJECTS, AMENDS, NONES) for replies in table.values() for reply in replies if reply
+]
+
+
+def replies(table: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [(language, reply) for language, listed in table.items() for reply in listed]
+
+
+@pytest.mark.parametrize(("language", "reply"), replies(CONFIRMS))
+def test_a_yes_with_nothing_more_in_it_confirms(language: str, reply: str) -> None:
+    assert (classify(reply).verdict, language) == ("confirm", language)
+    assert detect_acknowledgement(reply)
+
+
+@pytest.mark.parametrize(("language", "reply"), replies(REJECTS))
+def test_a_no_a_cancel_and_a_later_reject(language: str, reply: str) -> None:
+    assert (classify(reply).verdict, language) == ("reject", language)
+    assert not detect_acknowledgement(reply)
+
+
+@pytest.mark.parametrize(("language", "reply"), replies(AMENDS))
+def test_a_yes_with_a_change_amends(language: str, reply: str) -> None:
+    assert (classify(reply).verdict, language) == ("amend", language)
+
+
+@pytest.mark.parametrize(("language", "reply"), replies(NONES))
+def test_thanks_praise_doubt_and_questions_decide_nothing(language: str, reply: str) -> None:
+    assert (classify(reply).verdict, language) == ("none", language)
+
+
+@pytest.mark.parametrize(
+    ("reply", "language"),
+    [("sì", "it"), ("evet", "tr"), ("好的", "zh"), ("네", "ko"), ("はい", "ja"), ("👍", None)],
+)
+def test_the_language_is_named_where_the_words_belong_to_one(reply: str, language: str | None) -> None:
+    assert classify(reply).language == language
+
+
+@pytest.mark.parametrize(
+    ("reply", "rule"),
+    [("sì", "yes"), ("procedi", "go_ahead"), ("no", "no"), ("grazie", "thanks_alone"), ("perfetto", "praise_alone")],
+)
+def test_the_rule_that_decided_is_named(reply: str, rule: str) -> None:
+    assert classify(reply).rule == rule
+
+
+@pytest.mark.parametrize("reply", ["yes, please book the room", "yes, send it", "yes, go ahead with the transfer"])
+def test_a_yes_that_repeats_the_plan_confirms(reply: str) -> None:
+    assert classify(reply).verdict == "confirm"
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        ("sì, ma in realtà no", "reject"),
+        ("no, but actually, yes", "confirm"),
+        ("yes, only Friday, I mean yes", "amend"),
+        ("no, stop, I mean yes", "reject"),
+    ],
+)
+def test_what_comes_after_a_change_of_mind_counts_and_nothing_else_is_forgotten(reply: str, verdict: str) -> None:
+    assert classify(reply).verdict == verdict
+
+
+@pytest.mark.parametrize("reply", ["yes, cancel it", "sì, annulla", "ok, cancel that"])
+def test_a_yes_beside_a_cancel_is_left_open(reply: str) -> None:
+    assert classify(reply).verdict == "none"
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"), [("👍", "confirm"), ("👍🏿", "confirm"), ("👎", "reject"), ("🤔", "none"), ("🎉", "none")]
+)
+def test_an_emoji_alone_speaks_for_itself(reply: str, verdict: str) -> None:
+    assert classify(reply).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "reply", ["there is no mail from Rossi", "I went to the stop sign", "the right address is Oslo"]
+)
+def test_a_no_or_a_yes_within_a_longer_message_decides_nothing(reply: str) -> None:
+    assert classify(reply).verdict == "none"
+
+
+@given(
+    yes=st.sampled_from(YES_WORDS), content=st.sampled_from(CONTENT_WORDS), gap=st.sampled_from([" ", ", ", ". ", "! "])
+)
+def test_a_content_word_added_to_a_yes_never_confirms(yes: str, content: str, gap: str) -> None:
+    assert not detect_acknowledgement(f"{yes}{gap}{content}")
+    assert not detect_acknowledgement(f"{content}{gap}{yes}")
+
+
+@given(reply=st.sampled_from(REPLIES), form=st.sampled_from(["NFC", "NFD"]))
+def test_the_normal_form_does_not_change_a_verdict(reply: str, form: Literal["NFC", "NFD"]) -> None:
+    assert classify(unicodedata.normalize(form, reply)).verdict == classify(reply).verdict
+
+
+@given(reply=st.sampled_from(REPLIES), recase=st.sampled_from([str.upper, str.lower, str.title]))
+def test_case_does_not_change_a_verdict(reply: str, recase: Callable[[str], str]) -> None:
+    assert classify(recase(reply)).verdict == classify(reply).verdict
+
+
+@given(
+    reply=st.sampled_from(REPLIES),
+    end=st.text(alphabet=".!,;…。！،", max_size=4),
+    start=st.sampled_from(["", "«", "  ", "¡"]),
+)
+def test_punctuation_does_not_change_a_verdict(reply: str, end: str, start: str) -> None:
+    assert classify(f"{start}{reply}{end}").verdict == classify(reply).verdict
+
+
+@given(
+    reply=st.sampled_from([reply for reply in REPLIES if reply != "…"]),
+    emoji=st.text(alphabet="🙂😊🎉🙏👍✅❤️", min_size=1, max_size=3),
+)
+def test_a_friendly_emoji_after_the_words_does_not_change_a_verdict(reply: str, emoji: str) -> None:
+    assert classify(f"{reply} {emoji}").verdict == classify(reply).verdict
+
+
+@given(st.text(alphabet=st.characters(), max_size=300))
+def test_no_text_makes_it_raise(text: str) -> None:
+    classify(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["\0" * 32_000, "\ud800", "yes\udfff", "y" + "\u0301" * 31_999, "好" * 32_000, "yes " * 8_000]
+)
+def test_hostile_text_confirms_nothing_but_what_is_readable(text: str) -> None:
+    assert classify(text).verdict == ("confirm" if len(text) < LONGEST_MESSAGE and "yes" in text else "none")
+
+
+def test_the_shipped_lexicon_speaks_fifteen_languages() -> None:
+    assert set(LEXICON.phrases) - {"any"} == set(CONFIRMS)
+
+
+def test_a_word_in_two_kinds_of_one_language_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\[it\] has 'certo' in both 'yes' and 'filler'"):
+        parse_lexicon('[it]\nyes = "sì, certo"\nfiller = "Certo!"', kinds=KINDS)
+
+
+def test_a_word_may_mean_something_else_in_another_language() -> None:
+    lexicon = parse_lexicon('[it]\nno = "no"\n[pl]\nyes = "no"', kinds=KINDS)
+    assert lexicon.speakers["no"] == ("it", "pl")
+
+
+def test_a_list_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="'yess'"):
+        parse_lexicon('[it]\nyess = "sì"', kinds=KINDS)
