@@ -47,7 +47,7 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 def _renderer(log_format: Literal["console", "json"]) -> Processor:
     if log_format == "json":
         return structlog.processors.JSONRenderer()
-    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
 
 
 def _stdlib_handler(shared: list[Processor], log_format: Literal["console", "json"]) -> logging.Handler:

@@ -18,7 +18,7 @@ from backend.agent.offline import OfflineModel
 from backend.api import chat, health, sessions, tool_results
 from backend.api.deps import Services, State
 from backend.api.middleware import BodyLimit, RequestContext
-from backend.api.problems import add_problem_handlers
+from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from backend.config import Settings
 from backend.db.engine import Database
 from backend.db.migrations import upgrade
@@ -58,14 +58,22 @@ def create_app(settings: Settings, *, model: BaseChatModel | None = None, clock:
             yield State(services=await _start(stack, settings, _chat_model(settings, model), clock))
 
     app = FastAPI(
-        title="Segue", version="0.1.0", summary="An agent that picks up where it left off.", lifespan=lifespan
+        title="Segue",
+        version="0.1.0",
+        summary="An agent that picks up where it left off.",
+        lifespan=lifespan,
+        redirect_slashes=False,
     )
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    app.add_middleware(RequestContext)
     if settings.cors_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID_HEADER, "Retry-After"],
         )
+    app.add_middleware(RequestContext)
     add_problem_handlers(app)
     for router in (sessions.router, chat.router, tool_results.router, health.router):
         app.include_router(router)

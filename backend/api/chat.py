@@ -3,11 +3,12 @@
 from fastapi import APIRouter
 
 from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.problems import PROBLEMS
 from backend.api.schemas import ChatBody
 from backend.domain.session import ChatAnswer
 from backend.turn.store import ChatRequest
 
-router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
 @router.post("/{session_id}/chat")

@@ -1,7 +1,8 @@
 """What routes depend on: the services of this process, the caller, ids that may exist, bodies that are strict JSON."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any, TypedDict
 
 import orjson
@@ -18,6 +19,8 @@ from backend.tools.mcp import McpServers
 from backend.turn.service import TurnService
 
 LOCAL_USER = "local"
+MAX_DEPTH = 64
+MAX_NUMBER = 2**63  # orjson makes floats of larger integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +68,14 @@ ToolCallId = Annotated[str, Depends(_tool_call_id)]
 
 
 class StrictJsonRequest(Request):
-    """JSON by orjson: no NaN, no lone surrogates, no infinite numbers, no depth bombs; and no NUL, which text lacks."""
+    """JSON by orjson: no NaN, no lone surrogates, no infinite numbers. And what Postgres and JSON give back as it came:
+    no NUL, no number beyond 64 bits, no more than MAX_DEPTH levels.
+    """
 
     async def json(self) -> Any:
-        body = await self.body()
-        value = orjson.loads(body)
-        if b"\\u0000" in body and _holds_nul(value):
-            raise orjson.JSONDecodeError("NUL is not text", "", 0)
+        value = orjson.loads(await self.body())
+        if (fault := _fault(value)) is not None:
+            raise orjson.JSONDecodeError(fault, "", 0)
         return value
 
 
@@ -85,13 +89,21 @@ class StrictJsonRoute(APIRoute):
         return handle_strictly
 
 
-def _holds_nul(value: Any) -> bool:
+def _fault(value: Any, depth: int = 0) -> str | None:
     match value:
-        case str():
-            return "\x00" in value
+        case str() if "\x00" in value:
+            return "NUL is not text"
+        case float() if abs(value) >= MAX_NUMBER:
+            return "a number beyond 64 bits"
+        case dict() | list() if depth == MAX_DEPTH:
+            return f"nested deeper than {MAX_DEPTH} levels"
         case dict():
-            return any(_holds_nul(key) or _holds_nul(item) for key, item in value.items())
+            return _first_fault(chain(value, value.values()), depth + 1)
         case list():
-            return any(map(_holds_nul, value))
+            return _first_fault(value, depth + 1)
         case _:
-            return False
+            return None
+
+
+def _first_fault(values: Iterable[Any], depth: int) -> str | None:
+    return next(filter(None, (_fault(value, depth) for value in values)), None)

@@ -5,11 +5,12 @@ from typing import Literal
 from fastapi import APIRouter, Response
 
 from backend.api.deps import Services, ServicesDep
+from backend.api.problems import PROBLEMS
 from backend.domain.errors import AppError
 
 State = Literal["ok", "down"]
 
-router = APIRouter(prefix="/health", tags=["ops"])
+router = APIRouter(prefix="/health", tags=["ops"], responses=PROBLEMS)
 
 
 @router.get("/live")

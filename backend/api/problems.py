@@ -7,6 +7,7 @@ import orjson
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -14,7 +15,32 @@ from backend.domain.errors import AppError
 
 REQUEST_ID_HEADER = "X-Request-Id"
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}
+_DETAILS = {
+    404: "There is nothing at this path. /docs lists what there is.",
+    405: "This path does not take this method. /docs lists what it takes.",
+}
 MAX_SHOWN_CHARS = 200
+MAX_SHOWN_FAULTS = 20
+
+
+class Problem(BaseModel):
+    """RFC 9457. `errors` says what validation found; some codes add members of their own, as `turn_id`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+    errors: list[dict[str, Any]] | None = None
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "A problem (RFC 9457)",
+        "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
+    }
+}
 
 log = structlog.get_logger()
 
@@ -57,12 +83,9 @@ async def _app_error(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101 (the same)
-    errors = [
-        {"loc": [str(part) for part in fault["loc"]], "msg": fault["msg"][:MAX_SHOWN_CHARS], "type": fault["type"]}
-        for fault in error.errors()[:20]
-    ]
+    errors = [_fault(fault) for fault in error.errors()[:MAX_SHOWN_FAULTS]]
     detail = "; ".join(f"{'.'.join(fault['loc'])}: {fault['msg']}" for fault in errors[:3])
-    if request.headers.get("content-length", "0") != "0" and not _is_json(request):
+    if _has_body(request) and not _is_json(request):
         detail = f"Send the body with Content-Type: application/json. ({detail})"
     return problem(
         request,
@@ -78,7 +101,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 (the same)
     phrase = HTTPStatus(error.status_code).phrase
     code = _CODES.get(error.status_code, phrase.lower().replace(" ", "_"))
-    response = problem(request, status=error.status_code, code=code, title=phrase, detail=error.detail)
+    detail = error.detail if error.detail != phrase else _DETAILS.get(error.status_code, phrase)
+    response = problem(request, status=error.status_code, code=code, title=phrase, detail=detail)
     response.headers.update(error.headers or {})
     return response
 
@@ -87,6 +111,19 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("request_raised", path=request.url.path[:MAX_SHOWN_CHARS], error=type(error).__name__, exc_info=error)
     detail = "Something went wrong on our side. The request id finds it in the log."
     return problem(request, status=500, code="internal_error", title="Internal error", detail=detail)
+
+
+def _fault(fault: dict[str, Any]) -> dict[str, Any]:
+    """One of pydantic's faults, without what the caller sent: that can be long, or a secret."""
+    message = str(fault["msg"])
+    if fault["type"] == "json_invalid":
+        message = f"{message}: {fault['ctx']['error']}"
+    loc = [str(part)[:MAX_SHOWN_CHARS] for part in fault["loc"]]
+    return {"loc": loc, "msg": message[:MAX_SHOWN_CHARS], "type": fault["type"]}
+
+
+def _has_body(request: Request) -> bool:
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
 
 
 def _is_json(request: Request) -> bool:

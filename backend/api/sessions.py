@@ -1,12 +1,13 @@
 """Sessions: make, list, read, change, delete; their messages and their memory."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter
 
 from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.problems import PROBLEMS
 from backend.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, invalid_cursor, page
 from backend.domain.ids import is_id
 from backend.domain.session import Message, Session
@@ -17,7 +18,7 @@ from backend.turn.snapshot import working_memory
 
 MAX_SEQ = 2**63 - 1
 
-router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +99,23 @@ def _activity_position(cursor: str) -> Position:
     match decode_cursor(cursor):
         case [str(at), str(session_id)] if is_id("ses", session_id):
             try:
-                return datetime.fromisoformat(at), session_id
-            except ValueError as error:
+                return _aware(datetime.fromisoformat(at)).astimezone(UTC), session_id
+            except (ValueError, OverflowError) as error:
                 raise invalid_cursor() from error
         case _:
             raise invalid_cursor()
 
 
+def _aware(at: datetime) -> datetime:
+    if at.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return at
+
+
 def _seq_position(cursor: str) -> int:
     match decode_cursor(cursor):
+        case bool():
+            raise invalid_cursor()
         case int(seq) if 0 <= seq <= MAX_SEQ:
             return seq
         case _:

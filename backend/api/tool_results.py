@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, ToolCallId
+from backend.api.problems import PROBLEMS
 from backend.api.schemas import Cursor, Limit, Page, decode_cursor, invalid_cursor, page
 from backend.domain.ids import is_id
 from backend.domain.tool import CallStatus, ToolCall
@@ -13,7 +14,9 @@ from backend.memory.sessions import get_session
 from backend.tools import results
 from backend.tools.results import CallFilter
 
-router = APIRouter(prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute)
+router = APIRouter(
+    prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute, responses=PROBLEMS
+)
 
 Name = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$")]
 

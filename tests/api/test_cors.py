@@ -1,0 +1,62 @@
+"""Browsers: none by default, those of CORS_ORIGINS when it is set."""
+
+import httpx
+import pytest
+
+from backend.config import Settings
+from tests.support.service import Client, running
+
+OURS = "https://chat.example"
+OTHERS = "https://elsewhere.example"
+
+
+async def preflight(client: Client, origin: str) -> httpx.Response:
+    asked = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type,idempotency-key,x-request-id",
+    }
+    return await client.http.options("/sessions", headers=asked)
+
+
+@pytest.fixture
+def open_settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"cors_origins": (OURS,)})
+
+
+async def test_without_the_setting_no_origin_is_let_in(client: Client) -> None:
+    response = await client.http.get("/sessions", headers={"Origin": OURS})
+    assert not [name for name in response.headers if name.startswith("access-control-")]
+    assert (await preflight(client, OURS)).status_code == 405
+
+
+async def test_a_named_origin_is_let_in_on_answers_and_on_problems(open_settings: Settings) -> None:
+    async with running(open_settings) as client:
+        allowed = await preflight(client, OURS)
+        assert allowed.status_code == 200
+        assert allowed.headers["access-control-allow-origin"] == OURS
+        assert "POST" in allowed.headers["access-control-allow-methods"]
+        assert "idempotency-key" in allowed.headers["access-control-allow-headers"]
+        for path, status in (("/sessions", 200), ("/nowhere", 404), ("/sessions?limit=0", 422)):
+            response = await client.http.get(path, headers={"Origin": OURS})
+            assert response.status_code == status
+            assert response.headers["access-control-allow-origin"] == OURS
+
+
+async def test_another_origin_is_not_let_in(open_settings: Settings) -> None:
+    async with running(open_settings) as client:
+        assert (await preflight(client, OTHERS)).status_code == 400
+        response = await client.http.get("/sessions", headers={"Origin": OTHERS})
+        assert "access-control-allow-origin" not in response.headers
+
+
+async def test_a_preflight_carries_a_request_id_too(open_settings: Settings) -> None:
+    async with running(open_settings) as client:
+        assert (await preflight(client, OURS)).headers["x-request-id"]
+
+
+async def test_a_page_may_read_the_request_id_and_when_to_try_again(open_settings: Settings) -> None:
+    async with running(open_settings) as client:
+        response = await client.http.get("/sessions", headers={"Origin": OURS})
+        exposed = response.headers["access-control-expose-headers"].lower()
+        assert {"x-request-id", "retry-after"} <= {name.strip() for name in exposed.split(",")}

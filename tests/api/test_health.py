@@ -1,0 +1,98 @@
+"""What the service says of itself, and what it still does, while Postgres or Redis is away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import make_url
+
+from backend.config import Settings
+from tests.support.provider import Provider, says
+from tests.support.proxy import Outage, Proxy, proxied
+from tests.support.service import Client, running
+
+QUICK_S = 7
+OUTAGES: tuple[Outage, ...] = ("refuses", "hangs_up", "freezes")
+
+
+@pytest.fixture
+async def postgres(database_url: str) -> AsyncIterator[Proxy]:
+    query = make_url(database_url).query
+    async with proxied(Path(f"{query['host']}/.s.PGSQL.{query['port']}")) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def redis(settings: Settings) -> AsyncIterator[Proxy]:
+    assert settings.redis_url is not None
+    async with proxied(Path(settings.redis_url.get_secret_value().removeprefix("unix://"))) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def client(settings: Settings, database_url: str, postgres: Proxy, redis: Proxy) -> AsyncIterator[Client]:
+    """The service with a door in front of either server; the upkeep of turns looks at Postgres all the time."""
+    database = make_url(database_url).set(host="127.0.0.1", port=postgres.port, query={})
+    changes = {
+        "database_url": SecretStr(database.render_as_string(hide_password=False)),
+        "redis_url": SecretStr(f"redis://127.0.0.1:{redis.port}/0"),
+        "turn_lease_s": 1,
+    }
+    async with running(settings.model_copy(update=changes)) as served:
+        yield served
+
+
+async def test_a_live_process_says_so_and_nothing_else(client: Client) -> None:
+    assert await client.get("/health/live") == {"status": "ok"}
+
+
+async def test_a_ready_service_names_each_part_of_it(client: Client) -> None:
+    assert await client.get("/health/ready") == {"postgres": "ok", "redis": "ok", "worker": "ok", "mcp": {}}
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+async def test_without_postgres_it_refuses_quickly_and_comes_back_by_itself(
+    client: Client, provider: Provider, postgres: Proxy, outage: Outage
+) -> None:
+    session = await client.new_session()
+    await postgres.begin(outage)
+    async with asyncio.timeout(QUICK_S / 2):
+        ready = await client.http.get("/health/ready")
+    assert (ready.status_code, ready.json()["postgres"]) == (503, "down")
+    async with asyncio.timeout(QUICK_S):
+        refused = await client.send(session, "is anyone there?")
+    assert (refused.status_code, refused.json()["code"]) == (503, "storage_unavailable")
+    assert int(refused.headers["retry-after"]) > 0
+    assert (await client.http.get("/health/live")).status_code == 200
+
+    await postgres.open()
+    async with asyncio.timeout(10):
+        while (await client.http.get("/health/ready")).status_code != 200:
+            pass
+    provider.will(says("back again"))
+    assert (await client.chat(session, "and now?"))["message"]["content"] == "back again"
+    assert [message["content"] for message in await client.messages(session)] == ["and now?", "back again"]
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+async def test_without_redis_it_stays_ready_and_answers_with_what_postgres_knows(
+    client: Client, provider: Provider, redis: Proxy, outage: Outage
+) -> None:
+    provider.will(says("noted"), says("a cat"), says("still a cat"))
+    session = await client.new_session()
+    await client.chat(session, "I have a cat")
+    await redis.begin(outage)
+    ready = await client.get("/health/ready")
+    assert ready == {"postgres": "ok", "redis": "down", "worker": "ok", "mcp": {}}
+    async with asyncio.timeout(QUICK_S):
+        answer = await client.chat(session, "what do I have?")
+    assert answer["message"]["content"] == "a cat"
+    assert answer["memory_used"]["history_messages"] == 2
+    memory = await client.get(f"/sessions/{session}/memory")
+    assert memory["short_term"]["last_assistant_message"] == "a cat"
+
+    await redis.open()
+    await client.chat(session, "and now?")
+    assert (await client.get("/health/ready"))["redis"] == "ok"

@@ -1,0 +1,78 @@
+"""A foreign session looks like a missing one, to every statement that reads or writes it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.db.engine import Database
+from backend.domain.errors import NotFound
+from backend.memory import history, sessions
+from backend.tools import results
+from backend.tools.results import CallFilter
+from backend.turn import store
+from backend.turn.store import ChatRequest
+from tests.support.provider import Provider, calls, says
+from tests.support.service import Client
+
+OWNER, OTHER = "local", "mallory"
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+Attempt = Callable[[AsyncConnection, str], Awaitable[object]]
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[AsyncConnection]:
+    database = Database(database_url, pool_size=1)
+    async with database.reading() as opened:
+        yield opened
+    await database.close()
+
+
+async def test_another_owner_can_neither_read_nor_change_nor_write_to_a_session(connection: AsyncConnection) -> None:
+    made = await sessions.create_session(connection, OWNER, title="mine", metadata={}, now=NOW)
+    attempts: dict[str, Attempt] = {
+        "get": lambda at, owner: sessions.get_session(at, owner, made.id),
+        "update": lambda at, owner: sessions.update_session(at, owner, made.id, changes={"title": "ours"}, now=NOW),
+        "delete": lambda at, owner: sessions.delete_session(at, owner, made.id),
+        "chat": lambda at, owner: store.begin_turn(at, owner, made.id, ChatRequest("hello"), now=NOW),
+    }
+    for name, attempt in attempts.items():
+        with pytest.raises(NotFound) as refused:
+            await attempt(connection, OTHER)
+        assert refused.value.code == "session_not_found", name
+    assert await sessions.get_session(connection, OWNER, made.id) == made
+
+
+async def test_a_list_holds_only_the_owners_sessions(connection: AsyncConnection) -> None:
+    mine = await sessions.create_session(connection, OWNER, title=None, metadata={}, now=NOW)
+    theirs = await sessions.create_session(connection, OTHER, title=None, metadata={}, now=NOW)
+    assert await sessions.list_sessions(connection, OWNER, before=None, limit=10) == [mine]
+    assert await sessions.list_sessions(connection, OTHER, before=None, limit=10) == [theirs]
+    after = (theirs.updated_at, theirs.id)
+    assert await sessions.list_sessions(connection, OTHER, before=after, limit=10) == []
+
+
+async def test_another_owner_sees_neither_messages_nor_tool_calls_nor_results(
+    client: Client, provider: Provider, connection: AsyncConnection
+) -> None:
+    provider.will(calls(("current_time", {})), says("noon"))
+    session = await client.new_session()
+    call = (await client.chat(session, "what time is it?"))["tool_calls"][0]["tool_call_id"]
+    everything = CallFilter()
+    seen = {
+        owner: (
+            len(await history.list_messages(connection, owner, session, after=0, limit=10)),
+            len(await results.list_calls(connection, owner, session, where=everything, before=None, limit=10)),
+        )
+        for owner in (OWNER, OTHER)
+    }
+    assert seen == {OWNER: (4, 1), OTHER: (0, 0)}
+    _, value = await results.load_result(connection, OWNER, session, call, now=NOW.replace(year=2000))
+    assert value
+    with pytest.raises(NotFound):
+        await results.load_result(connection, OTHER, session, call, now=NOW.replace(year=2000))
+    elsewhere = await client.new_session()
+    with pytest.raises(NotFound):
+        await results.load_result(connection, OWNER, elsewhere, call, now=NOW.replace(year=2000))
