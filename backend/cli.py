@@ -1,6 +1,8 @@
 """The command line: `segue serve`, `segue migrate`. Flags win over the environment."""
 
 import asyncio
+import signal
+import sys
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
@@ -24,6 +26,7 @@ def serve(
 ) -> None:
     """Serve the HTTP API and run turns. Without DATABASE_URL and REDIS_URL it starts its own servers in DATA_DIR."""
     settings = _settings(host=host, port=port)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
     uvicorn.run(
         create_app(settings),
         host=settings.host,
@@ -67,3 +70,7 @@ def _settings(**flags: Any) -> Settings:
 def _refusal(text: str) -> typer.Exit:
     typer.secho(text, err=True, fg=typer.colors.RED)
     return typer.Exit(code=2)
+
+
+if __name__ == "__main__":
+    app()

@@ -4,6 +4,8 @@ Whatever a provider gets wrong becomes `model_unavailable` or `model_timeout`; i
 """
 
 import asyncio
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +14,21 @@ import openai
 import structlog
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatResult
 from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from backend.domain.errors import AppError
 from backend.domain.tool import ToolSpec
+from backend.tools.payload import clean_text
 
 FIRST_DELAY_S = 0.5
 MAX_BOUND_SETS = 64
 _CUT_OFF = frozenset({None, "", "length", "content_filter"})
-_MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
+_MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME_CHARS = 64
 
 log = structlog.get_logger()
 
@@ -103,9 +109,22 @@ class ChatModel:
         return runnable
 
 
+class _Provider(ChatOpenAI):
+    """LangChain drops a whole answer for arguments that are JSON but no object. Here they are a call to correct."""
+
+    def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
+        body = response.model_dump(warnings=False) if isinstance(response, openai.BaseModel) else response
+        for choice in body["choices"]:
+            for call in choice["message"].get("tool_calls") or ():
+                arguments = call["function"]["arguments"] or "null"
+                if arguments.strip() != "null" and not arguments.lstrip().startswith("{"):
+                    call["function"]["arguments"] = f"not an object: {arguments}"
+        return super()._create_chat_result(body, generation_info)
+
+
 def openai_model(*, model: str, api_key: SecretStr | None, base_url: str | None, timeout_s: float) -> BaseChatModel:
     """Any endpoint that speaks OpenAI's chat completions. Retries are ChatModel's, not the client's."""
-    return ChatOpenAI(
+    return _Provider(
         model=model,
         api_key=api_key or SecretStr("none"),
         base_url=base_url,
@@ -116,17 +135,22 @@ def openai_model(*, model: str, api_key: SecretStr | None, base_url: str | None,
 
 
 def read_reply(message: AIMessage) -> Reply:
-    """Raises ValueError for an answer that was cut off or is empty."""
+    """Raises ValueError for an answer that was cut off or is empty; words are an answer even if more were to come."""
     reason = message.response_metadata.get("finish_reason")
-    text = message.text.strip()
-    if reason in _CUT_OFF and not (reason == "length" and text and not message.tool_calls):
+    text = clean_text(message.text).strip()
+    calls = [ModelCall(_sendable(call["name"]), call["args"]) for call in message.tool_calls]
+    calls += [ModelCall(_sendable(call["name"] or ""), None, call["args"] or "") for call in message.invalid_tool_calls]
+    if reason in _CUT_OFF and not (reason == "length" and text and not calls):
         raise ValueError(f"finish_reason is {reason!r}")
-    calls = [ModelCall(call["name"], call["args"]) for call in message.tool_calls]
-    calls += [ModelCall(call["name"] or "", None, call["args"] or "") for call in message.invalid_tool_calls]
     if not text and not calls:
         raise ValueError("the answer is empty")
     usage = message.usage_metadata
     return Reply(text, tuple(calls), usage["input_tokens"] if usage else 0, usage["output_tokens"] if usage else 0)
+
+
+def _sendable(name: str) -> str:
+    """A tool's name as providers take it back with the history; one the model made up may be anything."""
+    return _NOT_IN_A_NAME.sub("_", name)[:_MAX_NAME_CHARS] or "unnamed"
 
 
 def unavailable(detail: str, *, retryable: bool = True) -> AppError:
@@ -150,9 +174,10 @@ def _refused(error: openai.APIStatusError) -> AppError:
 def _retry_delay(error: openai.APIStatusError, attempt: int) -> float:
     """The provider's Retry-After in seconds where it makes sense, otherwise doubling."""
     try:
-        return max(float(error.response.headers["retry-after"]), 0.0)
+        delay = float(error.response.headers["retry-after"])
     except (KeyError, ValueError):
-        return FIRST_DELAY_S * 2.0**attempt
+        delay = math.nan
+    return FIRST_DELAY_S * 2.0**attempt if math.isnan(delay) else max(delay, 0.0)
 
 
 def _as_function(tool: ToolSpec) -> dict[str, Any]:

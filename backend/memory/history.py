@@ -71,13 +71,20 @@ async def load_window(connection: AsyncConnection, turn: TurnKey, *, limit: int)
         .limit(limit)
     )
     rows = list(await connection.execute(statement))[::-1]
-    if rows and rows[0].seq != rows[0].turn_seq:
-        rows[0] = await _opening_message(connection, turn.session_id, rows[0].turn_seq)
-    return provider_valid([_message(row) for row in rows])
+    return provider_valid([_message(row) for row in await _opened(connection, turn.session_id, rows)])
+
+
+async def _opened(connection: AsyncConnection, session_id: str, rows: list[Row[Any]]) -> list[Row[Any]]:
+    """A window that starts inside a turn begins with what the user said there, or at the next turn if no more fits."""
+    if not rows or rows[0].seq == rows[0].turn_seq:
+        return rows
+    first, rest = rows[0], rows[1:]
+    if rest and rest[0].turn_seq != first.turn_seq:
+        return rest
+    return [await _opening_message(connection, session_id, first.turn_seq), *rest]
 
 
 async def _opening_message(connection: AsyncConnection, session_id: str, turn_seq: int) -> Row[Any]:
-    """What a window that starts inside a turn must begin with: what the user said."""
     opening = select(messages).where(messages.c.session_id == session_id, messages.c.seq == turn_seq)
     return (await connection.execute(opening)).one()
 
@@ -106,11 +113,16 @@ async def final_message(connection: AsyncConnection, turn_id: str) -> Message:
     return _message((await connection.execute(statement)).one())
 
 
-async def opening_and_final(connection: AsyncConnection, turn_id: str) -> tuple[str, str]:
-    """The texts a completed turn began and ended with: the user's and the assistant's."""
-    statement = select(messages.c.content).where(messages.c.turn_id == turn_id).order_by(messages.c.seq)
+async def last_exchange(connection: AsyncConnection, session_id: str) -> tuple[str, str] | None:
+    """The texts the session's last completed turn began and ended with: the user's and the assistant's."""
+    statement = (
+        select(messages.c.content)
+        .join(sessions, sessions.c.last_turn_id == messages.c.turn_id)
+        .where(sessions.c.id == session_id)
+        .order_by(messages.c.seq)
+    )
     contents = (await connection.execute(statement)).scalars().all()
-    return contents[0], contents[-1]
+    return (contents[0], contents[-1]) if contents else None
 
 
 def provider_valid(window: Sequence[Message]) -> list[Message]:

@@ -1,6 +1,6 @@
 """The session's working memory: the last exchange and the references of recent results. Redis, sliding TTL.
 
-Derived, never the truth: it names the turn that wrote it, and where that is not the session's last one it counts as
+Derived, never the truth: it names the turn that wrote it, and where that is not the one that ended last it counts as
 missing and `turn/snapshot.py` rebuilds it from Postgres. One turn runs at a time, so writes do not race.
 """
 
@@ -51,9 +51,9 @@ async def forget(cache: Cache, session_id: str) -> None:
 
 
 def merge_results(known: Iterable[Reference], newer: Iterable[Reference]) -> tuple[Reference, ...]:
-    """Newest first in, newest first out. The latest success of a call stands; a failure only where none succeeded."""
+    """Newest first, as their ids tell. The latest success of a call stands; a failure only where none succeeded."""
     current: dict[tuple[str, str], Reference] = {}
-    for reference in (*newer, *known):
+    for reference in sorted((*known, *newer), key=lambda reference: reference.tool_call_id, reverse=True):
         key = (reference.tool_name, canonical_args(reference.args))
         standing = current.get(key)
         if standing is None or (standing.status != "succeeded" and reference.status == "succeeded"):

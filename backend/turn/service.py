@@ -164,6 +164,7 @@ class TurnService:
                 return await self._finish(claim, state, started)
             except StaleTurn:
                 log.warning("turn_lost", epoch=claim.epoch)
+                await short_term.forget(self._deps.cache, claim.key.session_id)
                 return None
             except asyncio.CancelledError:
                 await self._fail(claim, store.interrupted(), started)

@@ -8,10 +8,10 @@ from backend.agent.state import TurnInput
 from backend.db.engine import Database
 from backend.db.redis import Cache
 from backend.memory import short_term
-from backend.memory.history import load_window, opening_and_final
+from backend.memory.history import last_exchange, load_window
 from backend.memory.short_term import ShortTermMemory
 from backend.tools.results import recent_references
-from backend.turn.store import Claim, CompletedTurn, last_completed
+from backend.turn.store import Claim, EndedTurn, last_ended
 
 
 async def load_snapshot(
@@ -21,7 +21,7 @@ async def load_snapshot(
     memory, _ = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
     async with database.reading() as connection:
         window = await load_window(connection, claim.key, limit=history_limit)
-        if memory is None and (last := await last_completed(connection, session_id)):
+        if memory is None and (last := await last_ended(connection, session_id)):
             stored = claim.message_count - 1
             memory, _ = await _rebuild(connection, session_id, last, message_count=stored, ttl_s=memory_ttl_s, now=now)
     opening = next(message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
@@ -39,7 +39,7 @@ async def working_memory(
 ) -> tuple[ShortTermMemory | None, int]:
     """A session's short-term memory as its next turn would see it, and the seconds it has left."""
     async with database.reading() as connection:
-        last = await last_completed(connection, session_id)
+        last = await last_ended(connection, session_id)
     if last is None:
         return None, 0
     memory, left_s = await short_term.read(cache, session_id, last_turn_id=last.turn_id)
@@ -50,19 +50,23 @@ async def working_memory(
 
 
 async def _rebuild(
-    connection: AsyncConnection, session_id: str, last: CompletedTurn, *, message_count: int, ttl_s: int, now: datetime
+    connection: AsyncConnection, session_id: str, last: EndedTurn, *, message_count: int, ttl_s: int, now: datetime
 ) -> tuple[ShortTermMemory | None, int]:
-    """What Redis would still hold, from the rows it was made of; `(None, 0)` once its time has passed."""
+    """What Redis would still hold, from the rows it is made of; `(None, 0)` where nothing is or its time is up."""
     left_s = int((last.finished_at + timedelta(seconds=ttl_s) - now).total_seconds())
     if left_s <= 0:
         return None, 0
-    opening, final = await opening_and_final(connection, last.turn_id)
+    exchange = await last_exchange(connection, session_id)
+    results = short_term.merge_results(await recent_references(connection, session_id), ())
+    if exchange is None and not results:
+        return None, 0
+    opening, final = exchange or (None, None)
     memory = ShortTermMemory(
         session_id=session_id,
         turn_id=last.turn_id,
         last_user_message=opening,
         last_assistant_message=final,
         message_count=message_count,
-        results=short_term.merge_results(await recent_references(connection, session_id), ()),
+        results=results,
     )
     return memory, left_s

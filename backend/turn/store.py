@@ -11,21 +11,21 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, func, insert, literal, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, ScalarSelect, Select, func, insert, literal, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.db.engine import Database
-from backend.db.models import messages, sessions, turns
+from backend.db.models import messages, sessions, tool_calls, turns
 from backend.domain.errors import AppError, NotFound
 from backend.domain.ids import new_id
 from backend.domain.session import Message, TurnReport, TurnStatus
-from backend.memory.history import TurnKey, message_values
+from backend.memory.history import INTERRUPTED, TurnKey, message_values
 
 _read_report = TypeAdapter(TurnReport).validate_python
 
 
-class StaleTurn(Exception):  # noqa: N818 (a fact about this worker, not a fault of anyone's)
+class StaleTurn(Exception):
     """Another worker owns the turn now, or it has ended. Whoever hears this stops without a word."""
 
 
@@ -37,7 +37,10 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A turn this worker owns until `epoch` is not the row's any more, and what it knew of the session."""
+    """A turn this worker owns until `epoch` is not the row's any more, and what it knew of the session.
+
+    `last_turn_id` is the turn that ended last, however it ended.
+    """
 
     key: TurnKey
     epoch: int
@@ -48,7 +51,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class CompletedTurn:
+class EndedTurn:
     turn_id: str
     finished_at: datetime
 
@@ -132,7 +135,7 @@ async def claim_next(connection: AsyncConnection, session_id: str, *, worker: st
             turns.c.request,
             sessions.c.owner,
             sessions.c.next_seq,
-            sessions.c.last_turn_id,
+            _last_ended(session_id).label("last_turn_id"),
         )
     )
     try:
@@ -191,11 +194,7 @@ async def finish_turn(
 
 async def fail_turn(connection: AsyncConnection, claim: Claim, error: AppError, *, now: datetime) -> None:
     """Ends a turn with an error everyone who asks will hear. Says nothing where the turn is no longer ours."""
-    await connection.execute(
-        update(turns)
-        .where(*_owned_by(claim))
-        .values(status="failed", error=_error_row(error), lease_until=None, finished_at=now)
-    )
+    await connection.execute(_failing(_owned_by(claim), error, finished_at=literal(now)))
 
 
 async def renew_leases(connection: AsyncConnection, claims: Sequence[Claim], *, lease_s: float) -> set[str]:
@@ -212,12 +211,8 @@ async def renew_leases(connection: AsyncConnection, claims: Sequence[Claim], *, 
 
 async def fail_lapsed(connection: AsyncConnection) -> int:
     """Ends every running turn whose worker has let its lease pass, and gives how many."""
-    ended = await connection.execute(
-        update(turns)
-        .where(turns.c.status == "running", turns.c.lease_until < func.now())
-        .values(status="failed", error=_error_row(interrupted()), lease_until=None, finished_at=func.now())
-        .returning(turns.c.id)
-    )
+    lapsed = (turns.c.status == "running", turns.c.lease_until < func.now())
+    ended = await connection.execute(_failing(lapsed, interrupted(), finished_at=func.now()))
     return len(ended.all())
 
 
@@ -242,14 +237,10 @@ async def turn_outcome(connection: AsyncConnection, turn_id: str) -> TurnOutcome
     )
 
 
-async def last_completed(connection: AsyncConnection, session_id: str) -> CompletedTurn | None:
-    statement = (
-        select(turns.c.id, turns.c.finished_at)
-        .join(sessions, sessions.c.last_turn_id == turns.c.id)
-        .where(sessions.c.id == session_id)
-    )
+async def last_ended(connection: AsyncConnection, session_id: str) -> EndedTurn | None:
+    statement = select(turns.c.id, turns.c.finished_at).where(turns.c.id == _last_ended(session_id))
     row = (await connection.execute(statement)).one_or_none()
-    return CompletedTurn(row.id, row.finished_at) if row else None
+    return EndedTurn(row.id, row.finished_at) if row else None
 
 
 def interrupted() -> AppError:
@@ -262,7 +253,38 @@ def interrupted() -> AppError:
     )
 
 
-def _owned_by(claim: Claim) -> tuple[Any, ...]:
+def _last_ended(session_id: str) -> ScalarSelect[str]:
+    ended = turns.alias("ended")
+    return (
+        select(ended.c.id)
+        .where(ended.c.session_id == session_id, ended.c.finished_at.is_not(None))
+        .order_by(ended.c.seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
+def _failing(
+    which: tuple[ColumnElement[bool], ...], error: AppError, *, finished_at: ColumnElement[datetime]
+) -> Select[tuple[str]]:
+    """Ends turns with an error and gives their ids. What of their tool calls is still open has an unknown outcome."""
+    failed = (
+        update(turns)
+        .where(*which)
+        .values(status="failed", error=_error_row(error), lease_until=None, finished_at=finished_at)
+        .returning(turns.c.id)
+        .cte("failed")
+    )
+    left_open = (
+        update(tool_calls)
+        .where(tool_calls.c.turn_id.in_(select(failed.c.id)), tool_calls.c.status == "running")
+        .values(status="unknown", error=INTERRUPTED, summary=INTERRUPTED)
+        .cte("left_open")
+    )
+    return select(failed.c.id).add_cte(left_open)
+
+
+def _owned_by(claim: Claim) -> tuple[ColumnElement[bool], ...]:
     return turns.c.id == claim.key.turn_id, turns.c.epoch == claim.epoch, turns.c.status == "running"
 
 

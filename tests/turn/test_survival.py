@@ -1,0 +1,298 @@
+"""What survives: `segue serve` as a process of its own, killed, stopped, doubled, left by its clients."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from redis.asyncio import Redis
+from sqlalchemy import select
+from starlette.responses import Response
+
+from backend.db.engine import Database
+from backend.db.models import turns
+from backend.embedded import Servers
+from backend.memory.history import INTERRUPTED
+from tests.support.provider import Provider, calls, says
+from tests.support.service import ROOT, Client, Process
+
+TOOLBOX = ROOT / "tests" / "support" / "toolbox.py"
+MAILBOX = ROOT / "examples" / "mailbox" / "server.py"
+EMAIL_ID = re.compile(r"eml-[0-9a-f]{6}")
+
+
+@pytest.fixture
+def environment(servers: Servers, database_url: str, tmp_path: Path) -> dict[str, str]:
+    """Settings of a process on the test's stores, with the mailbox and the toolbox; no model configured."""
+    outbox = {"MAILBOX_OUTBOX": str(tmp_path / "outbox.mbox")}
+    configured = {
+        "mailbox": {"command": "python", "args": [str(MAILBOX)], "env": outbox},
+        "toolbox": {"command": "python", "args": [str(TOOLBOX)]},
+    }
+    mcp_config = tmp_path / "mcp.json"
+    mcp_config.write_text(json.dumps({"mcpServers": configured}))
+    return {
+        "DATABASE_URL": database_url,
+        "REDIS_URL": servers.redis_url,
+        "MCP_CONFIG": str(mcp_config),
+        "WEB_SEARCH_PROVIDER": "none",
+        "MIGRATE_ON_START": "false",
+        "TURN_LEASE_S": "1",
+        "LLM_MAX_RETRIES": "0",
+    }
+
+
+@pytest.fixture
+def scripted(environment: dict[str, str], provider: Provider) -> dict[str, str]:
+    """The same, asking the scripted provider."""
+    return {**environment, "OPENAI_BASE_URL": provider.base_url, "LLM_MODEL": "scripted"}
+
+
+@asynccontextmanager
+async def serving(environment: dict[str, str]) -> AsyncIterator[tuple[Process, Client]]:
+    """A process and a client of it. Leaving it is kill -9."""
+    process = Process(environment)
+    try:
+        url = await asyncio.to_thread(process.start)
+        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+            client = Client(http)
+            async with asyncio.timeout(30):
+                while set((await client.get("/health/ready"))["mcp"].values()) != {"ready"}:
+                    pass
+            yield process, client
+    finally:
+        process.kill()
+
+
+async def empty_redis(environment: dict[str, str]) -> None:
+    async with Redis.from_url(environment["REDIS_URL"], protocol=2) as redis:
+        await redis.flushall()
+
+
+async def turns_of(environment: dict[str, str], session: str) -> list[tuple[str, str | None]]:
+    """Status and error code of a session's turns in order."""
+    database = Database(environment["DATABASE_URL"])
+    try:
+        async with database.reading() as connection:
+            rows = await connection.execute(
+                select(turns.c.status, turns.c.error["code"].astext)
+                .where(turns.c.session_id == session)
+                .order_by(turns.c.seq)
+            )
+            return [(status, code) for status, code in rows]
+    finally:
+        await database.close()
+
+
+def ids_in(messages: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(EMAIL_ID.findall(orjson.dumps(messages).decode())))
+
+
+def emails_found(answer: dict[str, Any]) -> list[str]:
+    [call] = answer["tool_calls"]
+    assert (call["tool_name"], call["status"]) == ("mcp_search_emails", "succeeded")
+    return EMAIL_ID.findall(call["metadata"]["truncated_preview"])
+
+
+async def test_what_was_found_is_read_after_kill_nine_and_the_loss_of_redis(
+    scripted: dict[str, str], provider: Provider
+) -> None:
+    async def opens_the_first(body: dict[str, Any]) -> Response:
+        return calls(("mcp_get_email", {"email_id": ids_in(body["messages"])[0]}))
+
+    provider.will(calls(("mcp_search_emails", {"query": "invoice"})), says("Ho trovato qualcosa. Leggo la prima?"))
+    async with serving(scripted) as (_, client):
+        session = await client.new_session()
+        found = emails_found(await client.chat(session, "Cerca le email sulle fatture"))
+        memory = (await client.get(f"/sessions/{session}/memory"))["short_term"]
+    await empty_redis(scripted)
+    provider.will(opens_the_first, says("Ecco cosa dice."))
+    async with serving(scripted) as (_, client):
+        assert (await client.get(f"/sessions/{session}/memory"))["short_term"] == memory
+        answer = await client.chat(session, "sì, grazie")
+    assert answer["message"]["content"] == "Ecco cosa dice."
+    assert answer["acknowledgement"]["verdict"] == "confirm"
+    assert answer["memory_used"]["short_term"]
+    [read] = answer["tool_calls"]
+    assert (read["tool_name"], read["status"], read["args"]) == ("mcp_get_email", "succeeded", {"email_id": found[0]})
+    assert set(found) <= set(ids_in(provider.messages(2)))
+    assert orjson.loads(provider.messages(3, role="tool")[-1]["content"])["id"] == found[0]
+
+
+async def test_the_offline_model_reads_what_it_found_after_kill_nine_too(environment: dict[str, str]) -> None:
+    async with serving(environment) as (_, client):
+        session = await client.new_session()
+        first = await client.chat(session, "Cerca le email di Giulia")
+        found = emails_found(first)
+    await empty_redis(environment)
+    async with serving(environment) as (_, client):
+        answer = await client.chat(session, "sì, grazie")
+    assert first["model"] == answer["model"] == "offline"
+    [read] = answer["tool_calls"]
+    assert (read["tool_name"], read["status"], read["args"]) == ("mcp_get_email", "succeeded", {"email_id": found[0]})
+
+
+async def test_a_turn_killed_while_its_tools_run_ends_and_the_next_message_works(
+    scripted: dict[str, str], provider: Provider
+) -> None:
+    provider.will(says("Hello."), calls(("mcp_search_emails", {"query": "invoice"}), ("mcp_slow", {})))
+    async with serving(scripted) as (process, client):
+        session = await client.new_session()
+        await client.chat(session, "hello")
+        turn = asyncio.create_task(client.send(session, "Search, and wait"))
+        results = f"/sessions/{session}/tool-results"
+        while not (await client.get(results, status="succeeded"))["items"]:
+            pass
+        process.kill()
+        with pytest.raises(httpx.TransportError):
+            await turn
+    provider.will(says("I was interrupted."))
+    async with serving(scripted) as (_, client):
+        answer = await client.chat(session, "What happened?")
+        ledger = (await client.get(results))["items"]
+        memory = (await client.get(f"/sessions/{session}/memory"))["short_term"]
+    assert answer["message"]["content"] == "I was interrupted."
+    ends = [("completed", None), ("failed", "turn_interrupted"), ("completed", None)]
+    assert await turns_of(scripted, session) == ends
+    sent = [message["role"] for message in provider.messages()[1:]]
+    assert sent == ["user", "assistant", "user", "assistant", "tool", "tool", "user"]
+    searched, hung = (orjson.loads(message["content"]) for message in provider.messages(role="tool"))
+    assert searched["status"] == "succeeded"
+    assert EMAIL_ID.fullmatch(searched["identifiers"][0])
+    assert (hung["status"], hung["summary"]) == ("unknown", INTERRUPTED)
+    statuses = {hung["tool_call_id"]: "unknown", searched["tool_call_id"]: "succeeded"}
+    assert {call["tool_call_id"]: call["status"] for call in ledger} == statuses
+    assert answer["memory_used"]["tool_results"] == 2
+    assert {result["tool_call_id"]: result["status"] for result in memory["results"]} == statuses
+
+
+async def test_sigterm_lets_a_turn_end_but_does_not_wait_for_ever_and_leaves_nothing_running(
+    scripted: dict[str, str], provider: Provider
+) -> None:
+    soon, never = asyncio.Event(), asyncio.Event()
+
+    async def ends_soon(_: dict[str, Any]) -> Response:
+        await soon.wait()
+        return says("Just in time.")
+
+    async def never_ends(_: dict[str, Any]) -> Response:
+        await never.wait()
+        return says("too late")
+
+    provider.will(ends_soon, never_ends)
+    async with serving({**scripted, "SHUTDOWN_GRACE_S": "3"}) as (process, client):
+        quick, slow = await client.new_session(), await client.new_session()
+        answered = asyncio.create_task(client.chat(quick, "hello"))
+        await provider.wait_for_requests(1)
+        interrupted = asyncio.create_task(client.send(slow, "Take your time"))
+        await provider.wait_for_requests(2)
+        started = processes()
+        assert len(started) >= 3
+        stopped = asyncio.create_task(asyncio.to_thread(process.stop))
+        await refused(client)
+        soon.set()
+        assert (await answered)["message"]["content"] == "Just in time."
+        async with asyncio.timeout(15):
+            assert await stopped == 0
+        never.set()
+        await asyncio.gather(interrupted, return_exceptions=True)
+    assert alive(started) == []
+    assert await turns_of(scripted, quick) == [("completed", None)]
+    assert await turns_of(scripted, slow) == [("failed", "turn_interrupted")]
+
+
+async def test_a_client_that_leaves_in_the_middle_does_not_lose_the_answer(client: Client, provider: Provider) -> None:
+    release = asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        await release.wait()
+        return calls(("current_time", {}))
+
+    provider.will(held, says("Noon."), says("As I said: noon."))
+    session = await client.new_session()
+    leaving = asyncio.create_task(client.send(session, "What time is it?"))
+    await provider.wait_for_requests(1)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    release.set()
+    await client.chat(session, "Well?")
+    assert [row["content"] for row in await client.messages(session) if row["role"] == "assistant"][-2:] == [
+        "Noon.",
+        "As I said: noon.",
+    ]
+    assert "Noon." in [message["content"] for message in provider.messages(role="assistant")]
+
+
+async def test_two_processes_on_one_database_run_a_session_in_one_line(
+    scripted: dict[str, str], provider: Provider
+) -> None:
+    running = 0
+
+    async def repeats(body: dict[str, Any]) -> Response:
+        nonlocal running
+        running += 1
+        alone = running == 1
+        await asyncio.sleep(0)
+        running -= 1
+        return says(f"{body['messages'][-1]['content']}, {'alone' if alone else 'together'}")
+
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def held(body: dict[str, Any]) -> Response:
+        entered.set()
+        await release.wait()
+        return await repeats(body)
+
+    provider.will(held, *[repeats] * 5)
+    async with AsyncExitStack() as stack:
+        both = (stack.enter_async_context(serving(scripted)) for _ in range(2))
+        (_, here), (_, there) = await asyncio.gather(*both)
+        session = await here.new_session()
+        first = asyncio.create_task(here.chat(session, "0"))
+        await entered.wait()
+        rest = [asyncio.create_task((here, there)[n % 2].chat(session, str(n))) for n in range(1, 6)]
+        while (await there.get(f"/sessions/{session}"))["message_count"] < 6:
+            pass
+        assert len(provider.requests) == 1
+        release.set()
+        answers = await asyncio.gather(first, *rest)
+        rows = await there.messages(session)
+    assert [answer["message"]["content"] for answer in answers] == [f"{n}, alone" for n in range(6)]
+    arrived = [row["content"] for row in rows if row["role"] == "user"]
+    assert [[m["content"] for m in provider.messages(n, role="user")] for n in range(6)] == [
+        arrived[: n + 1] for n in range(6)
+    ]
+    assert await turns_of(scripted, session) == [("completed", None)] * 6
+
+
+def children(pid: int | str) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def processes() -> list[int]:
+    """The one service that runs, and everything it started."""
+    [service] = [pid for pid in children("self") if b"backend.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [service, *children(service)]
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+async def refused(client: Client) -> None:
+    """Returns once the service takes no more connections."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(client.http.base_url.host, client.http.base_url.port)
+            except OSError:
+                return
+            writer.close()
