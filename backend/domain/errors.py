@@ -37,7 +37,7 @@ class AppError(Exception):
         return self
 
 
-class NotFound(AppError):  # noqa: N818 (a name the reader of a handler expects)
+class NotFound(AppError):
     """`thing` is the noun in the code: `session` gives `session_not_found`."""
 
     def __init__(self, thing: str) -> None:

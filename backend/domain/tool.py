@@ -13,11 +13,11 @@ Effect = Literal["read_only", "write", "destructive"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
 
 
-class ToolRetry(Exception):  # noqa: N818 (an instruction to the model, not a fault)
+class ToolRetry(Exception):
     """The model can do better: the message says what to change. Never counts against the tool's health."""
 
 
-class ToolFailed(Exception):  # noqa: N818 (the field's word)
+class ToolFailed(Exception):
     """The tool ran, or tried to, and says it failed. The message is shown to the model and to the user."""
 
 

@@ -48,7 +48,7 @@ class Caller(Protocol):
     async def __call__(self, name: str, arguments: dict[str, Any], *, wrapped: bool) -> object: ...
 
 
-class _Unfit(Exception):  # noqa: N818 (the reason why a tool is skipped)
+class _Unfit(Exception):
     """A tool that cannot be offered; the message says why."""
 
 

@@ -34,7 +34,7 @@ _Readers = tuple[asyncio.StreamReader, asyncio.StreamReader]
 StdioStreams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
 
 
-class McpServerGone(Exception):  # noqa: N818 (an event in the life of a connection)
+class McpServerGone(Exception):
     """The connection is over; the message says why in words that may be shown to anyone."""
 
 

@@ -9,14 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
 from datetime import date, datetime, time
+from enum import Enum
 from typing import Any, Literal
 
 import orjson
 from pydantic import BaseModel
 
 MAX_DEPTH = 64
+MAX_CHARS = 100_000_000
+TOO_DEEP = "[nested too deeply]"
+CIRCULAR = "[contains itself]"
+TOO_MUCH = "[too much to keep]"
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _INT64 = 2**63
+_DECIMAL_BITS = 10_000  # Python refuses to write numbers much longer than this in decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +55,76 @@ def _capped(kind: Literal["json", "text"], text: str, max_bytes: int) -> Payload
     return Payload("text", kept, len(kept.encode()), cut_from=len(encoded))
 
 
-def clean(value: object, depth: int = 0) -> Any:  # noqa: PLR0911 (one line per kind of value)
-    """Plain JSON of any value: no NUL, control characters, lone surrogates, NaN, huge integers or endless depth."""
-    if depth > MAX_DEPTH:
-        return "[nested too deeply]"
-    match value:
-        case None | bool():
-            return value
-        case str():
-            return clean_text(value)
-        case int():
-            return value if -_INT64 <= value < _INT64 else clean_text(hex(value))
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case Mapping():
-            return {clean_text(str(key)): clean(item, depth + 1) for key, item in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [clean(item, depth + 1) for item in value]
-        case _:
-            return _readable(value, depth)
+def clean(value: object, *, max_chars: int = MAX_CHARS) -> Any:
+    """Plain JSON of any value: no NUL, control characters, lone surrogates, NaN, huge integers or endless structures.
+
+    A structure of more than about `max_chars` characters is cut short: a few lists that share their items can be
+    larger written out than any memory.
+    """
+    if isinstance(value, str):
+        return clean_text(value)
+    return _Cleaning(max_chars).plain(value, ())
 
 
 def clean_text(text: str) -> str:
     """Without control characters but tab and line ends; lone surrogates become U+FFFD."""
-    if not text.isascii():
-        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if text.isascii():
+        return str(text) if text.isprintable() else _CONTROL.sub("", text)
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return _CONTROL.sub("", text)
 
 
-def _readable(value: object, depth: int) -> Any:
-    match value:
-        case datetime() | date() | time():
-            return value.isoformat()
-        case bytes() | bytearray() | memoryview():
-            return f"[{len(bytes(value))} bytes of binary data]"
-        case BaseModel():
-            return clean(value.model_dump(mode="python"), depth + 1)
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return clean({field.name: getattr(value, field.name) for field in dataclass_fields(value)}, depth + 1)
-        case _:
-            return clean_text(str(value))
+@dataclass(slots=True)
+class _Cleaning:
+    left: int
+
+    def plain(self, value: object, inside: tuple[int, ...]) -> Any:  # noqa: PLR0911 (one line per kind of value)
+        """`inside` holds the ids of the containers around the value."""
+        self.left -= 1
+        if self.left < 0:
+            return TOO_MUCH
+        match value:
+            case Enum():
+                return self.plain(value.value, inside)
+            case str():
+                return self._text(value)
+            case None | bool():
+                return value
+            case int():
+                return self._integer(value)
+            case float():
+                return float(value) if math.isfinite(value) else str(float(value))
+            case datetime() | date() | time():
+                return value.isoformat()
+            case bytes() | bytearray() | memoryview():
+                return f"[{memoryview(value).nbytes} bytes of binary data]"
+            case _:
+                return self._container(value, inside)
+
+    def _container(self, value: object, inside: tuple[int, ...]) -> Any:
+        if id(value) in inside or len(inside) >= MAX_DEPTH:
+            return CIRCULAR if id(value) in inside else TOO_DEEP
+        inside = (*inside, id(value))
+        match value:
+            case Mapping():
+                return {self._key(key): self.plain(item, inside) for key, item in value.items()}
+            case list() | tuple() | set() | frozenset():
+                return [self.plain(item, inside) for item in value]
+            case BaseModel():
+                return self.plain(value.model_dump(mode="python"), inside)
+            case _ if is_dataclass(value) and not isinstance(value, type):
+                return self.plain({each.name: getattr(value, each.name) for each in dataclass_fields(value)}, inside)
+            case _:
+                return self._text(str(value))
+
+    def _text(self, text: str) -> str:
+        self.left -= len(text)
+        return clean_text(text) if self.left >= 0 else TOO_MUCH
+
+    def _key(self, key: object) -> str:
+        return self._text(key) if isinstance(key, str) else str(self.plain(key, ()))
+
+    def _integer(self, number: int) -> int | str:
+        if -_INT64 <= number < _INT64:
+            return int(number)
+        return str(int(number)) if number.bit_length() <= _DECIMAL_BITS else hex(number)

@@ -4,7 +4,8 @@ A row stands before a tool runs and gets its outcome after; the payload expires,
 """
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,10 +20,14 @@ from backend.db.models import sessions, tool_calls, tool_results
 from backend.domain.errors import AppError, NotFound
 from backend.domain.session import RequestedCall
 from backend.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, canonical_args
+from backend.tools.payload import clean
 from backend.tools.run import Outcome
 from backend.tools.summaries import identifiers, preview, summarise
 
 REBUILD_CALLS = 50
+MAX_GROWTH = 50
+MAX_PAGE_CHARS = 10_000_000
+_SIDE_BY_SIDE = frozenset({"multi_select_list", "multi_select_dict", "function_expression"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ async def finish_call(
     payload = outcome.payload
     stored = payload.size_bytes > 0
     expires_at = now + timedelta(days=retention.payload_ttl_days) if stored else None
-    shown = outcome.error if outcome.error and not stored else None
+    shown = payload.text if stored else outcome.error or ""
     statement = (
         update(tool_calls)
         .where(tool_calls.c.id == call.id, tool_calls.c.status == "running")
@@ -88,7 +93,7 @@ async def finish_call(
             status=outcome.status,
             error=outcome.error,
             summary=summarise(call.name, payload, outcome.error),
-            preview=shown or preview(payload, max_chars=retention.preview_chars),
+            preview=preview(shown, max_chars=retention.preview_chars),
             identifiers=list(identifiers(payload)) or None,
             size_bytes=payload.size_bytes,
             duration_ms=outcome.duration_ms,
@@ -162,17 +167,34 @@ async def load_result(
 def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultPage:
     """The part of a value at a JMESPath, from `offset`, at most `limit` characters or items of it.
 
-    Raises AppError `invalid_path` for an expression that is not JMESPath.
+    Raises AppError `invalid_path` for what is not JMESPath, does not fit the value, or would multiply it.
     """
+    found = _at_path(value, path) if path else value
+    pageable, end = isinstance(found, str | list), offset + limit
+    part = found[offset:end] if pageable else found
     if path:
-        try:
-            value = jmespath.search(path, value)
-        except JMESPathError as error:
-            raise _invalid_path(path) from error
-    if not isinstance(value, str | list):
-        return ResultPage(value, None, None)
-    end = offset + limit
-    return ResultPage(value[offset:end], len(value), end if end < len(value) else None)
+        part = clean(part, max_chars=MAX_PAGE_CHARS)
+    if not pageable:
+        return ResultPage(part, None, None)
+    return ResultPage(part, len(found), end if end < len(found) else None)
+
+
+def _at_path(value: Any, path: str) -> Any:
+    if isinstance(value, str):
+        raise _invalid_path(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
+    try:
+        expression = jmespath.compile(path)
+        if _growth(expression.parsed) > MAX_GROWTH:
+            raise _invalid_path(path, "asks for too many copies of the result at once.")
+        return expression.search(value)
+    except (JMESPathError, ValueError, TypeError, AttributeError, RecursionError) as error:  # jmespath lets all through
+        raise _invalid_path(path, "is not JMESPath, or does not fit the result. An example: emails[0].id") from error
+
+
+def _growth(node: Mapping[str, Any]) -> int:
+    """How many times its input an expression may give: `[@,@]|[@,@]` four times, and so on without end."""
+    parts = [_growth(child) for child in node["children"] if isinstance(child, dict)]
+    return max(sum(parts), 1) if node["type"] in _SIDE_BY_SIDE else math.prod(parts)
 
 
 def args_hash(args: dict[str, Any]) -> str:
@@ -187,12 +209,9 @@ def _owned(owner: str, session_id: str) -> Select[Any]:
     )
 
 
-def _invalid_path(path: str) -> AppError:
+def _invalid_path(path: str, what: str) -> AppError:
     return AppError(
-        "invalid_path",
-        status=422,
-        title="Not a JMESPath expression",
-        detail=f"{path[:200]!r} is not JMESPath. An example: emails[0].id",
+        "invalid_path", status=422, title="Not a path into this result", detail=f"The path {path[:200]!r} {what}"
     )
 
 

@@ -47,7 +47,7 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     try:
         check_args(tool, args)
         output = await _within(timeout_s, tool, args, context)
-        payload = make_payload(output, max_bytes=limits.max_result_bytes)
+        payload = _storable(output, max_bytes=limits.max_result_bytes)
         error = said_failure(payload)
     except asyncio.CancelledError:
         if _being_cancelled():
@@ -55,9 +55,9 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
         payload, error = _no_payload(), f"{tool.spec.name} was cut off."
     except (ToolRetry, ToolFailed) as failure:
         payload, error = _no_payload(), clean_text(str(failure)) or f"{tool.spec.name} failed."
-    except (Exception, SystemExit) as fault:  # a tool may raise anything; it must not end the turn
+    except Exception as fault:  # a tool may raise anything; it must not end the turn
         log.warning("tool_raised", tool=tool.spec.name, error=type(fault).__name__, exc_info=fault)
-        payload, error = _no_payload(), clean_text(f"{tool.spec.name} failed: {type(fault).__name__}: {fault}")
+        payload, error = _no_payload(), clean_text(f"{tool.spec.name} failed: {_described(fault)}")
     duration_ms = round((time.monotonic() - started) * 1000)
     error = error and error[:MAX_ERROR_CHARS]
     return Outcome("failed" if error else "succeeded", payload, error, duration_ms)
@@ -69,10 +69,12 @@ def failed(message: str) -> Outcome:
 
 
 def check_args(tool: Tool, args: dict[str, Any]) -> None:
-    """Raises ToolRetry naming every argument that is wrong."""
-    faults = sorted(
-        _validator(orjson.dumps(tool.spec.input_schema)).iter_errors(args), key=lambda fault: fault.json_path
-    )
+    """Raises ToolRetry naming the arguments that are wrong, ToolFailed where the schema itself cannot be used."""
+    try:
+        validator = _validator(orjson.dumps(tool.spec.input_schema))
+        faults = sorted(validator.iter_errors(args), key=lambda fault: fault.json_path)
+    except Exception as broken:
+        raise ToolFailed(f"The input schema of {tool.spec.name} cannot be used: {_described(broken)}") from broken
     if faults:
         said = "; ".join(f"{fault.json_path}: {fault.message[:200]}" for fault in faults[:5])
         raise ToolRetry(f"Invalid arguments for {tool.spec.name}: {said}. Correct them and call again.")
@@ -93,7 +95,7 @@ def said_failure(payload: Payload) -> str | None:
 
 async def _within(timeout_s: float, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
     """A tool that will not stop when told to is left behind; whatever it answers later is dropped."""
-    task = asyncio.ensure_future(tool.run(args, context))
+    task = asyncio.ensure_future(_contained(tool, args, context))
     try:
         done, _ = await asyncio.wait({task}, timeout=timeout_s)
     except asyncio.CancelledError:
@@ -105,11 +107,42 @@ async def _within(timeout_s: float, tool: Tool, args: dict[str, Any], context: T
     raise ToolFailed(f"{tool.spec.name} did not answer within {timeout_s:g} s.")
 
 
+async def _contained(tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
+    """A task that raises SystemExit stops the whole event loop; here it is one more way for a tool to fail."""
+    try:
+        return await tool.run(args, context)
+    except (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
+        raise
+    except BaseException as fault:
+        raise ToolFailed(f"{tool.spec.name} failed: {_described(fault)}") from fault
+
+
 async def _stop(task: asyncio.Future[object]) -> None:
+    task.add_done_callback(_drop)
     task.cancel()
     await asyncio.wait({task}, timeout=STOP_GRACE_S)
-    if task.done() and not task.cancelled():
+
+
+def _drop(task: asyncio.Future[object]) -> None:
+    """Looks at what nobody waits for any more, or asyncio complains that nobody did."""
+    if not task.cancelled():
         task.exception()
+
+
+def _storable(output: object, *, max_bytes: int) -> Payload:
+    """A value whose own code raises when it is read must not turn an effect that happened into a failure."""
+    try:
+        return make_payload(output, max_bytes=max_bytes)
+    except Exception as fault:  # noqa: BLE001 (see above)
+        said = f"[the tool answered with a value that cannot be kept: {_described(fault)[:MAX_ERROR_CHARS]}]"
+        return make_payload(said, max_bytes=max_bytes)
+
+
+def _described(fault: BaseException) -> str:
+    try:
+        return f"{type(fault).__name__}: {fault}"
+    except Exception:  # noqa: BLE001 (its message is code of its own)
+        return type(fault).__name__
 
 
 def _being_cancelled() -> bool:

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import orjson
+
 from backend.db.engine import Database
 from backend.domain.errors import AppError
 from backend.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from backend.tools.results import CallFilter, list_calls, load_result, page_of
 
 MAX_ANSWER = 8000
+ENVELOPE_BYTES = 500  # what an answer says beside the result
 NEWEST = 5
 
 SPEC = ToolSpec(
@@ -35,11 +38,13 @@ SPEC = ToolSpec(
 def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
     """`shown_bytes` is what the model gets in full in the turn that made a result."""
 
+    max_bytes = max(shown_bytes - ENVELOPE_BYTES, ENVELOPE_BYTES)
+
     async def run(args: dict[str, Any], context: ToolContext) -> object:
         call, value = await _load(database, args["tool_call_id"], context)
         if call.turn_id == context.turn_id and call.metadata.size_bytes <= shown_bytes and "path" not in args:
             raise ToolRetry(f"You already have the whole result of {call.tool_call_id} above, in this turn.")
-        return _page(call, value, args)
+        return _answer(call, value, args, max_bytes=max_bytes)
 
     return Tool(SPEC, run)
 
@@ -58,22 +63,32 @@ async def _load(database: Database, tool_call_id: str, context: ToolContext) -> 
     raise ToolRetry(f"This session has no result {tool_call_id[:64]}. Newest results: {known}.")
 
 
-def _page(call: ToolCall, value: Any, args: dict[str, Any]) -> dict[str, Any]:
-    """At most MAX_ANSWER characters: a list that is longer gives fewer items, anything else is cut as text."""
-    offset, limit = args.get("offset", 0), args.get("limit", MAX_ANSWER)
+def _answer(call: ToolCall, value: Any, args: dict[str, Any], *, max_bytes: int) -> dict[str, Any]:
+    path, offset, limit = args.get("path"), args.get("offset", 0), args.get("limit", MAX_ANSWER)
     try:
-        part = page_of(value, path=args.get("path"), offset=offset, limit=limit)
-        while isinstance(part.result, list) and len(str(part.result)) > MAX_ANSWER and len(part.result) > 1:
-            part = page_of(value, path=args.get("path"), offset=offset, limit=len(part.result) // 2)
+        part = page_of(value, path=path, offset=offset, limit=limit)
+        if not _fits(part.result, max_bytes) and not isinstance(part.result, str | list):
+            value, path = orjson.dumps(part.result).decode(), None
+            part = page_of(value, path=None, offset=offset, limit=limit)
+        while not _fits(part.result, max_bytes) and len(part.result) > 1:
+            part = page_of(value, path=path, offset=offset, limit=len(part.result) // 2)
     except AppError as error:
         raise ToolRetry(error.detail) from error
-    shown = part.result
-    if not isinstance(shown, str) and len(str(shown)) > MAX_ANSWER:
-        shown = str(shown)[:MAX_ANSWER] + "… (cut: ask for a narrower path)"
+    result, note = part.result, None
+    if not _fits(result, max_bytes):
+        at = f"{path} | [{offset}]" if path else f"[{offset}]"
+        result, note = [], f"Item {offset} alone is longer than an answer may be: load it with the path {at}"
     return {
         "tool_call_id": call.tool_call_id,
         "tool_name": call.tool_name,
-        "result": shown,
+        "result": result,
         "result_total": part.result_total,
         "next_offset": part.next_offset,
+        **({"note": note} if note else {}),
     }
+
+
+def _fits(result: Any, max_bytes: int) -> bool:
+    """Whether the model can be shown all of it: characters bound its context, bytes what a fresh result may take."""
+    written = orjson.dumps(result)
+    return len(written) <= max_bytes and (isinstance(result, str) or len(written.decode()) <= MAX_ANSWER)

@@ -58,7 +58,7 @@ _REFUSED_V6 = tuple(
 )
 
 
-class NotPublic(Exception):  # noqa: N818 (says what the address is)
+class NotPublic(Exception):
     """None of the addresses of a host may be connected to."""
 
 

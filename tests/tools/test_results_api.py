@@ -1,0 +1,478 @@
+"""Tool results from the outside: what is kept of a call, how clients and the model get at it, what is sent to it."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from starlette.responses import Response
+
+from backend.config import Settings
+from backend.domain.ids import new_id
+from tests.support.provider import Provider, calls, calls_raw, says
+from tests.support.service import Client, running
+
+TOOLBOX = str(Path(__file__).parents[1] / "support" / "toolbox.py")
+NEVER_MADE = new_id("call", datetime(2026, 1, 1, tzinfo=UTC))
+MEGABYTE = 1_000_000
+
+Call = dict[str, Any]
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    write_mcp_config(settings)
+    return settings
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[Client]:
+    async with running(settings) as served:
+        yield served
+
+
+def write_mcp_config(settings: Settings, **options: object) -> None:
+    server = {"command": "python", "args": [TOOLBOX], "prefix": "", **options}
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"toolbox": server}}))
+
+
+async def ran(client: Client, provider: Provider, session: str, *wanted: tuple[str, dict[str, Any]]) -> list[Call]:
+    """The ledger entries of a turn that makes these calls at once."""
+    provider.will(calls(*wanted), says("done"))
+    answer = await client.chat(session, "Please do that.")
+    made: list[Call] = answer["tool_calls"]
+    return made
+
+
+async def listed(client: Client, session: str, **filters: Any) -> list[Call]:
+    page = await client.get(f"/sessions/{session}/tool-results", **filters)
+    items: list[Call] = page["items"]
+    return items
+
+
+async def loaded(client: Client, session: str, call: Call, **part: Any) -> dict[str, Any]:
+    response = await client.http.get(f"/sessions/{session}/tool-results/{call['tool_call_id']}", params=part)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def problem(client: Client, session: str, tool_call_id: str, **part: Any) -> tuple[int, str, str]:
+    response = await client.http.get(f"/sessions/{session}/tool-results/{tool_call_id}", params=part)
+    said = response.json()
+    return response.status_code, said["code"], said["detail"]
+
+
+def last_result(request: dict[str, Any]) -> Any:
+    """What the model was told at the end of a request."""
+    message = request["messages"][-1]
+    assert message["role"] == "tool"
+    return orjson.loads(message["content"])
+
+
+def reads_to_the_end(provider: Provider, tool_call_id: str, pieces: list[Any], **part: Any) -> None:
+    """Scripts a model that loads page after page of a result, and answers when there are no more."""
+    wanted = {"tool_call_id": tool_call_id, **part}
+
+    async def next_page(request: dict[str, Any]) -> Response:
+        page = last_result(request)
+        pieces.append(page["result"])
+        if page["next_offset"] is None:
+            return says("That was all.")
+        provider.will(next_page)
+        return calls(("get_tool_result", {**wanted, "offset": page["next_offset"]}))
+
+    provider.will(calls(("get_tool_result", wanted)), next_page)
+
+
+async def test_a_call_is_kept_with_its_arguments_outcome_and_a_reference_to_its_result(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("table", {"rows": 3}))
+    assert call == {
+        **call,
+        "tool_name": "table",
+        "args": {"rows": 3},
+        "status": "succeeded",
+        "error": None,
+        "plan_id": None,
+        "step_id": None,
+        "result_ref": {"storage_type": "tool_results", "session_id": session, "tool_call_id": call["tool_call_id"]},
+    }
+    shown = '{"rows":[{"id":"row-000000","title":"Row 0"},{"id":"row-000001","title":"Row 1"},'
+    assert call["metadata"]["summary"] == "3 rows: Row 0, Row 1, Row 2"
+    assert call["metadata"]["truncated_preview"].startswith(shown)
+    assert call["metadata"]["size_bytes"] == len(call["metadata"]["truncated_preview"])
+    assert call["duration_ms"] >= 0
+    assert await listed(client, session) == [call]
+    whole = await loaded(client, session, call)
+    assert whole == {**call, "result": whole["result"], "result_total": None, "next_offset": None}
+    assert whole["result"]["rows"][2] == {"id": "row-000002", "title": "Row 2"}
+
+
+async def test_the_list_is_newest_first_and_filtered_by_tool_turn_and_status(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    first = await ran(client, provider, session, ("echo", {"a": 1}), ("fails", {"message": "no"}))
+    second = await ran(client, provider, session, ("echo", {"a": 2}))
+    newest_first = [*second, *first[::-1]]
+    assert await listed(client, session) == newest_first
+    assert [call["args"] for call in await listed(client, session, tool="echo")] == [{"a": 2}, {"a": 1}]
+    assert await listed(client, session, turn_id=first[0]["turn_id"]) == first[::-1]
+    assert [call["tool_name"] for call in await listed(client, session, status="failed")] == ["fails"]
+    assert await listed(client, session, tool="echo", status="failed") == []
+    assert await listed(client, session, turn_id="turn_of_nobody") == []
+
+
+async def test_a_cursor_goes_through_the_list_without_loss_or_repetition(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    made = await ran(client, provider, session, *(("echo", {"n": number}) for number in range(5)))
+    seen: list[Call] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = await client.get(f"/sessions/{session}/tool-results", limit=2, **cursor)
+        seen += page["items"]
+        if page["next_cursor"] is None:
+            break
+        cursor = {"cursor": page["next_cursor"]}
+    assert seen == made[::-1]
+
+
+async def test_a_filter_that_cannot_be_meant_is_refused(client: Client) -> None:
+    session = await client.new_session()
+    for query in ("status=done", "limit=0", "limit=201", "cursor=x", "tool=a%00b"):
+        response = await client.http.get(f"/sessions/{session}/tool-results?{query}")
+        assert response.status_code == 422, query
+
+
+async def test_a_path_selects_a_part_of_a_result(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("table", {"rows": 20}))
+    for path, result, total in (
+        ("rows[0].id", "row-000000", 10),
+        ("rows[-1].id", "row-000019", 10),
+        ("rows[?id=='row-000007'].title | [0]", "Row 7", 5),
+        ("length(rows)", 20, None),
+        ("rows[:2].id", ["row-000000", "row-000001"], 2),
+        ("rows[0].{it: id, called: title}", {"it": "row-000000", "called": "Row 0"}, None),
+        ("rows[99]", None, None),
+        ("no.such.thing", None, None),
+    ):
+        part = await loaded(client, session, call, path=path)
+        assert (part["result"], part["result_total"], part["next_offset"]) == (result, total, None), path
+
+
+async def test_a_path_that_cannot_be_followed_is_refused_and_says_why(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    table, text = await ran(client, provider, session, ("table", {"rows": 2}), ("plain_text", {"lines": 2}))
+    doubled = "|".join(["[@,@]"] * 100)
+    paths = ("rows[", "foo(@)", "rows[::0]", "sort(@)", "(" * 900, "!" * 900, "keys(rows)", doubled)
+    for path in paths:
+        status, code, detail = await problem(client, session, table["tool_call_id"], path=path)
+        assert (status, code) == (422, "invalid_path"), path
+        assert repr(path[:200]) in detail
+    assert await problem(client, session, text["tool_call_id"], path="rows") == (
+        422,
+        "invalid_path",
+        "The path 'rows' does not apply: the result is text. Leave the path out and use offset and limit.",
+    )
+
+
+async def test_text_is_paged_to_its_end_without_loss(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("plain_text", {"lines": 500}))
+    text = ""
+    offset: int | None = 0
+    while offset is not None:
+        part = await loaded(client, session, call, offset=offset, limit=1000)
+        assert len(part["result"]) <= 1000
+        assert part["result_total"] == 8000
+        text, offset = text + part["result"], part["next_offset"]
+    assert text == "".join(f'{number:06} «极光» "è"\n' for number in range(500))
+    assert (await loaded(client, session, call))["result"] == text
+    assert (await loaded(client, session, call, offset=8001))["result"] == ""
+
+
+async def test_a_list_is_paged_to_its_end_without_loss(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("table", {"rows": 250}))
+    ids: list[str] = []
+    offset: int | None = 0
+    while offset is not None:
+        part = await loaded(client, session, call, path="rows[].id", offset=offset, limit=100)
+        assert part["result_total"] == 250
+        ids, offset = ids + part["result"], part["next_offset"]
+    assert ids == [f"row-{number:06}" for number in range(250)]
+
+
+async def test_unknown_ids_and_those_of_another_session_look_alike(client: Client, provider: Provider) -> None:
+    mine, other = await client.new_session(), await client.new_session()
+    [call] = await ran(client, provider, other, ("echo", {"a": 1}))
+    missing = await problem(client, mine, NEVER_MADE)
+    assert missing[:2] == (404, "tool_result_not_found")
+    assert await problem(client, mine, call["tool_call_id"]) == missing
+    assert await problem(client, mine, "no-id-at-all") == missing
+    assert await listed(client, mine) == []
+    gone = await client.http.get(f"/sessions/{new_id('ses', datetime.now(UTC))}/tool-results")
+    assert (gone.status_code, gone.json()["code"]) == (404, "session_not_found")
+
+
+async def test_an_expired_result_is_gone_but_what_it_was_stays_listed(settings: Settings, provider: Provider) -> None:
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+    def clock() -> datetime:
+        return now
+
+    async with running(settings, clock=clock) as client:
+        session = await client.new_session()
+        [call, failed] = await ran(client, provider, session, ("table", {"rows": 3}), ("fails", {"message": "no"}))
+        assert call["expires_at"] == "2026-03-31T12:00:00Z"
+        now += timedelta(days=30, seconds=-1)
+        assert (await loaded(client, session, call))["result"]["total"] == 3
+        now += timedelta(seconds=1)
+        assert await problem(client, session, call["tool_call_id"]) == (
+            410,
+            "tool_result_expired",
+            "The result of table (3 rows: Row 0, Row 1, Row 2) is no longer kept. Run the tool again to have it anew.",
+        )
+        assert await listed(client, session) == [failed, call]
+        assert (await loaded(client, session, failed))["error"] == "no"
+        provider.will(calls(("get_tool_result", {"tool_call_id": call["tool_call_id"]})), says("It is gone."))
+        await client.chat(session, "What was in the table?")
+    assert "is no longer kept" in last_result(provider.requests[-1])["error"]
+
+
+async def test_of_parallel_calls_each_keeps_its_own_outcome(settings: Settings, provider: Provider) -> None:
+    write_mcp_config(settings, timeout_s=0.5)
+    async with running(settings) as client:
+        session = await client.new_session()
+        wanted: list[tuple[str, dict[str, Any]]] = [
+            ("echo", {"id": "one"}),
+            ("fails", {"message": "the disk is full"}),
+            ("slow", {}),
+            ("echo", {"error": "says so itself"}),
+            ("table", {"rows": "three"}),
+            ("no_such_tool", {}),
+            ("returns_binary", {}),
+            ("echo", {"id": "two"}),
+        ]
+        made = await ran(client, provider, session, *wanted)
+        assert [(call["tool_name"], call["args"]) for call in made] == wanted
+        outcomes = [(call["status"], call["error"] and call["error"].partition(":")[0]) for call in made]
+        assert outcomes == [
+            ("succeeded", None),
+            ("failed", "the disk is full"),
+            ("failed", "slow did not answer within 0.5 s."),
+            ("failed", "says so itself"),
+            ("failed", "Invalid arguments for table"),
+            ("failed", "There is no tool called 'no_such_tool'. There are"),
+            ("succeeded", None),
+            ("succeeded", None),
+        ]
+        results = [(await loaded(client, session, call))["result"] for call in made]
+    assert results == [
+        {"id": "one"},
+        None,
+        None,
+        {"error": "says so itself"},
+        None,
+        None,
+        {"type": "image", "mime_type": "image/png", "size_bytes": 300},
+        {"id": "two"},
+    ]
+    told = [orjson.loads(message["content"]) for message in provider.messages(role="tool")]
+    assert told[0] == {"id": "one"}
+    assert told[1] == {"status": "failed", "error": "the disk is full"}
+    assert [answer.get("status") for answer in told[2:6]] == ["failed"] * 4
+
+
+async def test_arguments_that_are_no_json_object_are_an_error_the_model_can_act_on(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(calls_raw(("echo", '{"a": ')), calls(("echo", {"a": 1})), says("done"))
+    session = await client.new_session()
+    answer = await client.chat(session, "Echo it.")
+    assert [call["status"] for call in answer["tool_calls"]] == ["failed", "succeeded"]
+    assert last_result(provider.requests[1])["error"].startswith("The arguments were not a JSON object.")
+
+
+async def test_an_identical_call_in_one_turn_is_answered_from_its_result(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    provider.will(
+        calls_raw(("count", '{"of": "x", "by": 1}')),
+        calls_raw(("count", '{"by": 1, "of": "x"}')),
+        calls(("count", {"of": "y"})),
+        says("done"),
+    )
+    answer = await client.chat(session, "Count twice.")
+    told = [orjson.loads(message["content"]) for message in provider.messages(role="tool")]
+    assert told == [{"calls": 1}, {"calls": 1}, {"calls": 1}]
+    assert [call["args"]["of"] for call in answer["tool_calls"]] == ["x", "y"]
+    assert len(await listed(client, session)) == 2
+
+
+async def test_a_failed_call_is_made_again_and_in_the_next_turn_so_is_a_successful_one(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    provider.will(*[calls(("fails", {"message": "no"}))] * 2, calls(("count", {"of": "x"})), says("done"))
+    await client.chat(session, "Try.")
+    await ran(client, provider, session, ("count", {"of": "x"}))
+    results = [(await loaded(client, session, call))["result"] for call in await listed(client, session)]
+    assert results == [{"calls": 2}, {"calls": 1}, None, None]
+    memory = (await client.get(f"/sessions/{session}/memory"))["short_term"]
+    assert [(result["tool_name"], result["preview"]) for result in memory["results"]] == [
+        ("count", '{"calls":2}'),
+        ("fails", "no"),
+    ]
+
+
+async def test_the_model_loads_a_result_of_an_earlier_turn_by_path_and_page(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("table", {"rows": 1000}))
+    wanted = {"tool_call_id": call["tool_call_id"]}
+    provider.will(
+        calls(("get_tool_result", {**wanted, "path": "rows[500]"})),
+        calls(("get_tool_result", {**wanted, "path": "rows", "offset": 998})),
+        calls(("get_tool_result", {**wanted, "path": "rows["})),
+        says("done"),
+    )
+    answer = await client.chat(session, "Show me some rows.")
+    one, tail, refused = (last_result(request) for request in provider.requests[-3:])
+    assert one["result"] == {"id": "row-000500", "title": "Row 500"}
+    assert [row["id"] for row in tail["result"]] == ["row-000998", "row-000999"]
+    assert (tail["result_total"], tail["next_offset"]) == (1000, None)
+    assert "is not JMESPath" in refused["error"]
+    assert answer["tool_calls"] == []
+    assert await listed(client, session) == [call]
+
+
+async def test_the_model_pages_through_a_result_to_its_end_without_loss(client: Client, provider: Provider) -> None:
+    results: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+        ("big", {"n_bytes": 30_000}, {}),
+        ("plain_text", {"lines": 1000}, {}),
+        ("echo", {"text": '极光“è”\n"' * 4000}, {"path": "text"}),
+        ("echo", {"deep": {"text": "x" * 20_000}}, {}),
+        ("table", {"rows": 300}, {"path": "rows"}),
+        ("table", {"rows": 300}, {}),
+    ]
+    for tool, args, part in results:
+        session = await client.new_session()
+        [call] = await ran(client, provider, session, (tool, args))
+        pieces: list[Any] = []
+        reads_to_the_end(provider, call["tool_call_id"], pieces, **part)
+        await client.chat(session, "Read all of it.")
+        told = [message["content"] for message in provider.messages(role="tool")[1:]]
+        assert len(pieces) == len(told) > 1
+        assert all(len(answer.encode()) < 20_000 for answer in told)
+        whole = (await loaded(client, session, call, limit=MEGABYTE, **part))["result"]
+        if isinstance(whole, list):
+            assert [item for piece in pieces for item in piece] == whole
+        else:
+            assert "".join(pieces) == (whole if isinstance(whole, str) else orjson.dumps(whole).decode())
+
+
+async def test_an_item_too_long_for_one_answer_is_named_with_the_path_that_loads_it(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("echo", {"items": ["short", "x" * 30_000, "last"]}))
+    wanted = {"tool_call_id": call["tool_call_id"], "path": "items"}
+    provider.will(
+        calls(("get_tool_result", wanted)),
+        calls(("get_tool_result", {**wanted, "offset": 1})),
+        calls(("get_tool_result", {**wanted, "path": "items | [1]", "offset": 29_990})),
+        says("read"),
+    )
+    await client.chat(session, "Read the items.")
+    short, too_long, item = (last_result(request) for request in provider.requests[-3:])
+    assert (short["result"], short["next_offset"]) == (["short"], 1)
+    assert (too_long["result"], too_long["next_offset"]) == ([], 2)
+    assert too_long["note"].endswith("load it with the path items | [1]")
+    assert (item["result"], item["result_total"]) == ("x" * 10, 30_000)
+
+
+async def test_an_unknown_id_is_answered_with_the_newest_results_there_are(client: Client, provider: Provider) -> None:
+    other, session = await client.new_session(), await client.new_session()
+    [foreign] = await ran(client, provider, other, ("echo", {"secret": "s3cret"}))
+    provider.will(calls(("get_tool_result", {"tool_call_id": "call_0"})), says("nothing yet"))
+    await client.chat(session, "Load it.")
+    assert last_result(provider.requests[-1])["error"].endswith("Newest results: none yet.")
+    made = await ran(client, provider, session, *(("table", {"rows": rows}) for rows in range(1, 8)))
+    provider.will(calls(("get_tool_result", {"tool_call_id": foreign["tool_call_id"]})), says("no"))
+    await client.chat(session, "Load it.")
+    error = last_result(provider.requests[-1])["error"]
+    newest = [f"{call['tool_call_id']}: {call['metadata']['summary']}" for call in made[:1:-1]]
+    assert error == f"This session has no result {foreign['tool_call_id']}. Newest results: {'; '.join(newest)}."
+
+
+async def test_a_result_already_given_in_full_in_this_turn_is_not_given_again(
+    client: Client, provider: Provider
+) -> None:
+    async def load_it(request: dict[str, Any]) -> Response:
+        return calls(("get_tool_result", {"tool_call_id": request["messages"][-1]["tool_call_id"]}))
+
+    session = await client.new_session()
+    provider.will(calls(("table", {"rows": 3})), load_it, says("done"))
+    await client.chat(session, "Show the table.")
+    assert "You already have the whole result" in last_result(provider.requests[-1])["error"]
+    provider.will(calls(("table", {"rows": 1000})), load_it, says("done"))
+    await client.chat(session, "Show the large table.")
+    assert last_result(provider.requests[-1])["result"].startswith('{"rows":[{"id":"row-000000"')
+
+
+async def test_a_megabyte_is_stored_and_the_model_is_sent_a_reference_to_it(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("big", {"n_bytes": MEGABYTE}))
+    assert call["metadata"]["size_bytes"] == MEGABYTE
+    assert len(call["metadata"]["truncated_preview"]) <= 500
+    assert len((await loaded(client, session, call, limit=2 * MEGABYTE))["result"]) == MEGABYTE
+    assert len(orjson.dumps(provider.requests[-1])) < 25_000
+    provider.will(says("It is there."))
+    await client.chat(session, "Is it there?")
+    request = orjson.dumps(provider.requests[-1])
+    assert len(request) < 25_000
+    assert call["tool_call_id"].encode() in request
+    [reference] = [orjson.loads(message["content"]) for message in provider.messages(role="tool")]
+    assert (reference["tool_call_id"], reference["size_bytes"]) == (call["tool_call_id"], MEGABYTE)
+
+
+async def test_a_reference_in_the_next_turn_names_every_id_that_was_found(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    await ran(client, provider, session, ("table", {"rows": 20}))
+    provider.will(says("Which one?"))
+    await client.chat(session, "Open one.")
+    [reference] = [orjson.loads(message["content"]) for message in provider.messages(role="tool")]
+    assert reference["identifiers"] == [f"row-{number:06}" for number in range(20)]
+
+
+async def test_a_long_error_is_kept_but_its_preview_holds_the_bound(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("fails", {"message": "no " * 1000}))
+    assert len(call["error"]) == 1000
+    assert len(call["metadata"]["truncated_preview"]) <= 500
+    assert len(call["metadata"]["summary"]) <= 200
+
+
+async def test_a_result_over_the_limit_is_cut_with_a_note(settings: Settings, provider: Provider) -> None:
+    async with running(settings.model_copy(update={"tool_result_max_bytes": 50_000})) as client:
+        session = await client.new_session()
+        made = await ran(client, provider, session, ("big", {"n_bytes": 200_000}), ("table", {"rows": 5000}))
+        texts = [(await loaded(client, session, call))["result"] for call in made]
+    assert texts[0] == "x" * 50_000 + "\n[cut by Segue: 50000 of 200000 bytes kept]"
+    assert texts[1].startswith('{"rows":[{"id":"row-000000","title":"Row 0"}')
+    assert texts[1].endswith("bytes kept]")
+    assert all(call["metadata"]["summary"].startswith("cut at the size limit: ") for call in made)
+    assert all(call["metadata"]["size_bytes"] == len(text) for call, text in zip(made, texts, strict=True))
+
+
+async def test_deleting_a_session_deletes_its_results(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("echo", {"a": 1}))
+    assert (await client.http.delete(f"/sessions/{session}")).status_code == 204
+    assert (await problem(client, session, call["tool_call_id"]))[:2] == (404, "tool_result_not_found")

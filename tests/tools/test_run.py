@@ -1,0 +1,295 @@
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from backend.tools.run import Outcome, RunLimits, failed, run_tool
+
+WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
+ANYTHING = {"type": "object"}
+QUERY = {
+    "type": "object",
+    "properties": {"query": {"type": "string", "minLength": 1}, "limit": {"type": "integer"}},
+    "required": ["query"],
+    "additionalProperties": False,
+}
+
+Function = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with capture_logs():
+        yield
+
+
+def run(
+    function: Function,
+    args: dict[str, Any] | None = None,
+    *,
+    schema: Any = ANYTHING,
+    timeout_s: float = 5,
+    own_timeout_s: float | None = None,
+) -> Awaitable[Outcome]:
+    tool = Tool(ToolSpec("find", "Finds.", schema, timeout_s=own_timeout_s), function)
+    return run_tool(tool, args or {}, WHO, limits=RunLimits(timeout_s=timeout_s, max_result_bytes=1000))
+
+
+def returning(value: object) -> Function:
+    async def function(_: dict[str, Any], __: ToolContext) -> object:
+        return value
+
+    return function
+
+
+def raising(error: BaseException) -> Function:
+    async def function(_: dict[str, Any], __: ToolContext) -> object:
+        raise error
+
+    return function
+
+
+def raising_at_once(_: dict[str, Any], __: ToolContext) -> Awaitable[object]:
+    raise ValueError("before anything was awaited")
+
+
+async def never(_: dict[str, Any], __: ToolContext) -> object:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Panic(BaseException):
+    """What a library in Rust raises."""
+
+
+class Unreadable:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def test_what_a_tool_returns_is_its_payload() -> None:
+    outcome = await run(returning({"emails": [{"id": "eml-1"}]}))
+    assert (outcome.status, outcome.error) == ("succeeded", None)
+    assert outcome.payload.value() == {"emails": [{"id": "eml-1"}]}
+
+
+async def test_a_tool_gets_its_arguments_and_who_it_runs_for() -> None:
+    async def function(args: dict[str, Any], context: ToolContext) -> object:
+        return [args, context.owner]
+
+    assert (await run(function, {"query": "x"}, schema=QUERY)).payload.value() == [{"query": "x"}, "o"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ToolRetry("Give an id."), "Give an id."),
+        (ToolFailed("The mailbox is locked.\x00"), "The mailbox is locked."),
+        (ToolFailed(""), "find failed."),
+        (ValueError("boom"), "find failed: ValueError: boom"),
+        (ValueError("\ud800\x00"), "find failed: ValueError: \ufffd"),
+        (ValueError("x" * 5000), "find failed: ValueError: " + "x" * 975),
+        (Mute(), "find failed: Mute"),
+        (RecursionError("deep"), "find failed: RecursionError: deep"),
+        (MemoryError(), "find failed: MemoryError: "),
+        (StopAsyncIteration(), "find failed: StopAsyncIteration: "),
+        (TimeoutError("its own"), "find failed: TimeoutError: its own"),
+        (ExceptionGroup("several", [ValueError("a")]), "find failed: ExceptionGroup: several (1 sub-exception)"),
+        (SystemExit(3), "find failed: SystemExit: 3"),
+        (Panic("index out of bounds"), "find failed: Panic: index out of bounds"),
+        (BaseExceptionGroup("all", [SystemExit(1)]), "find failed: BaseExceptionGroup: all (1 sub-exception)"),
+        (asyncio.CancelledError("its own"), "find was cut off."),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_whatever_a_tool_raises_is_an_outcome(error: BaseException, said: str) -> None:
+    outcome = await run(raising(error))
+    assert (outcome.status, outcome.error, outcome.payload.size_bytes) == ("failed", said, 0)
+
+
+async def test_a_tool_that_raises_before_it_is_awaited_is_an_outcome() -> None:
+    outcome = await run(raising_at_once)
+    assert outcome.error == "find failed: ValueError: before anything was awaited"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ({"error": "quota exceeded", "emails": []}, "quota exceeded"),
+        ({"error": {"code": 7, "message": "no"}}, '{"code":7,"message":"no"}'),
+        ({"error": True}, "true"),
+        ({"success": False}, "The tool answered success: false."),
+        ({"success": False, "message": "no such mail"}, "no such mail"),
+        ({"error": None, "emails": []}, None),
+        ({"error": "", "success": True}, None),
+        ({"errors": ["one"]}, None),
+        ({"mail": {"error": "inside"}}, None),
+        ([{"error": "in a list"}], None),
+        ("error: only a text", None),
+        ('{"error": "a text that looks like one"}', None),
+        ({"success": 0}, None),
+        (None, None),
+    ],
+)
+async def test_an_answer_that_says_it_failed_did_fail_and_is_kept(answer: object, error: str | None) -> None:
+    outcome = await run(returning(answer))
+    assert (outcome.status, outcome.error) == ("failed" if error else "succeeded", error)
+    assert outcome.payload.value() == answer
+
+
+async def test_a_value_that_cannot_be_read_does_not_make_the_effect_a_failure() -> None:
+    outcome = await run(returning({"sent": Unreadable()}))
+    assert (outcome.status, outcome.error) == ("succeeded", None)
+    said = "[the tool answered with a value that cannot be kept: RuntimeError: no words]"
+    assert outcome.payload.value() == said
+
+
+async def test_a_large_answer_is_cut_and_still_succeeds() -> None:
+    outcome = await run(returning("x" * 5000))
+    assert (outcome.status, outcome.payload.cut_from) == ("succeeded", 5000)
+
+
+async def test_wrong_arguments_are_all_named_and_the_tool_does_not_run() -> None:
+    outcome = await run(raising(AssertionError()), {"limit": "ten", "to": 1}, schema=QUERY)
+    assert outcome.status == "failed"
+    assert outcome.error == (
+        "Invalid arguments for find: $: 'query' is a required property; "
+        "$: Additional properties are not allowed ('to' was unexpected); "
+        "$.limit: 'ten' is not of type 'integer'. Correct them and call again."
+    )
+
+
+async def test_a_huge_wrong_argument_is_not_repeated_in_full() -> None:
+    outcome = await run(raising(AssertionError()), {"query": ["x" * 100_000]}, schema=QUERY)
+    assert outcome.error is not None
+    assert len(outcome.error) < 500
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "$ref": "http://127.0.0.1:9/schema.json"},
+        {"properties": {"query": {"$ref": "#/$defs/missing"}}},
+        {"properties": {"query": {"$ref": "#not-an-anchor"}}},
+        {"$ref": "#"},
+        {"type": "no such type"},
+        {"properties": {"query": {"pattern": "("}}},
+        {"properties": ["query"]},
+        {"required": 3},
+        ["not a schema"],
+        {"properties": {"query": {"enum": {1, 2}}}},
+        {"$schema": 3},
+    ],
+    ids=str,
+)
+async def test_a_schema_that_cannot_be_used_fails_the_call_and_says_so(schema: object) -> None:
+    outcome = await run(raising(AssertionError()), {"query": "x"}, schema=schema)
+    assert outcome.status == "failed"
+    assert outcome.error is not None
+    assert outcome.error.startswith("The input schema of find cannot be used: ")
+
+
+async def test_a_tool_that_hangs_is_stopped_at_its_time_limit() -> None:
+    stopped = asyncio.Event()
+
+    async def hang(_: dict[str, Any], __: ToolContext) -> object:
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    outcome = await run(hang, timeout_s=0.01)
+    assert (outcome.status, outcome.error) == ("failed", "find did not answer within 0.01 s.")
+    assert outcome.duration_ms >= 10
+    assert stopped.is_set()
+
+
+async def test_a_tools_own_time_limit_comes_before_the_general_one() -> None:
+    assert (await run(never, timeout_s=60, own_timeout_s=0.01)).error == "find did not answer within 0.01 s."
+
+
+async def test_a_tool_that_swallows_its_cancellation_is_left_behind_and_what_it_says_later_is_dropped() -> None:
+    release = asyncio.Event()
+    left: set[asyncio.Task[Any]] = set()
+
+    async def stubborn(args: dict[str, Any], _: ToolContext) -> object:
+        left.add(cast(asyncio.Task[Any], asyncio.current_task()))
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+        if args["raises"]:
+            raise ValueError("too late")
+        return "too late"
+
+    outcomes = await asyncio.gather(*(run(stubborn, {"raises": raises}, timeout_s=0.01) for raises in (True, False)))
+    assert [outcome.error for outcome in outcomes] == ["find did not answer within 0.01 s."] * 2
+    complaints: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    release.set()
+    await asyncio.wait(left)
+    left.clear()
+    gc.collect()
+    loop.set_exception_handler(None)
+    assert complaints == []
+
+
+async def test_the_callers_cancellation_stops_the_tool_and_goes_on_up() -> None:
+    entered, stopped = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: dict[str, Any], __: ToolContext) -> object:
+        entered.set()
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    calling = asyncio.ensure_future(run(hang))
+    await entered.wait()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert stopped.is_set()
+
+
+async def test_a_timeout_around_the_call_is_the_callers() -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await run(never)
+
+
+async def test_a_call_that_was_refused_is_an_outcome_without_a_payload() -> None:
+    outcome = failed("There is no tool called 'x\x00'." + "x" * 5000)
+    assert (outcome.status, outcome.payload.size_bytes, outcome.duration_ms) == ("failed", 0, 0)
+    assert outcome.error is not None
+    assert outcome.error.startswith("There is no tool called 'x'.")
+    assert len(outcome.error) == 1000
+
+
+@dataclass
+class Lazy:
+    """An awaitable that is no coroutine."""
+
+    value: object
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        yield from ()
+        return self.value
+
+
+async def test_a_tool_may_return_any_awaitable() -> None:
+    assert (await run(lambda _, __: Lazy("later"))).payload.value() == "later"
+    outcome = await run(lambda _, __: "not awaitable")  # type: ignore[arg-type,return-value]
+    assert outcome.status == "failed"

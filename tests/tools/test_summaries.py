@@ -1,0 +1,195 @@
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.tools.payload import Payload, make_payload
+from backend.tools.summaries import (
+    MAX_IDENTIFIER_CHARS,
+    MAX_IDENTIFIERS,
+    MAX_IDENTIFIERS_CHARS,
+    MAX_SUMMARY_CHARS,
+    identifiers,
+    preview,
+    summarise,
+)
+
+MAILS = [
+    {
+        "id": f"eml-{number:06x}",
+        "from": f"{name}@rossi.test",
+        "subject": f"Fattura {number}",
+        "thread_id": f"thr-{name}",
+    }
+    for number, name in enumerate("abcdefghij")
+]
+
+
+def payload(value: object) -> Payload:
+    return make_payload(value, max_bytes=10_000_000)
+
+
+def ids(value: object) -> list[str]:
+    return list(identifiers(payload(value)))
+
+
+@pytest.mark.parametrize(
+    ("value", "summary"),
+    [
+        ({"emails": MAILS[:2], "total": 2}, "2 emails: Fattura 0, Fattura 1"),
+        ({"emails": MAILS, "total": 27}, "10 of 27 emails: Fattura 0, Fattura 1, Fattura 2, Fattura 3, Fattura 4, …"),
+        ({"emails": [], "total": 0}, "no emails"),
+        ([{"title": "One"}, {"name": " Two\n "}, {"id": 3}, {"title": ""}], "4 items: One, Two, 3, …"),
+        (["a", "b"], "2 items: a, b"),
+        ([{"date": 1, "amount": 2}] * 12, "12 items with date, amount"),
+        ([["date", "amount"], [1, 2]], "2 items"),
+        ([{}], "1 items"),
+        ({"id": "eml-1", "subject": "Consegna", "body": "…"}, "Consegna — id, subject, body"),
+        ({"utc": 1, "local": 2}, "object with utc, local"),
+        ({"name": {"first": "Anna"}, "age": 3}, "object with name, age"),
+        ({}, "empty object"),
+        ("one line", "one line"),
+        ("first line\nsecond\n", "17 characters in 2 lines: first line"),
+        ("word " * 200, "999 characters: " + "word " * 36 + "wor…"),
+        (" \n\t ", "no content"),
+        ("", "no content"),
+        (None, "no content"),
+        (42, "42"),
+        (True, "True"),
+    ],
+)
+def test_a_summary_says_how_much_there_is_and_what_it_is_called(value: object, summary: str) -> None:
+    assert summarise("search_emails", payload(value), None) == summary
+
+
+@pytest.mark.parametrize(
+    ("error", "summary"),
+    [
+        ("No such mail.", "get_email failed: No such mail."),
+        ("get_email did not answer within 30 s.", "get_email did not answer within 30 s."),
+        ("two\nlines " + "x" * 500, "get_email failed: two lines " + "x" * 171 + "…"),
+    ],
+)
+def test_the_summary_of_a_failure_is_its_reason_and_names_the_tool_once(error: str, summary: str) -> None:
+    assert summarise("get_email", payload(""), error) == summary
+
+
+def test_the_summary_of_a_cut_result_says_so_first() -> None:
+    cut = make_payload("line\n" * 100_000, max_bytes=1000)
+    assert summarise("read", cut, None).startswith("cut at the size limit: 1042 characters in 202 lines: line")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("short", "short"),
+        ("exactly 20 chars....", "exactly 20 chars...."),
+        ("one line\ntwo line\nthree line", "one line\ntwo line…"),
+        ("eighteen chars....\n\nand more", "eighteen chars....…"),
+        ("nineteen chars.....\nand more", "nineteen chars.....…"),
+        ("x" * 10_000, "x" * 19 + "…"),
+        ("a\n" + "x" * 10_000, "a\n" + "x" * 17 + "…"),
+        ("好" * 30, "好" * 19 + "…"),
+    ],
+)
+def test_a_preview_is_whole_lines_where_lines_allow_and_never_longer_than_its_bound(text: str, shown: str) -> None:
+    assert preview(text, max_chars=20) == shown
+
+
+def test_the_ids_a_search_found_come_first_and_in_its_order() -> None:
+    found = ids({"total": 10, "emails": MAILS})
+    assert found[:10] == [mail["id"] for mail in MAILS]
+    assert found[10:] == [mail["thread_id"] for mail in MAILS]
+
+
+def test_ids_are_not_crowded_out_by_the_links_around_them() -> None:
+    issue = {
+        "url": "https://a.test/1",
+        "labels_url": "https://a.test/2",
+        "node_id": "n",
+        "user": {"avatar_url": "https://a.test/3"},
+    }
+    found = ids([{**issue, "number": 4100 + count, "title": "x"} for count in range(20)])
+    assert found == [str(4100 + count) for count in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ({"id": 7, "ok": True, "size": 12}, ["7"]),
+        ({"id": True, "ids": [1, False, "b", None, 2.5]}, ["1", "b"]),
+        ({"messageId": "m-1", "UUID": "u-1", "order_number": 118, "Message-ID": "m-2"}, ["u-1", "m-1", "118", "m-2"]),
+        ({"identity": "x", "valid": "y", "paid": 3, "keyboard": "z"}, []),
+        (
+            {"html_url": "https://a.test/b", "path": "/home/a.txt", "id": "last"},
+            ["last", "https://a.test/b", "/home/a.txt"],
+        ),
+        ({"link": {"href": "https://a.test"}}, ["https://a.test"]),
+        ({"ref": "eml-1a2b3c", "note": "see eml-ffffff", "state": "well-known"}, ["eml-1a2b3c"]),
+        ([["eml-1a2b3c"], {"deep": [{"deeper": {"id": "x"}}]}], ["x", "eml-1a2b3c"]),
+        ({"id": "", "uuid": "x" * (MAX_IDENTIFIER_CHARS + 1)}, []),
+        ([{"id": "same"}, {"id": "same"}], ["same"]),
+        (
+            "Found eml-1a2b3c (see https://a.test/x?y=1). Then ord_991!",
+            ["eml-1a2b3c", "https://a.test/x?y=1", "ord_991"],
+        ),
+        ("见 https://a.test/极光。编号 6F9619FF-8B86-D011-B42D-00C04FC964FF", None),
+        (["first block: eml-1a2b3c", "second: eml-4d5e6f"], ["eml-1a2b3c", "eml-4d5e6f"]),
+        ("/var/log/app-2026 is no id, nor is x-1", []),
+        ("plain words only", []),
+        (None, []),
+    ],
+)
+def test_identifiers_are_what_a_next_call_may_need(value: object, found: list[str] | None) -> None:
+    expected = ["https://a.test/极光", "6F9619FF-8B86-D011-B42D-00C04FC964FF"] if found is None else found
+    assert ids(value) == expected
+
+
+def test_identifiers_stay_within_their_bounds_and_keep_the_first() -> None:
+    assert ids([{"id": number} for number in range(100)]) == [str(number) for number in range(MAX_IDENTIFIERS)]
+    urls = [{"url": f"https://a.test/{number}/" + "x" * 200} for number in range(20)]
+    assert ids(urls) == [url["url"] for url in urls[:4]]
+
+
+def test_the_ids_of_a_large_result_are_found_without_reading_all_of_it() -> None:
+    text = '{"id":"first","rows":[' + "1," * 1_000_000 + '1],"last_id":"unread"}'
+    assert identifiers(Payload("json", text, len(text))) == ("first",)
+
+
+keys = st.sampled_from(["id", "url", "thread_id", "title", "subject", "emails", "total", "x"]) | st.text()
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=400) | st.just("eml-1a2b3c"),
+    lambda inner: st.lists(inner) | st.dictionaries(keys, inner),
+    max_leaves=30,
+)
+
+
+@given(json_values, st.none() | st.text(max_size=2000))
+def test_a_summary_is_always_one_line_within_its_bound(value: Any, error: str | None) -> None:
+    summary = summarise("tool", payload(value), error)
+    assert 0 < len(summary) <= MAX_SUMMARY_CHARS
+    assert summary == " ".join(summary.split())
+
+
+@given(st.text(alphabet=st.sampled_from("ab 好\n\r\t😀"), max_size=300), st.integers(1, 120))
+def test_a_preview_always_holds_its_bound_and_begins_as_the_text_does(text: str, max_chars: int) -> None:
+    shown = preview(text, max_chars=max_chars)
+    assert len(shown) <= max_chars
+    if len(text) <= max_chars:
+        assert shown == text
+    else:
+        assert text.startswith(shown.removesuffix("…"))
+        assert shown.endswith("…")
+
+
+@given(json_values)
+def test_identifiers_always_hold_their_bounds_and_occur_in_the_result(value: Any) -> None:
+    stored = payload(value)
+    found = identifiers(stored)
+    assert len(found) == len(set(found)) <= MAX_IDENTIFIERS
+    assert sum(map(len, found)) <= MAX_IDENTIFIERS_CHARS
+    for text in found:
+        assert 0 < len(text) <= MAX_IDENTIFIER_CHARS
+        assert orjson.dumps(text).decode().strip('"') in stored.text or text in stored.text
