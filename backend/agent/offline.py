@@ -5,11 +5,8 @@ model would, behind LangChain's interface; its vocabulary and its sentences are 
 """
 
 import re
-import tomllib
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import orjson
@@ -21,38 +18,38 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
+from backend.agent.offline_language import VERBS, concepts, language_of, ordinal, say, say_found, without, words_of
 from backend.plans.acknowledgement import classify
 from backend.tools.payload import make_payload
-from backend.tools.summaries import identifiers, summarise
+from backend.tools.summaries import identifiers
 
-_VOCABULARY: dict[str, Any] = tomllib.loads(files("backend.agent").joinpath("offline.toml").read_text("utf-8"))
-_CONCEPTS: Mapping[str, list[str]] = _VOCABULARY["concepts"]
-_FILLER = frozenset(_VOCABULARY["filler"]["words"])
-_SAY: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
-_ID = re.compile(r"\b[a-z]{2,12}[-_][0-9a-f]{4,}\b", re.IGNORECASE)
-_URL = re.compile(r"https?://\S+")
+_ID = re.compile(r"\b[a-z]{2,12}[-_](?:[0-9a-f]{6,}|(?=[a-z]*\d)[0-9a-z]{4,40})\b", re.IGNORECASE)
+_URL = re.compile(r"https?://[^\s\"'<>）」»]+")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-_HAN = re.compile("[\u4e00-\u9fff]")
-_ARABIC = re.compile("[\u0600-\u06ff]")
-MAX_SHOWN_ITEMS = 5
+_QUOTED = re.compile(r"[\"“”«「『]([^\"“”«»「」『』]+)[\"“”»」』]")
+_QUESTION = re.compile("[?？؟]")
+MAX_SHOWN_ITEMS = 10
 MAX_SHOWN_CHARS = 1500
 QUERY_ARGUMENTS = ("query", "q", "search")
-TEXT_KEYS = ("body", "text", "content", "local")
+URL_ARGUMENTS = ("url", "uri", "link")
+TEXT_KEYS = ("body", "text", "content")
+LOADER = "get_tool_result"  # what it loads is already more than this model reads
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """`required` names the arguments it cannot do without; for a search that is what to search for."""
+    """`required` names the arguments it cannot do without, `query` the one that says what to search for."""
 
     name: str
     words: frozenset[str]
     required: tuple[str, ...]
+    query: str | None
 
     @property
-    def id_argument(self) -> str | None:
-        """Its one required argument, where that is an id."""
+    def opens(self) -> str | None:
+        """Its one required argument, where that names a thing to open: an id or an address."""
         only = self.required[0] if len(self.required) == 1 else ""
-        return only if only.endswith("id") else None
+        return only if only.endswith("id") or only in URL_ARGUMENTS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +57,18 @@ class Result:
     """A result as the model sees it: the tool's own answer in the turn it was made, a reference afterwards."""
 
     tool: str
+    args: Mapping[str, Any]
     value: Any
 
     @property
-    def is_reference(self) -> bool:
-        return isinstance(self.value, dict) and "tool_call_id" in self.value and "identifiers" in self.value
+    def query(self) -> str:
+        return next((str(self.args[name]) for name in QUERY_ARGUMENTS if self.args.get(name)), "")
 
-    @property
-    def ids(self) -> list[str]:
-        found = (
-            self.value["identifiers"] if self.is_reference else identifiers(make_payload(self.value, max_bytes=10**6))
-        )
-        return [text for text in found if not _URL.match(text)]
+    def names_for(self, tool: OfferedTool) -> list[str]:
+        """What in it could be opened with a tool, in order."""
+        reference = isinstance(self.value, dict) and "tool_call_id" in self.value and "identifiers" in self.value
+        found = self.value["identifiers"] if reference else identifiers(make_payload(self.value, max_bytes=10**6))
+        return [text for text in found if (_URL.match(text) is not None) == (tool.opens in URL_ARGUMENTS)]
 
 
 class OfflineModel(BaseChatModel):
@@ -99,119 +96,137 @@ class OfflineModel(BaseChatModel):
 def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIMessage:
     said = [str(message.content) for message in messages if isinstance(message, HumanMessage)]
     language = language_of(said)
-    fresh = list(_fresh_results(messages))
+    tools = [tool for tool in tools if tool.name != LOADER]
+    results = _results(messages)
+    fresh = next((at for at, message in enumerate(reversed(messages)) if not isinstance(message, ToolMessage)), 0)
     if fresh:
-        return _say(language, "\n\n".join(_present(result, tools, language) for result in fresh))
-    earlier = list(_results(messages))[::-1]
-    message = said[-1] if said else ""
-    match classify(message).verdict:
-        case "confirm":
-            return _carry_on(earlier, tools, language)
-        case "reject":
-            return _say(language, _SAY[language]["declined"])
-        case _:
-            return _act(message, earlier, tools, language)
+        return _reply(language, "\n\n".join(_present(result, tools, language) for result in results[-fresh:]))
+    message, newest_first = said[-1] if said else "", results[::-1]
+    verdict = classify(message).verdict
+    if verdict == "reject":
+        return _reply(language, say(language, "declined"))
+    if verdict == "confirm" and (call := _accepted(messages, message, newest_first, tools)):
+        return call
+    return _act(message, newest_first, tools, language, accepting=verdict == "confirm")
 
 
-def _carry_on(earlier: Sequence[Result], tools: Sequence[OfferedTool], language: str) -> AIMessage:
-    """A yes: open the first thing the newest result found."""
-    for result in earlier:
-        follow_up = _follow_up(result, tools)
-        if follow_up is not None and follow_up.id_argument and result.ids:
-            return _call(follow_up, {follow_up.id_argument: result.ids[0]})
-    return _say(language, _SAY[language]["nothing_waiting"])
+def _accepted(
+    messages: Sequence[BaseMessage], message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool]
+) -> AIMessage | None:
+    """The call a yes approves: what the last answer offered, unless the yes names something else to do."""
+    offer = next((str(said.content) for said in reversed(messages) if isinstance(said, AIMessage)), "")
+    for result in newest_first:
+        tool = _follow_up(result, tools)
+        names = result.names_for(tool) if tool else []
+        if tool and tool.opens and names and names[0] in offer and concepts(message) & VERBS <= tool.words:
+            return _call(tool, {tool.opens: names[0]})
+    return None
 
 
-def _act(message: str, earlier: Sequence[Result], tools: Sequence[OfferedTool], language: str) -> AIMessage:
-    tool = _best_tool(message, tools)
+def _act(
+    message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool], language: str, *, accepting: bool
+) -> AIMessage:
+    comma = say(language, "comma")
+    tool = _tool_for(message, newest_first, tools)
     if tool is None:
-        names = ", ".join(sorted(tool.name for tool in tools))
-        return _say(language, _SAY[language]["idle"].format(tools=names))
-    filled = {argument: _fill(argument, message, earlier) for argument in tool.required}
-    missing = [argument for argument, value in filled.items() if not value]
+        key = "nothing_waiting" if accepting else "unanswered" if _QUESTION.search(message) else "idle"
+        return _reply(language, say(language, key, tools=comma.join(sorted(tool.name for tool in tools))))
+    args = _arguments(tool, message, newest_first, tools)
+    missing = [argument for argument in tool.required if argument not in args]
     if missing:
-        return _say(language, _SAY[language]["missing"].format(tool=tool.name, arguments=", ".join(missing)))
-    return _call(tool, filled)
+        return _reply(language, say(language, "missing", tool=tool.name, arguments=comma.join(missing)))
+    return _call(tool, args)
 
 
-def _best_tool(message: str, tools: Sequence[OfferedTool]) -> OfferedTool | None:
-    """The tool that shares most concepts with the message; one shared concept is enough only if it is no mere verb."""
+def _tool_for(message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool]) -> OfferedTool | None:
+    """The tool that shares most words with the message. A verb alone is enough where only one tool can be meant."""
     wanted = concepts(message)
-    scored = [(len(wanted & tool.words), -len(tool.words - wanted), tool) for tool in tools]
-    score, _, best = max(scored, key=lambda entry: entry[:2], default=(0, 0, None))
-    alone = best is not None and score == 1 and not (wanted & best.words) - {"search", "read", "send"}
-    return None if score == 0 or alone else best
+    wanted |= {"send"} if "reply" in wanted else set()
+    if _URL.search(message):
+        return next((tool for tool in tools if tool.opens in URL_ARGUMENTS), None)
+    fitting = [tool for tool in tools if (wanted - VERBS) & tool.words]
+    if not fitting and "read" in wanted:
+        fitting = [tool for result in newest_first if (tool := _follow_up(result, tools))][:1]
+    if not fitting:
+        alone = [tool for tool in tools if wanted & VERBS & tool.words]
+        fitting = alone if len(alone) == 1 else []
+    best = max(
+        fitting,
+        key=lambda tool: (len(wanted & tool.words), tool.query is not None, -len(tool.words - wanted)),
+        default=None,
+    )
+    if best and best.opens and best.opens not in _arguments(best, message, newest_first, tools):
+        return next((tool for tool in fitting if tool.query and query_of(message, tool)), best)
+    return best
+
+
+def _arguments(
+    tool: OfferedTool, message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool]
+) -> dict[str, str]:
+    """What the message and the results before it say of a tool's arguments; free text only where it is in quotes."""
+    quoted = iter(text for text in _QUOTED.findall(message) if not _ADDRESS.fullmatch(text))
+    found: dict[str, str | None] = {}
+    for argument in (*tool.required, *((tool.query,) if tool.query else ())):
+        if argument in QUERY_ARGUMENTS:
+            found[argument] = query_of(message, tool)
+        elif argument == tool.opens:
+            found[argument] = _named(tool, message, newest_first, tools)
+        elif argument in ("to", "recipient", "address"):
+            address = _ADDRESS.search(message)
+            found[argument] = address.group() if address else _correspondent(message, newest_first)
+        else:
+            found[argument] = next(quoted, None)
+    return {argument: value for argument, value in found.items() if value}
+
+
+def _named(tool: OfferedTool, message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool]) -> str | None:
+    """What to open: named in the message, or by its place in the newest list that is about the same."""
+    said = (_URL if tool.opens in URL_ARGUMENTS else _ID).search(message)
+    if said:
+        return said.group()
+    listing = next((result for result in newest_first if _follow_up(result, tools) == tool), None)
+    about = set(words_of(query_of(message, tool)))
+    if listing is None or not about <= set(words_of(listing.query)):
+        return None
+    names, place = listing.names_for(tool), ordinal(message)
+    return names[place] if place < len(names) else None
 
 
 def _follow_up(result: Result, tools: Sequence[OfferedTool]) -> OfferedTool | None:
-    """The tool that opens one of the things a result lists: it shares a noun with it and needs just an id."""
-    nouns = _words_of(result.tool) - {"search", "read", "send"}
-    fitting = [tool for tool in tools if tool.id_argument and tool.name != result.tool and nouns & tool.words]
+    """The tool that opens one of the things a result lists: it shares a noun with it and needs just its name."""
+    nouns = _tool_words(result.tool) - VERBS
+    fitting = [tool for tool in tools if tool.opens and tool.name != result.tool and nouns & tool.words]
     return min(fitting, key=lambda tool: ("read" not in tool.words, tool.name), default=None)
 
 
-def _fill(argument: str, message: str, earlier: Sequence[Result]) -> str | None:
-    if argument.endswith("id"):
-        named = _ID.search(message)
-        known = next((result.ids for result in earlier if result.ids), [])
-        return named.group() if named else known[min(_ordinal(message), len(known) - 1)] if known else None
-    if argument in ("url", "uri", "link"):
-        found = _URL.search(message)
-        return found.group() if found else None
-    if argument in ("to", "recipient", "address"):
-        found = _ADDRESS.search(message)
-        return found.group() if found else _sender(earlier)
-    return query_of(message) or None
+def _correspondent(message: str, newest_first: Sequence[Result]) -> str | None:
+    """Whom a reply goes to: the first address in the newest result that has one."""
+    texts = (orjson.dumps(result.value).decode() for result in newest_first if "reply" in concepts(message))
+    return next((found.group() for text in texts if (found := _ADDRESS.search(text))), None)
 
 
-def query_of(message: str) -> str:
-    """What is left of a request without its verbs, nouns of tools and small words."""
-    known = {word for words in _CONCEPTS.values() for word in words}
-    text = message
-    for word in sorted((word for word in known | _FILLER if _HAN.search(word)), key=len, reverse=True):
-        text = text.replace(word, " ")
-    plain = {_plain(word) for word in known | _FILLER}
-    return " ".join(word for word in re.findall(r"[\w@.+-]+", text) if _plain(word) not in plain).strip(".")
-
-
-def concepts(text: str) -> frozenset[str]:
-    words = {_plain(word) for word in re.findall(r"\w+", text)}
-    return frozenset(
-        concept
-        for concept, spoken in _CONCEPTS.items()
-        if any(word in text if _HAN.search(word) else _plain(word) in words for word in spoken)
-    )
-
-
-def language_of(said: Sequence[str]) -> str:
-    """Of the newest message that shows one; English where none does."""
-    for text in reversed(said):
-        if _HAN.search(text):
-            return "zh"
-        if _ARABIC.search(text):
-            return "ar"
-        words = {_plain(word) for word in re.findall(r"\w+", text)}
-        scores = {language: len(words & set(_SAY[language]["words"])) for language in ("en", "it")}
-        if any(scores.values()):
-            return max(scores, key=lambda language: scores[language])
-    return "en"
+def query_of(message: str, tool: OfferedTool) -> str:
+    """What a request asks about: what it quotes, or what is left of it without the tool's own words and small ones."""
+    quoted = _QUOTED.search(message)
+    return quoted.group(1).strip() if quoted else without(message, VERBS | tool.words)
 
 
 def _present(result: Result, tools: Sequence[OfferedTool], language: str) -> str:
     """What a fresh result says, and an offer where there is a next step."""
-    say, value = _SAY[language], result.value
-    if isinstance(value, dict) and value.get("status") == "failed":
-        return str(say["failed"].format(error=value.get("error")))
+    value = result.value
+    if isinstance(value, dict) and value.get("status") == "failed" and "error" in value:
+        return say(language, "failed", error=value["error"])
     items = _items(value)
     if items is None:
-        return _text_of(value)
-    if not items:
-        return str(say["nothing_found"])
-    summary = summarise(result.tool, make_payload(value, max_bytes=10**6), None).partition(":")[0]
-    lines = [say["found"].format(summary=summary), *(f"- {_item_line(item)}" for item in items[:MAX_SHOWN_ITEMS])]
-    if _follow_up(result, tools) is not None and result.ids:
-        lines.append(say["offer"].format(id=result.ids[0]))
-    return "\n".join(lines)
+        return _text_of(value, language)
+    total = value["total"] if isinstance(value, dict) and type(value.get("total")) is int else 0
+    noun = "email" if "email" in _tool_words(result.tool) else "thing"
+    lines = [say_found(language, noun=noun, number=max(total, len(items)), query=result.query)]
+    lines += [f"{place}. {_item_line(item, language)}" for place, item in enumerate(items[:MAX_SHOWN_ITEMS], start=1)]
+    lines += ["…"] if max(total, len(items)) > MAX_SHOWN_ITEMS else []
+    tool = _follow_up(result, tools)
+    names = result.names_for(tool) if tool else []
+    return "\n".join([*lines, *([say(language, f"offer_{noun}", name=names[0])] if names else [])])
 
 
 def _items(value: Any) -> list[Any] | None:
@@ -221,71 +236,53 @@ def _items(value: Any) -> list[Any] | None:
     return lists[0] if len(lists) == 1 else None
 
 
-def _item_line(item: Any) -> str:
+def _item_line(item: Any, language: str) -> str:
     if not isinstance(item, dict):
         return str(item)[:200]
-    shown = [str(item[key]) for key in ("subject", "title", "name", "from", "url", "date", "id") if item.get(key)]
-    return " — ".join(shown)[:300] if shown else orjson.dumps(item).decode()[:200]
+    title = next((str(item[key]) for key in ("subject", "title", "name") if item.get(key)), "")
+    sender, date = str(item.get("from") or "").partition(" <")[0], str(item.get("date") or "")[:10]
+    name = next((str(item[key]) for key in ("id", *URL_ARGUMENTS) if item.get(key)), "")
+    shown = [part for part in (title, say(language, "comma").join(filter(None, (sender, date)))) if part]
+    return (" — ".join(shown) + (f" ({name})" if name else "")).strip()[:300] or orjson.dumps(item).decode()[:200]
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: Any, language: str) -> str:
     if not isinstance(value, dict):
-        return str(value)[:MAX_SHOWN_CHARS]
-    heading = [str(value[key]) for key in ("subject", "title", "from", "date") if value.get(key)]
+        return _cut(str(value))
+    if {"local", "timezone"} <= value.keys():
+        date, _, time = str(value["local"]).partition("T")
+        return say(language, "time", date=date, time=time[:5], zone=value["timezone"])
+    heading = [str(value[key]) for key in ("subject", "title", "from") if value.get(key)]
+    heading += [str(value["date"])[:16].replace("T", " ")] if value.get("date") else []
     body = next((str(value[key]) for key in TEXT_KEYS if value.get(key)), None)
     if body is None:
-        return orjson.dumps(value).decode()[:MAX_SHOWN_CHARS]
-    return "\n\n".join(part for part in (" — ".join(heading), body[:MAX_SHOWN_CHARS]) if part)
+        return _cut("\n".join(f"{key}: {item}" for key, item in value.items()))
+    return "\n\n".join(filter(None, (" — ".join(heading), _cut(body))))
 
 
-def _fresh_results(messages: Sequence[BaseMessage]) -> Iterator[Result]:
-    """The results that stand at the end of the conversation, unanswered."""
-    count = next((n for n, message in enumerate(reversed(messages)) if not isinstance(message, ToolMessage)), 0)
-    return _results(messages, last=count) if count else iter(())
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS].rstrip() + "…"
 
 
-def _results(messages: Sequence[BaseMessage], *, last: int | None = None) -> Iterator[Result]:
-    names = {
-        call["id"]: call["name"]
+def _results(messages: Sequence[BaseMessage]) -> list[Result]:
+    calls = {call["id"]: call for said in messages if isinstance(said, AIMessage) for call in said.tool_calls}
+    return [
+        Result(call["name"], call["args"], _parsed(str(message.content)))
         for message in messages
-        if isinstance(message, AIMessage)
-        for call in message.tool_calls
-    }
-    for message in messages[-last:] if last else messages:
-        if isinstance(message, ToolMessage):
-            yield Result(names.get(message.tool_call_id, ""), _parsed(str(message.content)))
-
-
-def _sender(earlier: Sequence[Result]) -> str | None:
-    for result in earlier:
-        found = _ADDRESS.search(orjson.dumps(result.value).decode())
-        if found:
-            return found.group()
-    return None
-
-
-def _ordinal(message: str) -> int:
-    words = {_plain(word) for word in re.findall(r"\w+", message)}
-    for index, spoken in _VOCABULARY["ordinals"].items():
-        if any(word in message if _HAN.search(word) else _plain(word) in words for word in spoken):
-            return int(index)
-    return 0
+        if isinstance(message, ToolMessage) and (call := calls.get(message.tool_call_id))
+    ]
 
 
 def _offered(tool: Mapping[str, Any]) -> OfferedTool:
-    function = tool["function"]
-    schema = function["parameters"]
-    properties = schema.get("properties", {})
-    return OfferedTool(
-        name=function["name"],
-        words=_words_of(function["name"]),
-        required=tuple(schema.get("required") or [name for name in QUERY_ARGUMENTS if name in properties]),
-    )
+    schema = tool["function"]["parameters"]
+    name = tool["function"]["name"]
+    query = next((name for name in QUERY_ARGUMENTS if name in schema.get("properties", {})), None)
+    return OfferedTool(name, _tool_words(name), tuple(schema.get("required", ())), query)
 
 
-def _words_of(tool_name: str) -> frozenset[str]:
-    spoken = tool_name.replace("_", " ").replace("-", " ")
-    return concepts(spoken) | {_plain(word) for word in spoken.split() if len(word) > 3}  # noqa: PLR2004
+def _tool_words(tool_name: str) -> frozenset[str]:
+    spoken = re.sub("[_-]", " ", tool_name)
+    return concepts(spoken) | {word for word in words_of(spoken) if len(word) > 3}  # noqa: PLR2004
 
 
 def _parsed(content: str) -> Any:
@@ -299,10 +296,5 @@ def _call(tool: OfferedTool, args: Mapping[str, Any]) -> AIMessage:
     return AIMessage("", tool_calls=[LangChainCall(name=tool.name, args=dict(args), id="offline", type="tool_call")])
 
 
-def _say(language: str, text: str) -> AIMessage:
-    return AIMessage(f"{text}\n\n{_SAY[language]['offline']}")
-
-
-def _plain(word: str) -> str:
-    decomposed = unicodedata.normalize("NFKD", word.casefold())
-    return "".join(char for char in decomposed if not unicodedata.combining(char))
+def _reply(language: str, text: str) -> AIMessage:
+    return AIMessage(f"{text}\n\n{say(language, 'offline')}")
