@@ -58,6 +58,7 @@ def make_engine(url: str, *, pool_size: int) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=POOL_TIMEOUT_S,
         pool_recycle=1800,
+        json_serializer=lambda value: orjson.dumps(value).decode(),
         hide_parameters=True,
         json_deserializer=orjson.loads,
         connect_args={

@@ -5,6 +5,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -102,6 +103,30 @@ messages = Table(
     Index("messages_tool_call_id_key", "tool_call_id", unique=True, postgresql_where=text("tool_call_id IS NOT NULL")),
 )
 
+plans = Table(
+    "plans",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("session_id", _id(), _session_key(), nullable=False),
+    Column("origin_message_id", _id(), nullable=False),
+    Column("goal", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("current_step", Integer, nullable=False),
+    Column("steps", _json(), nullable=False),
+    Column("granted_to", _id()),
+    Column("granted_step", Integer),
+    Column("tool_hash", Text),
+    Column("reminded", Boolean, nullable=False, server_default=text("false")),
+    Column("created_at", _time(), nullable=False),
+    Column("expires_at", _time(), nullable=False),
+    CheckConstraint(
+        "status IN ('active', 'waiting', 'completed', 'failed', 'cancelled', 'expired', 'superseded')", name="status"
+    ),
+    Index("plans_session_id_idx", "session_id", "id"),
+    Index("plans_one_open_key", "session_id", unique=True, postgresql_where=text("status IN ('active', 'waiting')")),
+)
+
 tool_calls = Table(
     "tool_calls",
     metadata,
@@ -118,6 +143,8 @@ tool_calls = Table(
     Column("identifiers", _json()),
     Column("size_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("error", Text),
+    Column("plan_id", _id()),
+    Column("step_id", Integer),
     Column("started_at", _time(), nullable=False),
     Column("duration_ms", Integer),
     Column("expires_at", _time()),

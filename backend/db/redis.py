@@ -22,6 +22,10 @@ def short_term_memory_key(session_id: str) -> str:
     return f"segue:memory:{session_id}"
 
 
+def plan_cache_key(owner: str, request: str) -> str:
+    return f"segue:plan:{owner}:{request}"
+
+
 class Cache:
     """JSON values with a TTL. A value that does not parse counts as missing."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from backend.domain.plan import Plan
 from backend.domain.tool import ToolCall
 
 Role = Literal["user", "assistant", "tool"]
@@ -23,7 +24,7 @@ class Session:
     updated_at: datetime
     message_count: int
     running_turn_id: str | None
-    pending_plan: None = None
+    pending_plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class TurnReport:
     """What is kept of a completed turn beside its message and tool calls."""
 
     acknowledgement: AcknowledgementReport
+    plan: Plan | None
     web_search: WebSearchReport
     memory_used: MemoryReport
     usage: Usage
@@ -102,7 +104,7 @@ class ChatAnswer:
     status: Literal["completed"]
     message: Message
     acknowledgement: AcknowledgementReport
-    plan: None
+    plan: Plan | None
     tool_calls: tuple[ToolCall, ...]
     web_search: WebSearchReport
     memory_used: MemoryReport

@@ -55,6 +55,11 @@ class ToolSpec:
     ephemeral: bool = False
     original_name: str = ""
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a second run does no more harm than the first."""
+        return self.effect == "read_only" or self.idempotent
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:

@@ -4,8 +4,12 @@ Knows nothing of graphs or HTTP; the nodes of `agent/` ask and obey. Words come 
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
+from backend.domain.plan import Confirm, Planning
+from backend.domain.session import Verdict
+from backend.domain.tool import ToolSpec
+from backend.plans.cues import asks_for_several_steps
 from backend.plans.lexicon import kinds_of, languages_of, load_lexicon
 from backend.plans.utterance import hear
 
@@ -41,6 +45,35 @@ def should_search_web(message: str, *, force: bool, verdict: str) -> SearchDecis
     if len(message.strip()) < SHORTEST_FORCED_SEARCH and said.isdisjoint(SEARCH_WORD_KINDS):
         return SearchDecision(search=False, reason="too_short")
     return SearchDecision(search=True, reason="forced")
+
+
+def should_plan(message: str, *, mode: Planning, verdict: Verdict) -> bool:
+    """Whether the model is asked for a plan. A yes or a no asks for nothing new."""
+    match mode:
+        case "never":
+            return False
+        case "always":
+            return verdict not in {"confirm", "reject"}
+        case "auto":
+            return verdict not in {"confirm", "reject"} and asks_for_several_steps(message)
+        case _:
+            assert_never(mode)
+
+
+def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:
+    """Whether the user is asked before the tool runs; what its configuration says goes before its effect.
+
+    Under `always` every tool that leaves a trace in the ledger asks, under `never` none does.
+    """
+    match mode:
+        case "never":
+            return False
+        case "always":
+            return not tool.ephemeral
+        case "destructive":
+            return tool.confirm if tool.confirm is not None else tool.effect == "destructive"
+        case _:
+            assert_never(mode)
 
 
 def _search_kinds(message: str) -> set[str]:

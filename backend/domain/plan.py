@@ -1,0 +1,150 @@
+"""A plan: what the agent has promised, step by step, and every move a plan or a step may make.
+
+Pure. A move gives a new Plan of the next version; `plans/store.py` swaps it for the stored one, compare-and-set.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+PlanStatus = Literal["active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"]
+StepStatus = Literal["pending", "running", "waiting", "complete", "failed", "skipped", "unknown"]
+Decision = Literal["confirm", "reject"]
+Planning = Literal["auto", "always", "never"]
+Confirm = Literal["destructive", "always", "never"]
+
+MAX_STEPS = 5
+OPEN: frozenset[PlanStatus] = frozenset({"active", "waiting"})
+
+PLAN_MOVES: Mapping[PlanStatus, frozenset[PlanStatus]] = {
+    "active": frozenset({"active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"}),
+    "waiting": frozenset({"active", "waiting", "failed", "cancelled", "expired", "superseded"}),
+    "completed": frozenset(),
+    "failed": frozenset(),
+    "cancelled": frozenset(),
+    "expired": frozenset(),
+    "superseded": frozenset(),
+}
+STEP_MOVES: Mapping[StepStatus, frozenset[StepStatus]] = {
+    "pending": frozenset({"running", "waiting", "complete", "failed", "skipped"}),
+    "waiting": frozenset({"pending", "waiting", "failed", "skipped"}),
+    "running": frozenset({"complete", "failed", "unknown", "pending"}),
+    "complete": frozenset(),
+    "failed": frozenset(),
+    "skipped": frozenset(),
+    "unknown": frozenset(),
+}
+
+
+class IllegalMove(Exception):
+    """A move that is not in the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`args` may refer to earlier steps until the step starts; while it waits they are exactly what will run."""
+
+    id: int
+    description: str
+    tool: str | None
+    args: dict[str, Any] | None
+    status: StepStatus = "pending"
+    requires_confirmation: bool = False
+    tool_call_id: str | None = None
+    result_preview: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`current_step` is the id of the first step that is not over, or of the last one."""
+
+    id: str
+    version: int
+    goal: str
+    status: PlanStatus
+    current_step: int
+    origin_message_id: str
+    expires_at: datetime
+    created_at: datetime
+    steps: tuple[Step, ...]
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in OPEN
+
+    @property
+    def waiting_step(self) -> Step | None:
+        return next((step for step in self.steps if step.status == "waiting"), None)
+
+    @property
+    def next_step(self) -> Step | None:
+        """The first step that has not been started."""
+        return next((step for step in self.steps if step.status in ("pending", "waiting")), None)
+
+
+def new_plan(
+    plan_id: str,
+    *,
+    goal: str,
+    origin_message_id: str,
+    steps: Sequence[Step],
+    created_at: datetime,
+    expires_at: datetime,
+) -> Plan:
+    return Plan(
+        id=plan_id,
+        version=1,
+        goal=goal,
+        status="active",
+        current_step=1,
+        origin_message_id=origin_message_id,
+        expires_at=expires_at,
+        created_at=created_at,
+        steps=tuple(steps[:MAX_STEPS]),
+    )
+
+
+def move_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) -> Plan:
+    """One step moves; the plan's status follows where the step decides it. Raises IllegalMove."""
+    step = plan.steps[step_id - 1]
+    if status not in STEP_MOVES[step.status]:
+        raise IllegalMove(f"step {step_id}: {step.status} to {status}")
+    moved = replace(step, status=status, **changes)
+    steps = [moved if each.id == step_id else each for each in plan.steps]
+    match status:
+        case "failed" | "unknown":
+            return _next_version(plan, "failed", _skip_open(steps, f"step {step_id} did not succeed"))
+        case "waiting":
+            return _next_version(plan, "waiting", steps)
+        case _:
+            over = all(each.status in ("complete", "skipped") for each in steps)
+            return _next_version(plan, "completed" if over else "active", steps)
+
+
+def end(plan: Plan, status: Literal["cancelled", "expired", "superseded"]) -> Plan:
+    """The plan is over without having been finished. What had not started is skipped."""
+    return _next_version(plan, status, _skip_open(plan.steps, f"the plan was {status}"))
+
+
+def replace_open_steps(plan: Plan, steps: Sequence[Step]) -> Plan:
+    """An amended plan: what is over stays, everything else makes room for `steps`, numbered on."""
+    kept = [step for step in plan.steps if step.status not in ("pending", "waiting")]
+    room = MAX_STEPS - len(kept)
+    renumbered = [replace(step, id=len(kept) + index) for index, step in enumerate(steps[:room], start=1)]
+    return _next_version(plan, "active", [*kept, *renumbered])
+
+
+def _skip_open(steps: Sequence[Step], reason: str) -> list[Step]:
+    return [
+        replace(step, status="skipped", error=reason) if step.status in ("pending", "waiting") else step
+        for step in steps
+    ]
+
+
+def _next_version(plan: Plan, status: PlanStatus, steps: Sequence[Step]) -> Plan:
+    if status not in PLAN_MOVES[plan.status]:
+        raise IllegalMove(f"plan {plan.id}: {plan.status} to {status}")
+    current = next((step.id for step in steps if step.status not in ("complete", "skipped")), len(steps))
+    return replace(plan, version=plan.version + 1, status=status, current_step=current, steps=tuple(steps))

@@ -1,0 +1,141 @@
+"""A model's idea of a plan, made into steps of ours. Pure.
+
+Tolerant of how it is written (fences, prose, trailing commas), strict about what it says: ids and statuses are ours,
+tools must exist, at most MAX_STEPS are kept, references point backwards. What cannot be saved is no plan.
+"""
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from backend.domain.plan import MAX_STEPS, Step
+
+REFERENCE = "$from"
+MAX_DESCRIPTION_CHARS = 300
+MAX_GOAL_CHARS = 500
+MAX_TEXT_CHARS = 100_000
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+_NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
+
+
+class DraftStep(BaseModel):
+    """A step as the model writes it; what it says of ids and statuses is only used to follow its references."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: int | str | None = None
+    description: str = Field(min_length=1)
+    tool: str | None = None
+    args: dict[str, Any] | None = None
+    requires_confirmation: bool = False
+
+    @field_validator("tool", mode="before")
+    @classmethod
+    def _no_tool(cls, value: object) -> object:
+        return None if isinstance(value, str) and value.strip().casefold() in _NO_TOOL else value
+
+    @field_validator("requires_confirmation", mode="before")
+    @classmethod
+    def _absent(cls, value: object) -> object:
+        return value is not None and value
+
+
+class Draft(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    goal: str = ""
+    steps: list[DraftStep]
+
+
+@dataclass(frozen=True, slots=True)
+class UsablePlan:
+    goal: str
+    steps: tuple[Step, ...]
+
+
+def read_draft(text: str, *, tools: Collection[str]) -> UsablePlan | None:
+    """The first JSON object in the text that is a plan with at least one step we can carry out; otherwise None."""
+    for value in objects_in(text):
+        try:
+            draft = Draft.model_validate(value)
+        except ValidationError:
+            continue
+        steps = _usable_steps(draft.steps[:MAX_STEPS], tools)
+        return UsablePlan(draft.goal[:MAX_GOAL_CHARS], steps) if steps else None
+    return None
+
+
+def _usable_steps(drafts: list[DraftStep], tools: Collection[str]) -> tuple[Step, ...]:
+    numbers = {str(draft.id if draft.id is not None else index): index for index, draft in enumerate(drafts, start=1)}
+    steps = []
+    for index, draft in enumerate(drafts, start=1):
+        tool = _known_tool(draft.tool, tools) if draft.tool else None
+        if draft.tool and tool is None:
+            return ()
+        args = _renumbered(draft.args, numbers, below=index) if tool else None
+        if isinstance(args, _Forward):
+            return ()
+        description = " ".join(draft.description.split())[:MAX_DESCRIPTION_CHARS]
+        confirm = draft.requires_confirmation
+        steps.append(Step(index, description, tool, args, requires_confirmation=confirm))
+    return tuple(steps)
+
+
+def _known_tool(name: str, tools: Collection[str]) -> str | None:
+    """The tool of this name; or the one that is called so but for its prefix; or the only close one."""
+    if name in tools:
+        return name
+    suffixed = [tool for tool in tools if tool.endswith(f"_{name}")]
+    if len(suffixed) == 1:
+        return suffixed[0]
+    return next(iter(difflib.get_close_matches(name, tools, n=1, cutoff=0.85)), None)
+
+
+class _Forward:
+    """A reference to a step that does not come before."""
+
+
+def _renumbered(value: Any, numbers: Mapping[str, int], *, below: int) -> Any:
+    """The same arguments, their references by our ids."""
+    if isinstance(value, dict) and REFERENCE in value:
+        target = numbers.get(str(value[REFERENCE]), 0)
+        return {**value, REFERENCE: target} if 0 < target < below else _Forward()
+    if isinstance(value, dict):
+        items: dict[str, Any] = {key: _renumbered(item, numbers, below=below) for key, item in value.items()}
+        return next((item for item in items.values() if isinstance(item, _Forward)), items)
+    if isinstance(value, list):
+        listed = [_renumbered(item, numbers, below=below) for item in value]
+        return next((item for item in listed if isinstance(item, _Forward)), listed)
+    return value
+
+
+def objects_in(text: str) -> Iterator[Any]:
+    """Every outermost {…} or […] of a text that parses as JSON; a bare list counts as the steps."""
+    for candidate in _balanced(text):
+        for attempt in (candidate, _TRAILING_COMMA.sub(r"\1", candidate)):
+            try:
+                value = orjson.loads(attempt)
+            except orjson.JSONDecodeError:
+                continue
+            yield {"steps": value} if isinstance(value, list) else value
+            break
+
+
+def _balanced(text: str) -> Iterator[str]:
+    """The outermost brackets of a text with what is in them; brackets inside JSON strings do not count."""
+    depth, start = 0, 0
+    for token in _TOKEN.finditer(text[:MAX_TEXT_CHARS]):
+        match token.group()[0]:
+            case "{" | "[":
+                start = token.start() if depth == 0 else start
+                depth += 1
+            case "}" | "]" if depth:
+                depth -= 1
+                if depth == 0:
+                    yield text[start : token.end()]

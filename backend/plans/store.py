@@ -1,0 +1,178 @@
+"""Plans as rows: one open plan per session, every change a compare-and-set on the version.
+
+Who loses a race hears PlanChanged and reads again. Buttons, curl and a yes in the chat all end in `decide`.
+"""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import ColumnElement, Row, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.db.models import plans, sessions
+from backend.domain.errors import AppError
+from backend.domain.plan import OPEN, Decision, Plan, Step, end, move_step
+
+_read_steps = TypeAdapter(tuple[Step, ...]).validate_python
+
+
+class PlanChanged(AppError):
+    def __init__(self) -> None:
+        super().__init__(
+            "plan_changed",
+            status=409,
+            title="The plan has changed",
+            detail="The plan is not at this version any more. Read it again and decide on what it says now.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A plan and what only the engine knows of it.
+
+    A yes is kept as `granted_step`, for the turn `granted_to` alone, until that step starts. `tool_hash` is the
+    definition that was shown with the waiting step; `reminded` says that an unrelated answer has mentioned the plan.
+    """
+
+    plan: Plan
+    session_id: str
+    granted_to: str | None = None
+    granted_step: int | None = None
+    tool_hash: str | None = None
+    reminded: bool = False
+
+    def grants(self, step: Step, turn_id: str) -> bool:
+        return self.granted_to == turn_id and self.granted_step == step.id
+
+
+async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan | None:
+    row = (await connection.execute(select(plans).where(plans.c.session_id == session_id, is_open()))).one_or_none()
+    return stored_plan(row) if row else None
+
+
+async def get_plan(connection: AsyncConnection, plan_id: str) -> StoredPlan:
+    return stored_plan((await connection.execute(select(plans).where(plans.c.id == plan_id))).one())
+
+
+async def list_plans(
+    connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
+) -> list[Plan]:
+    """Newest first."""
+    statement = (
+        select(plans)
+        .join(sessions, sessions.c.id == plans.c.session_id)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner)
+        .order_by(plans.c.id.desc())
+        .limit(limit)
+    )
+    if before is not None:
+        statement = statement.where(plans.c.id < before)
+    return [stored_plan(row).plan for row in await connection.execute(statement)]
+
+
+async def offer(connection: AsyncConnection, stored: StoredPlan) -> StoredPlan:
+    """Stores a new plan as the session's open one; the one before it, if any, is superseded."""
+    before = await open_plan(connection, stored.session_id)
+    if before is not None:
+        await swap(connection, before, end(before.plan, "superseded"))
+    await connection.execute(insert(plans).values(id=stored.plan.id, session_id=stored.session_id, **_columns(stored)))
+    return stored
+
+
+async def swap(
+    connection: AsyncConnection,
+    stored: StoredPlan,
+    moved: Plan,
+    *,
+    granted_to: str | None = None,
+    granted_step: int | None = None,
+    tool_hash: str | None = None,
+) -> StoredPlan:
+    """Puts `moved` in the place of the version it was made from. A grant that is not given anew is gone.
+
+    Raises PlanChanged where that version is no longer what is stored.
+    """
+    after = StoredPlan(moved, stored.session_id, granted_to, granted_step, tool_hash, stored.reminded)
+    swapped = await connection.execute(
+        update(plans)
+        .where(plans.c.id == stored.plan.id, plans.c.version == stored.plan.version, is_open())
+        .values(_columns(after))
+        .returning(plans.c.id)
+    )
+    if swapped.one_or_none() is None:
+        raise PlanChanged
+    return after
+
+
+async def decide(
+    connection: AsyncConnection, stored: StoredPlan, decision: Decision, *, turn_id: str, now: datetime
+) -> StoredPlan:
+    """The user's word on the step that waits. A yes is for this step, this version and this turn, once.
+
+    Gives the plan as expired where its time has passed. Raises PlanChanged, also where nothing waits.
+    """
+    step = stored.plan.waiting_step
+    if stored.plan.expires_at <= now:
+        return await swap(connection, stored, end(stored.plan, "expired"))
+    if step is None:
+        raise PlanChanged
+    if decision == "reject":
+        return await swap(connection, stored, end(stored.plan, "cancelled"))
+    moved = move_step(stored.plan, step.id, "pending")
+    return await swap(connection, stored, moved, granted_to=turn_id, granted_step=step.id, tool_hash=stored.tool_hash)
+
+
+async def mark_reminded(connection: AsyncConnection, stored: StoredPlan) -> None:
+    await connection.execute(update(plans).where(plans.c.id == stored.plan.id).values(reminded=True))
+
+
+def expired() -> AppError:
+    return AppError(
+        "plan_expired",
+        status=409,
+        title="The plan has expired",
+        detail="The plan waited too long and is no longer valid; nothing was run. Ask again for what you want done.",
+    )
+
+
+def no_open_plan() -> AppError:
+    return AppError("no_open_plan", status=404, title="No open plan", detail="Nothing is waiting in this session.")
+
+
+def is_open() -> ColumnElement[bool]:
+    return plans.c.status.in_(sorted(OPEN))
+
+
+def stored_plan(row: Row[Any]) -> StoredPlan:
+    plan = Plan(
+        id=row.id,
+        version=row.version,
+        goal=row.goal,
+        status=row.status,
+        current_step=row.current_step,
+        origin_message_id=row.origin_message_id,
+        expires_at=row.expires_at,
+        created_at=row.created_at,
+        steps=_read_steps(row.steps),
+    )
+    return StoredPlan(plan, row.session_id, row.granted_to, row.granted_step, row.tool_hash, row.reminded)
+
+
+def _columns(stored: StoredPlan) -> dict[str, Any]:
+    plan = stored.plan
+    return {
+        "version": plan.version,
+        "goal": plan.goal,
+        "status": plan.status,
+        "current_step": plan.current_step,
+        "origin_message_id": plan.origin_message_id,
+        "expires_at": plan.expires_at,
+        "created_at": plan.created_at,
+        "steps": [asdict(step) for step in plan.steps],
+        "granted_to": stored.granted_to,
+        "granted_step": stored.granted_step,
+        "tool_hash": stored.tool_hash,
+        "reminded": stored.reminded,
+    }

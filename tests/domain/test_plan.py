@@ -1,0 +1,110 @@
+"""The moves of a plan: what the tables allow, and what can never happen."""
+
+from datetime import UTC, datetime, timedelta
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.domain.plan import (
+    MAX_STEPS,
+    PLAN_MOVES,
+    STEP_MOVES,
+    IllegalMove,
+    Plan,
+    PlanStatus,
+    Step,
+    StepStatus,
+    end,
+    move_step,
+    new_plan,
+    replace_open_steps,
+)
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+STEP_STATUSES: tuple[StepStatus, ...] = get_args(StepStatus)
+
+
+def plan_of(count: int) -> Plan:
+    return new_plan(
+        "plan_x",
+        goal="goal",
+        origin_message_id="msg_x",
+        steps=[Step(number, f"step {number}", "tool", {}) for number in range(1, count + 1)],
+        created_at=NOW,
+        expires_at=NOW + timedelta(days=1),
+    )
+
+
+def test_every_status_stands_in_the_tables() -> None:
+    assert set(PLAN_MOVES) == set(get_args(PlanStatus))
+    assert set(STEP_MOVES) == set(STEP_STATUSES)
+
+
+def test_a_step_that_is_over_moves_no_more() -> None:
+    plan = move_step(move_step(plan_of(2), 1, "running"), 1, "complete")
+    for status in STEP_STATUSES:
+        with pytest.raises(IllegalMove):
+            move_step(plan, 1, status)
+
+
+def test_a_step_cannot_be_running_twice_without_ending() -> None:
+    with pytest.raises(IllegalMove):
+        move_step(move_step(plan_of(1), 1, "running"), 1, "running")
+
+
+def test_the_last_step_completes_the_plan() -> None:
+    plan = plan_of(2)
+    for number in (1, 2):
+        plan = move_step(move_step(plan, number, "running"), number, "complete")
+    assert plan.status == "completed"
+    assert plan.current_step == 2
+
+
+@pytest.mark.parametrize("fate", ["failed", "unknown"])
+def test_a_step_that_did_not_succeed_fails_the_plan_and_skips_what_follows_with_the_reason(fate: StepStatus) -> None:
+    plan = move_step(move_step(plan_of(3), 1, "running"), 1, fate)
+    assert plan.status == "failed"
+    assert [step.status for step in plan.steps] == [fate, "skipped", "skipped"]
+    assert plan.steps[1].error == "step 1 did not succeed"
+
+
+def test_a_waiting_plan_that_is_cancelled_skips_what_had_not_started() -> None:
+    plan = end(move_step(plan_of(2), 1, "waiting"), "cancelled")
+    assert plan.status == "cancelled"
+    assert {step.status for step in plan.steps} == {"skipped"}
+
+
+def test_a_closed_plan_takes_no_other_end() -> None:
+    with pytest.raises(IllegalMove):
+        end(end(plan_of(1), "cancelled"), "expired")
+
+
+def test_an_amended_plan_keeps_what_is_done_and_numbers_on() -> None:
+    plan = move_step(move_step(plan_of(3), 1, "running"), 1, "complete")
+    amended = replace_open_steps(move_step(plan, 2, "waiting"), [Step(1, "other", "tool", {})])
+    assert [(step.id, step.description, step.status) for step in amended.steps] == [
+        (1, "step 1", "complete"),
+        (2, "other", "pending"),
+    ]
+
+
+def test_nine_steps_in_are_five_kept() -> None:
+    assert len(plan_of(9).steps) == MAX_STEPS
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(STEP_STATUSES)), max_size=20))
+def test_whatever_is_tried_the_version_grows_with_each_move_and_no_step_waits_or_runs_in_a_closed_plan(
+    moves: list[tuple[int, StepStatus]],
+) -> None:
+    plan = plan_of(3)
+    for number, status in moves:
+        try:
+            moved = move_step(plan, number, status)
+        except IllegalMove:
+            continue
+        assert moved.version == plan.version + 1
+        plan = moved
+    if not plan.is_open:
+        assert not {step.status for step in plan.steps} & {"pending", "waiting"}

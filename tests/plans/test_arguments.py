@@ -1,0 +1,33 @@
+"""Arguments that refer to what earlier steps produced."""
+
+import pytest
+
+from backend.plans.arguments import Unresolved, missing, resolve
+
+RESULTS = {1: {"emails": [{"id": "eml-1"}, {"id": "eml-2"}]}, 2: "plain text"}
+
+
+@pytest.mark.parametrize(
+    ("args", "resolved"),
+    [
+        ({"id": {"$from": 1, "path": "emails[0].id"}}, {"id": "eml-1"}),
+        ({"ids": {"$from": 1, "path": "emails[].id"}}, {"ids": ["eml-1", "eml-2"]}),
+        ({"body": {"$from": 2}}, {"body": "plain text"}),
+        ({"deep": {"list": [{"$from": 1, "path": "emails[1].id"}]}}, {"deep": {"list": ["eml-2"]}}),
+        ({"id": {"$from": 1, "path": "nothing.there"}}, {}),
+        ({"id": None}, {"id": None}),
+        (None, {}),
+    ],
+)
+def test_references_become_what_they_point_at(args: dict[str, object] | None, resolved: dict[str, object]) -> None:
+    assert resolve(args, RESULTS) == resolved
+
+
+@pytest.mark.parametrize("reference", [{"$from": 3}, {"$from": 1, "path": "emails[["}])
+def test_a_reference_that_cannot_be_followed_says_why(reference: dict[str, object]) -> None:
+    with pytest.raises(Unresolved, match=r"step 3|JMESPath"):
+        resolve({"id": reference}, RESULTS)
+
+
+def test_missing_are_the_required_arguments_that_are_not_there() -> None:
+    assert missing({"to": "x"}, {"required": ["to", "body"]}) == ["body"]
