@@ -10,6 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from backend.domain.plan import Confirm, Planning
+
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -37,6 +39,10 @@ class Settings(BaseSettings):
     llm_model: str = "gpt-5-mini"
     llm_timeout_s: Seconds = 60
     llm_max_retries: Annotated[int, Field(ge=0)] = 2
+
+    planning: Planning = "auto"
+    confirm: Confirm = "destructive"
+    plan_ttl_s: Count = 86_400
 
     turn_timeout_s: Seconds = 300
     turn_lease_s: Seconds = 30

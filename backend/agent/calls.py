@@ -1,25 +1,31 @@
-"""One round of tool calls: sort out which may run, record that they will, run them side by side, record each.
+"""Tool calls: sort out which may run, record that they will, run them side by side, record each as it ends.
 
 The only place where the ledger, the history and a running tool meet. A call that ends is recorded at once, so that a
 sibling that hangs, fails or is cancelled costs nobody else's result.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from langchain_core.messages import BaseMessage, ToolMessage
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.agent import prompts
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
 from backend.domain.ids import new_id
 from backend.domain.session import RequestedCall
-from backend.domain.tool import Reference, Tool, ToolCall, ToolContext, canonical_args
+from backend.domain.tool import Reference, Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, canonical_args
 from backend.memory import history
+from backend.plans.policy import needs_confirmation
 from backend.tools import results
 from backend.tools.payload import clean
-from backend.tools.run import Outcome, failed, run_tool
+from backend.tools.results import PlanStep
+from backend.tools.run import Outcome, check_args, failed, run_tool
+
+AlsoWrite = Callable[[AsyncConnection], Awaitable[None]]
+AlsoRecord = Callable[[AsyncConnection, ToolCall], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -39,7 +45,7 @@ class PlannedCall:
 
     request: RequestedCall
     tool: Tool | None
-    refusal: str | None
+    refusal: str | None = None
 
     @property
     def recorded(self) -> bool:
@@ -50,44 +56,41 @@ class PlannedCall:
         return self.request.name, canonical_args(self.request.args)
 
 
-async def run_round(
-    context: TurnContext, reply: Reply, tools: Mapping[str, Tool], done: TurnCalls
-) -> list[BaseMessage]:
-    """The assistant's message and an answer to every call in it, as the model is to see them."""
-    planned = [_plan(context, call, tools) for call in reply.calls[: context.limits.max_calls]]
-    fresh = [call for call in planned if call.key not in done.answers]
-    recorded = [call for call in fresh if call.recorded]
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What the model is to see of a round, and the calls in it that wait for the user's yes."""
+
+    messages: list[BaseMessage]
+    held: list[PlannedCall]
+
+
+async def run_round(context: TurnContext, reply: Reply, tools: Mapping[str, Tool], done: TurnCalls) -> Round:
+    """The assistant's message and an answer to every call in it that may run without asking; equal calls run once."""
+    planned = [_plan(context, call, tools) for call in reply.calls[: context.limits.max_calls - done.count]]
+    held = [call for call in planned if _is_held(call, context)]
+    runs = [call for call in planned if call not in held]
+    fresh = {call.key: call for call in reversed(runs) if call.key not in done.answers}
+    recorded = [call for call in runs if call.recorded and call in fresh.values()]
     if recorded:
-        await _record_start(context, reply.text, [call.request for call in recorded])
+        await record_start(context, reply.text, [call.request for call in recorded])
         done.stored_messages += 1
-    gate = asyncio.Semaphore(context.limits.max_parallel_calls)
-    done.count += len(planned)
-    try:
-        async with asyncio.TaskGroup() as group:
-            answers = [group.create_task(_answer(context, call, done, gate)) for call in planned]
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from None
-    return [
-        prompts.assistant_message(reply.text, [call.request for call in planned]),
-        *(
-            ToolMessage(answer.result(), tool_call_id=call.request.id)
-            for call, answer in zip(planned, answers, strict=True)
-        ),
-    ]
+    done.count += len(runs)
+    answers = done.answers | await _together(context, list(fresh.values()), done)
+    if not runs:
+        return Round([], held)
+    said = prompts.assistant_message(reply.text, [call.request for call in runs])
+    return Round([said, *(ToolMessage(answers[call.key], tool_call_id=call.request.id) for call in runs)], held)
 
 
-def _plan(context: TurnContext, call: ModelCall, tools: Mapping[str, Tool]) -> PlannedCall:
-    request = RequestedCall(new_id("call", context.clock()), call.name[:128], clean(call.args or {}))
-    tool = tools.get(call.name)
-    if tool is None:
-        offered = ", ".join(sorted(tools)[:40])
-        return PlannedCall(request, None, f"There is no tool called {call.name[:128]!r}. There are: {offered}.")
-    if call.args is None:
-        return PlannedCall(request, tool, "The arguments were not a JSON object. Write them again as one.")
-    return PlannedCall(request, tool, None)
-
-
-async def _record_start(context: TurnContext, text: str, calls: Sequence[RequestedCall]) -> None:
+async def record_start(
+    context: TurnContext,
+    text: str,
+    calls: Sequence[RequestedCall],
+    *,
+    step: PlanStep | None = None,
+    also: AlsoWrite | None = None,
+) -> None:
+    """Stores the assistant's message and a ledger row for each call before anything runs, in one transaction."""
     now = context.clock()
     async with context.transaction() as connection:
         message_id = await history.append_message(
@@ -100,23 +103,42 @@ async def _record_start(context: TurnContext, text: str, calls: Sequence[Request
             message_id=message_id,
             calls=calls,
             now=now,
+            step=step,
         )
+        if also is not None:
+            await also(connection)
 
 
-async def _answer(context: TurnContext, call: PlannedCall, done: TurnCalls, gate: asyncio.Semaphore) -> str:
-    if call.key in done.answers:
-        return done.answers[call.key]
-    async with gate:
-        outcome = await _run(context, call)
-    answer = prompts.fresh_result(outcome.payload, outcome.error, max_bytes=context.limits.inline_bytes)
-    if call.recorded:
-        await _record_end(context, call, outcome, done)
-    if outcome.status == "succeeded" and call.recorded:
-        done.answers[call.key] = answer
-    return answer
+async def record_end(
+    context: TurnContext,
+    call: RequestedCall,
+    outcome: Outcome,
+    done: TurnCalls,
+    *,
+    also: AlsoRecord | None = None,
+) -> None:
+    """Stores the outcome, the payload and the tool message of a call, in one transaction."""
+    now = context.clock()
+    async with context.transaction() as connection:
+        ledger, reference = await results.finish_call(
+            connection, call, outcome, now=now, retention=context.limits.retention
+        )
+        await history.append_message(
+            connection,
+            context.turn,
+            role="tool",
+            content=prompts.reference_content(reference),
+            now=now,
+            tool_call_id=call.id,
+        )
+        if also is not None:
+            await also(connection, ledger)
+    done.stored_messages += 1
+    done.ledger.append(ledger)
+    done.references.insert(0, reference)
 
 
-async def _run(context: TurnContext, call: PlannedCall) -> Outcome:
+async def run_call(context: TurnContext, call: PlannedCall) -> Outcome:
     if call.tool is None or call.refusal is not None:
         return failed(call.refusal or "The call was refused.")
     identity = ToolContext(
@@ -129,20 +151,45 @@ async def _run(context: TurnContext, call: PlannedCall) -> Outcome:
     return await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)
 
 
-async def _record_end(context: TurnContext, call: PlannedCall, outcome: Outcome, done: TurnCalls) -> None:
-    now = context.clock()
-    async with context.transaction() as connection:
-        ledger, reference = await results.finish_call(
-            connection, call.request, outcome, now=now, retention=context.limits.retention
-        )
-        await history.append_message(
-            connection,
-            context.turn,
-            role="tool",
-            content=prompts.reference_content(reference),
-            now=now,
-            tool_call_id=call.request.id,
-        )
-    done.stored_messages += 1
-    done.ledger.append(ledger)
-    done.references.insert(0, reference)
+def _plan(context: TurnContext, call: ModelCall, tools: Mapping[str, Tool]) -> PlannedCall:
+    request = RequestedCall(new_id("call", context.clock()), call.name[:128], clean(call.args or {}))
+    tool = tools.get(call.name)
+    if tool is None:
+        offered = ", ".join(sorted(tools)[:40])
+        return PlannedCall(request, None, f"There is no tool called {call.name[:128]!r}. There are: {offered}.")
+    if call.args is None:
+        return PlannedCall(request, tool, "The arguments were not a JSON object. Write them again as one.")
+    return PlannedCall(request, tool)
+
+
+def _is_held(call: PlannedCall, context: TurnContext) -> bool:
+    """Whether the user is to be asked first. Nobody is asked about a call that could not run anyway."""
+    if call.tool is None or call.refusal or not needs_confirmation(call.tool.spec, context.limits.confirm):
+        return False
+    try:
+        check_args(call.tool, call.request.args)
+    except (ToolRetry, ToolFailed):
+        return False
+    return True
+
+
+async def _together(context: TurnContext, calls: Sequence[PlannedCall], done: TurnCalls) -> dict[tuple[str, str], str]:
+    """What the model is told of each, by tool and arguments."""
+    gate = asyncio.Semaphore(context.limits.max_parallel_calls)
+    try:
+        async with asyncio.TaskGroup() as group:
+            answers = {call.key: group.create_task(_answer(context, call, done, gate)) for call in calls}
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from None
+    return {key: answer.result() for key, answer in answers.items()}
+
+
+async def _answer(context: TurnContext, call: PlannedCall, done: TurnCalls, gate: asyncio.Semaphore) -> str:
+    async with gate:
+        outcome = await run_call(context, call)
+    answer = prompts.fresh_result(call.request.id, outcome, max_bytes=context.limits.inline_bytes)
+    if call.recorded:
+        await record_end(context, call.request, outcome, done)
+    if outcome.status == "succeeded" and call.recorded:
+        done.answers[call.key] = answer
+    return answer

@@ -7,8 +7,9 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.agent.model import ChatModel
+from backend.agent.model import MeteredModel
 from backend.db.redis import Cache
+from backend.domain.plan import Confirm, Planning
 from backend.memory.history import TurnKey
 from backend.tools.catalog import ToolCatalog
 from backend.tools.results import Retention
@@ -25,6 +26,9 @@ class AgentLimits:
     retention: Retention
     memory_ttl_s: int
     inline_bytes: int
+    planning: Planning
+    confirm: Confirm
+    plan_ttl_s: int
     max_rounds: int = 10
     max_calls: int = 40
     max_parallel_calls: int = 8
@@ -37,7 +41,7 @@ class TurnContext:
     owner: str
     turn: TurnKey
     clock: Clock
-    model: ChatModel
+    model: MeteredModel
     catalog: ToolCatalog
     cache: Cache
     limits: AgentLimits

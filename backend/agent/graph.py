@@ -1,7 +1,7 @@
 """The graph of a turn, readable as a picture:
 
-START → detect_acknowledgement → tool_loop ─┬→ respond ─┬→ knowledge → END
-                                            └───────────┘  where the loop has its answer
+START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond → knowledge → END
+                                       └─────────────┘  where the plan was cancelled, has expired or asks again
 """
 
 from typing import Literal
@@ -12,6 +12,7 @@ from langgraph.graph.state import CompiledStateGraph
 from backend.agent.context import TurnContext
 from backend.agent.nodes.detect_acknowledgement import detect_acknowledgement
 from backend.agent.nodes.knowledge import knowledge
+from backend.agent.nodes.plan import plan
 from backend.agent.nodes.respond import respond
 from backend.agent.nodes.tool_loop import tool_loop
 from backend.agent.state import TurnInput, TurnState
@@ -22,16 +23,18 @@ Graph = CompiledStateGraph[TurnState, TurnContext, TurnInput, TurnState]
 def build_graph() -> Graph:
     graph = StateGraph(TurnState, context_schema=TurnContext, input_schema=TurnInput)
     graph.add_node("detect_acknowledgement", detect_acknowledgement)
+    graph.add_node("plan", plan)
     graph.add_node("tool_loop", tool_loop)
     graph.add_node("respond", respond)
     graph.add_node("knowledge", knowledge)
     graph.add_edge(START, "detect_acknowledgement")
-    graph.add_edge("detect_acknowledgement", "tool_loop")
-    graph.add_conditional_edges("tool_loop", _answered)
+    graph.add_edge("detect_acknowledgement", "plan")
+    graph.add_conditional_edges("plan", _unless_answered)
+    graph.add_edge("tool_loop", "respond")
     graph.add_edge("respond", "knowledge")
     graph.add_edge("knowledge", END)
     return graph.compile()
 
 
-def _answered(state: TurnState) -> Literal["respond", "knowledge"]:
-    return "respond" if state["answer"] is None else "knowledge"
+def _unless_answered(state: TurnState) -> Literal["tool_loop", "respond"]:
+    return "tool_loop" if state.get("answer") is None else "respond"

@@ -35,11 +35,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A call the model asks for. `args` is None where they were not a JSON object; `raw` is what it wrote."""
+    """A call the model asks for. `args` is None where they were not a JSON object."""
 
     name: str
     args: dict[str, Any] | None
-    raw: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +57,16 @@ class ChatModel:
         self._model = model
         self._timeout_s = timeout_s
         self._max_retries = max_retries
-        self._bound: dict[tuple[str, ...], tuple[tuple[ToolSpec, ...], Runnable[LanguageModelInput, AIMessage]]] = {}
+        self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], Runnable[LanguageModelInput, AIMessage]]] = {}
 
-    async def reply(self, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec] = ()) -> Reply:
-        """Raises AppError `model_timeout` (504) and `model_unavailable` (502)."""
-        runnable = self._with_tools(tuple(tools))
+    async def reply(
+        self, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec] = (), *, must_call: bool = False
+    ) -> Reply:
+        """`must_call` leaves the model no choice but to call a tool.
+
+        Raises AppError `model_timeout` (504) and `model_unavailable` (502).
+        """
+        runnable = self._with_tools(tuple(tools), must_call=must_call)
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._with_retries(runnable, list(messages))
@@ -94,19 +98,40 @@ class ChatModel:
             await asyncio.sleep(delay)
         raise failure
 
-    def _with_tools(self, tools: tuple[ToolSpec, ...]) -> Runnable[LanguageModelInput, AIMessage]:
+    def _with_tools(self, tools: tuple[ToolSpec, ...], *, must_call: bool) -> Runnable[LanguageModelInput, AIMessage]:
         """Schemas are converted once for each distinct set of tools."""
         if not tools:
             return self._model
-        key = tuple(tool.name for tool in tools)
+        key = (must_call, *(tool.name for tool in tools))
         known = self._bound.get(key)
         if known is not None and known[0] == tools:
             return known[1]
         if len(self._bound) >= MAX_BOUND_SETS:
             self._bound.clear()
-        runnable = self._model.bind_tools([_as_function(tool) for tool in tools])
+        functions = [_as_function(tool) for tool in tools]
+        runnable = self._model.bind_tools(functions, **({"tool_choice": "required"} if must_call else {}))
         self._bound[key] = (tools, runnable)
         return runnable
+
+
+class MeteredModel:
+    """The model as one turn uses it: everything it costs the turn is counted here."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
+        self.name = model.name
+        self.llm_calls = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+
+    async def reply(
+        self, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec] = (), *, must_call: bool = False
+    ) -> Reply:
+        self.llm_calls += 1
+        reply = await self._model.reply(messages, tools, must_call=must_call)
+        self.input_tokens += reply.input_tokens
+        self.output_tokens += reply.output_tokens
+        return reply
 
 
 class _Provider(ChatOpenAI):
@@ -139,7 +164,7 @@ def read_reply(message: AIMessage) -> Reply:
     reason = message.response_metadata.get("finish_reason")
     text = clean_text(message.text).strip()
     calls = [ModelCall(_sendable(call["name"]), call["args"]) for call in message.tool_calls]
-    calls += [ModelCall(_sendable(call["name"] or ""), None, call["args"] or "") for call in message.invalid_tool_calls]
+    calls += [ModelCall(_sendable(call["name"] or ""), None) for call in message.invalid_tool_calls]
     if reason in _CUT_OFF and not (reason == "length" and text and not calls):
         raise ValueError(f"finish_reason is {reason!r}")
     if not text and not calls:

@@ -48,6 +48,13 @@ _VOCABULARY: Mapping[str, Any] = tomllib.loads(files("backend.agent").joinpath("
 _SAY: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
 _CONCEPTS = {concept: Spoken.of(spoken) for concept, spoken in _VOCABULARY["concepts"].items()}
 _ORDINALS = {int(place): Spoken.of(spoken) for place, spoken in _VOCABULARY["ordinals"].items()}
+_SEQUENCE = re.compile(
+    "|".join(
+        word if _HAN.search(word) else rf"(?:,\s*)?(?<!\w){re.escape(word)}(?!\w)"
+        for word in _VOCABULARY["sequence"]["words"]
+    ),
+    re.IGNORECASE,
+)
 _SMALL = (Spoken.of(_VOCABULARY["filler"]["words"]), *_ORDINALS.values())
 
 
@@ -68,6 +75,11 @@ def without(text: str, dropped: Iterable[str]) -> str:
     small = frozenset().union(*(each.words for each in spoken))
     kept = (word.strip("._-+") for word in re.findall(r"[\w@.+-]+", text))
     return " ".join(word for word in kept if word and plain(word) not in small)
+
+
+def split_steps(text: str) -> list[str]:
+    """The parts of a request, cut where it says "then", in the words of `[sequence]`."""
+    return [part for part in (piece.strip(" ,.;:、，。；،") for piece in _SEQUENCE.split(text)) if part]
 
 
 def language_of(said: Sequence[str]) -> str:

@@ -1,17 +1,18 @@
 """Message assembly: what the model is shown. Pure; every text the model reads from us stands here."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import orjson
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
-from backend.domain.session import Message, RequestedCall
-from backend.domain.tool import Reference
+from backend.domain.plan import Plan, Step
+from backend.domain.session import Message, RequestedCall, Verdict
+from backend.domain.tool import Reference, ToolSpec
 from backend.memory.short_term import ShortTermMemory
-from backend.plans.acknowledgement import Acknowledgement
-from backend.tools.payload import Payload
+from backend.tools.run import Outcome
 
 SYSTEM = """\
 You are Segue, an assistant that gets things done with its tools and picks up where the conversation left off.
@@ -35,27 +36,109 @@ OUT_OF_ROUNDS = (
 )
 NO_ANSWER = "I could not finish this in one turn. Tell me to go on and I will."
 MAX_EARLIER_CHARS = 4000
+MAX_TOOLS_CHARS = 24_000
+MAX_HISTORY_TEXT_CHARS = 1000
+
+PLANNER = """\
+You decide whether the user's last message needs a plan, and make it. A plan is for a request of several steps, the \
+later ones building on the earlier ones. Answer with one JSON object and nothing else:
+{"steps": [{"id": 1, "description": "...", "tool": "tool name or null", "args": {...} or null, \
+"requires_confirmation": false}]}
+- At most 5 steps, in order. If no plan is needed: {"steps": []}.
+- "description" is one short line in the user's language. "tool" is one of the tools below, or null where you yourself \
+answer, write or ask.
+- "args" holds what is known now. An argument that comes from an earlier step is {"$from": step id, "path": "JMESPath \
+into its result"}; leave out what you cannot know yet, it is filled in later. Never invent ids.
+- "requires_confirmation" is true for a step that changes or sends something, or that the user wants to be asked \
+about."""
+AMENDER = """\
+A plan is waiting for the user's yes and the user's last message changes it. Give the steps that are still to be done \
+as the user wants them now, including the one that waits; steps that are done are not repeated. Number on from them."""
+READER = """\
+A plan is waiting for the user's yes. How is the user's last message to be read? Answer with one JSON object and \
+nothing else: {"verdict": "confirm" | "reject" | "amend" | "question" | "none"}
+confirm: a yes to exactly what waits. reject: a no, a stop, a not now. amend: a yes with a change or a condition. \
+question: asks about the plan. none: something else."""
 
 
 def assemble(
-    history: Sequence[Message], memory: ShortTermMemory | None, acknowledgement: Acknowledgement
+    history: Sequence[Message], memory: ShortTermMemory | None, *, note: str | None = None
 ) -> list[BaseMessage]:
     """One system message, then the window as it is stored: each message once, the user's last."""
-    return [SystemMessage(system_text(history, memory, acknowledgement)), *map(to_model, history)]
+    return [SystemMessage(system_text(history, memory, note)), *map(to_model, history)]
 
 
-def system_text(history: Sequence[Message], memory: ShortTermMemory | None, acknowledgement: Acknowledgement) -> str:
+def system_text(history: Sequence[Message], memory: ShortTermMemory | None, note: str | None) -> str:
     """The stable part first, so that providers can cache it."""
-    parts = [SYSTEM]
     in_view = {message.tool_call_id for message in history if message.role == "tool"}
     earlier = [reference for reference in memory.results if reference.tool_call_id not in in_view] if memory else []
+    parts = [SYSTEM]
     if earlier:
         parts.append(f"{EARLIER_RESULTS}\n{_bounded_lines(map(_reference_line, earlier), MAX_EARLIER_CHARS)}")
-    if acknowledgement.verdict == "confirm":
-        parts.append(CONFIRMED)
-    elif acknowledgement.verdict == "reject":
-        parts.append(REJECTED)
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, note] if note else parts)
+
+
+def verdict_note(verdict: Verdict) -> str | None:
+    """What a plain yes or no means where no plan waits: it is about what the assistant last offered."""
+    return {"confirm": CONFIRMED, "reject": REJECTED}.get(verdict)
+
+
+def with_note(conversation: Sequence[BaseMessage], note: str) -> list[BaseMessage]:
+    """The same conversation with an instruction for the next reply only, at the end of the system message."""
+    system, *rest = conversation
+    return [SystemMessage(f"{system.text}\n\n{note}"), *rest]
+
+
+def planner_note(tools: Iterable[ToolSpec]) -> str:
+    return f"{PLANNER}\n\nTools:\n{_bounded_lines(map(_tool_line, tools), MAX_TOOLS_CHARS)}"
+
+
+def amender_note(plan: Plan, tools: Iterable[ToolSpec]) -> str:
+    return f"{planner_note(tools)}\n\n{AMENDER}\n{plan_block(plan)}"
+
+
+def reader_note(plan: Plan) -> str:
+    return f"{READER}\n{plan_block(plan)}"
+
+
+def waiting_note(plan: Plan) -> str:
+    return (
+        "A plan is waiting for the user's yes and stays as it is; the last message is about something else. Answer it, "
+        f"carry out no step of the plan.\n{plan_block(plan)}"
+    )
+
+
+def answer_step(plan: Plan, step: Step) -> str:
+    return (
+        f"You are carrying out this plan:\n{plan_block(plan)}\nDo step {step.id} now: {step.description}\n"
+        "Write only what this step asks for; the later steps follow by themselves."
+    )
+
+
+def fill_step(plan: Plan, step: Step, args: Mapping[str, Any], missing: Sequence[str]) -> str:
+    wanted = f" Missing: {', '.join(missing)}." if missing else ""
+    return (
+        f"You are carrying out this plan:\n{plan_block(plan)}\nCall {step.tool} for step {step.id} "
+        f"({step.description}) with complete arguments, taken from the conversation and the results in it.{wanted} "
+        f"Known so far: {orjson.dumps(args).decode()}"
+    )
+
+
+def ended_note(plan: Plan) -> str:
+    return (
+        f"This plan has just ended as {plan.status}:\n{plan_block(plan)}\nWrite the answer to its goal from what the "
+        "steps gave, in the language of the goal. Say plainly what failed or was skipped, and name the tool calls an "
+        "important fact comes from. Call no tools and ask for no confirmation."
+    )
+
+
+def plan_block(plan: Plan) -> str:
+    """A plan as the model reads it: its goal and a line of JSON for each step."""
+    lines = [f"Goal: {plan.goal}"]
+    for step in plan.steps:
+        shown = {name: value for name, value in asdict(step).items() if value not in (None, False)}
+        lines.append(orjson.dumps(shown).decode())
+    return "\n".join(lines)
 
 
 def to_model(message: Message) -> BaseMessage:
@@ -63,9 +146,12 @@ def to_model(message: Message) -> BaseMessage:
         case "user":
             return HumanMessage(str(message.content))
         case "assistant":
-            return assistant_message(str(message.content), message.tool_calls)
+            calls = [replace(call, args=_clipped(call.args)) for call in message.tool_calls]
+            return assistant_message(str(message.content), calls)
         case "tool":
-            return ToolMessage(orjson.dumps(message.content).decode(), tool_call_id=message.tool_call_id or "")
+            return ToolMessage(
+                orjson.dumps(_clipped(message.content)).decode(), tool_call_id=message.tool_call_id or ""
+            )
 
 
 def assistant_message(text: str, calls: Iterable[RequestedCall]) -> AIMessage:
@@ -73,16 +159,17 @@ def assistant_message(text: str, calls: Iterable[RequestedCall]) -> AIMessage:
     return AIMessage(text, tool_calls=made)
 
 
-def fresh_result(payload: Payload, error: str | None, *, max_bytes: int) -> str:
+def fresh_result(tool_call_id: str, outcome: Outcome, *, max_bytes: int) -> str:
     """A result in the turn that made it: whole up to `max_bytes`, beyond that its head and tail."""
-    if error:
-        said = payload.text[:max_bytes]
-        return orjson.dumps({"status": "failed", "error": error, **({"result": said} if said else {})}).decode()
+    payload = outcome.payload
+    if outcome.error:
+        said = {"result": payload.text[:max_bytes]} if payload.text else {}
+        return orjson.dumps({"status": outcome.status, "error": outcome.error, **said}).decode()
     if len(payload.text.encode()) <= max_bytes:
         return payload.text or "(no content)"
     half = max_bytes // 4
     left_out = len(payload.text) - 2 * half
-    note = f"\n[… {left_out} characters left out; load them with get_tool_result …]\n"
+    note = f"\n[… {left_out} characters left out; load them with get_tool_result of {tool_call_id} …]\n"
     return payload.text[:half] + note + payload.text[-half:]
 
 
@@ -99,6 +186,24 @@ def _reference_line(reference: Reference) -> str:
         "summary": reference.summary,
         "identifiers": reference.identifiers,
     }
+    return orjson.dumps(named).decode()
+
+
+def _clipped(value: Any) -> Any:
+    """The same arguments or reference with its long texts cut: history tells what was done, not every word of it."""
+    match value:
+        case str() if len(value) > MAX_HISTORY_TEXT_CHARS:
+            return f"{value[:MAX_HISTORY_TEXT_CHARS]}…"
+        case dict():
+            return {key: _clipped(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_clipped(item) for item in value]
+        case _:
+            return value
+
+
+def _tool_line(tool: ToolSpec) -> str:
+    named = {"name": tool.name, "description": tool.description, "effect": tool.effect, "args": tool.input_schema}
     return orjson.dumps(named).decode()
 
 

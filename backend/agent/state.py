@@ -9,30 +9,44 @@ from backend.domain.tool import Reference, ToolCall
 from backend.memory.short_term import ShortTermMemory
 from backend.plans.acknowledgement import Acknowledgement
 from backend.plans.policy import SearchDecision
+from backend.plans.store import StoredPlan
 
 
 class TurnInput(TypedDict):
-    """The snapshot a turn starts from. `history` ends with the user's message; `message_count` is what is stored."""
+    """The snapshot a turn starts from.
+
+    `history` ends with the user's message, `message_id` is its id; `message_count` counts what is stored; `open_plan`
+    is the session's; `decided_plan` is the one whose button was pressed where that, not words, is the message.
+    """
 
     message: str
+    message_id: str
     force_web_search: bool
     history: list[Message]
     memory: ShortTermMemory | None
     message_count: int
+    open_plan: StoredPlan | None
+    decided_plan: StoredPlan | None
 
 
 class TurnState(TurnInput, total=False):
-    """`conversation` is what the model has been shown in this turn; `answer` is None while nothing answers yet."""
+    """`replied_to` is the plan and version the message answered, `touched_plan` what this turn made, advanced or ended.
+
+    `conversation` is what the model has been shown in this turn, `note` what the engine tells it beside; `answer` is
+    None while nothing answers yet, and `postscript` is said after it.
+    """
 
     acknowledgement: Acknowledgement
     search: SearchDecision
+    replied_to: tuple[str, int] | None
+    touched_plan: StoredPlan | None
+    plan_runs: bool
+    note: str | None
     conversation: list[BaseMessage]
     answer: str | None
+    postscript: str | None
     tool_calls: list[ToolCall]
     references: list[Reference]
-    llm_calls: int
-    input_tokens: int
-    output_tokens: int
 
 
 Update = dict[str, Any]

@@ -36,6 +36,7 @@ MAX_TOOLS: Final = 200
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
 _MAX_DESCRIPTION: Final = 2000
 _MAX_ERROR: Final = 4000
+_SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
 _JOINERS: Final = "\u200c\u200d"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
@@ -210,7 +211,8 @@ def value_of(result: CallToolResult, *, wrapped: bool) -> object:
 
 def _error_text(result: CallToolResult) -> str:
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
-    return "\n".join(texts).strip()[:_MAX_ERROR] or "The tool says that it failed, without a reason."
+    said = _SDK_PREFIX.sub("", "\n".join(texts).strip())
+    return said[:_MAX_ERROR] or "The tool says that it failed, without a reason."
 
 
 def _block(block: ContentBlock) -> object:

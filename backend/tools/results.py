@@ -46,6 +46,14 @@ class ResultPage:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanStep:
+    """The step of a plan that a call carries out."""
+
+    plan_id: str
+    step_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class CallFilter:
     tool: str | None = None
     turn_id: str | None = None
@@ -60,6 +68,7 @@ async def start_calls(
     message_id: str,
     calls: Sequence[RequestedCall],
     now: datetime,
+    step: PlanStep | None = None,
 ) -> None:
     rows = [
         {
@@ -71,6 +80,8 @@ async def start_calls(
             "args": call.args,
             "args_hash": args_hash(call.args),
             "status": "running",
+            "plan_id": step.plan_id if step else None,
+            "step_id": step.step_id if step else None,
             "started_at": now,
         }
         for call in calls
@@ -164,6 +175,19 @@ async def load_result(
     return call, orjson.loads(row.payload) if row.kind == "json" else row.payload
 
 
+async def load_values(connection: AsyncConnection, session_id: str, tool_call_ids: Sequence[str]) -> dict[str, Any]:
+    """The values these calls of a session gave, by id; what has expired or is unknown is not among them."""
+    statement = (
+        select(tool_calls.c.id, tool_results.c.kind, tool_results.c.payload)
+        .join(tool_results, tool_results.c.tool_call_id == tool_calls.c.id)
+        .where(tool_calls.c.session_id == session_id, tool_calls.c.id.in_(tool_call_ids))
+    )
+    return {
+        row.id: orjson.loads(row.payload) if row.kind == "json" else row.payload
+        for row in await connection.execute(statement)
+    }
+
+
 def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultPage:
     """The part of a value at a JMESPath, from `offset`, at most `limit` characters or items of it.
 
@@ -250,4 +274,6 @@ def _tool_call(row: Row[Any]) -> ToolCall:
         metadata=ToolCallMetadata(size_bytes=row.size_bytes, summary=row.summary, truncated_preview=row.preview),
         result_ref=ResultRef(session_id=row.session_id, tool_call_id=row.id),
         expires_at=row.expires_at,
+        plan_id=row.plan_id,
+        step_id=row.step_id,
     )

@@ -15,7 +15,7 @@ import structlog
 from jsonschema.protocols import Validator
 from referencing import Registry
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from backend.tools.payload import Payload, clean_text, make_payload
 
 MAX_ERROR_CHARS = 1000
@@ -25,11 +25,18 @@ NO_REMOTE: Registry[Any] = Registry()  # a schema may not make us fetch another 
 log = structlog.get_logger()
 
 
+class _LeftBehind(Exception):
+    """The tool did not answer in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a call. A failed call may have a payload too: what the tool said when it failed."""
+    """What came of a call. A failed call may have a payload too: what the tool said when it failed.
 
-    status: Literal["succeeded", "failed"]
+    `unknown` is a call that was left behind and may or may not have changed the world.
+    """
+
+    status: Literal["succeeded", "failed", "unknown"]
     payload: Payload
     error: str | None
     duration_ms: int
@@ -44,6 +51,7 @@ class RunLimits:
 async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, limits: RunLimits) -> Outcome:
     started = time.monotonic()
     timeout_s = tool.spec.timeout_s or limits.timeout_s
+    status: Literal["failed", "unknown"] = "failed"
     try:
         check_args(tool, args)
         output = await _within(timeout_s, tool, args, context)
@@ -53,6 +61,9 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
         if _being_cancelled():
             raise
         payload, error = _no_payload(), f"{tool.spec.name} was cut off."
+    except _LeftBehind:
+        status = "failed" if tool.spec.may_repeat else "unknown"
+        payload, error = _no_payload(), _left_behind(tool.spec, timeout_s)
     except (ToolRetry, ToolFailed) as failure:
         payload, error = _no_payload(), clean_text(str(failure)) or f"{tool.spec.name} failed."
     except Exception as fault:  # a tool may raise anything; it must not end the turn
@@ -60,7 +71,7 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
         payload, error = _no_payload(), clean_text(f"{tool.spec.name} failed: {_described(fault)}")
     duration_ms = round((time.monotonic() - started) * 1000)
     error = error and error[:MAX_ERROR_CHARS]
-    return Outcome("failed" if error else "succeeded", payload, error, duration_ms)
+    return Outcome(status if error else "succeeded", payload, error, duration_ms)
 
 
 def failed(message: str) -> Outcome:
@@ -104,7 +115,12 @@ async def _within(timeout_s: float, tool: Tool, args: dict[str, Any], context: T
     if done:
         return task.result()
     await _stop(task)
-    raise ToolFailed(f"{tool.spec.name} did not answer within {timeout_s:g} s.")
+    raise _LeftBehind
+
+
+def _left_behind(spec: ToolSpec, timeout_s: float) -> str:
+    late = f"{spec.name} did not answer within {timeout_s:g} s."
+    return late if spec.may_repeat else f"{late} Whether it took effect is unknown; do not repeat it unasked."
 
 
 async def _contained(tool: Tool, args: dict[str, Any], context: ToolContext) -> object:

@@ -17,7 +17,7 @@ async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         last_user_message=state["message"],
         last_assistant_message=state["answer"],
         message_count=state["message_count"] + 1,
-        results=short_term.merge_results(before.results if before else (), state["references"]),
+        results=short_term.merge_results(before.results if before else (), state.get("references", [])),
     )
     await short_term.write(context.cache, memory, ttl_s=context.limits.memory_ttl_s)
     return {}

@@ -1,19 +1,35 @@
-"""The answer: the loop's own, or one more call without tools where the loop ran into its bounds."""
+"""The answer: the loop's own; for a plan one synthesis of what its steps gave; beyond the bounds what there is."""
 
-from langchain_core.messages import HumanMessage
+import structlog
 from langgraph.runtime import Runtime
 
-from backend.agent import prompts
+from backend.agent import prompts, questions
 from backend.agent.context import TurnContext
 from backend.agent.state import TurnState, Update
+from backend.domain.errors import AppError
+from backend.domain.plan import Plan
+from backend.tools.payload import clean
+
+log = structlog.get_logger()
 
 
 async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    conversation = [*state["conversation"], HumanMessage(prompts.OUT_OF_ROUNDS)]
-    reply = await runtime.context.model.reply(conversation)
-    return {
-        "answer": reply.text or prompts.NO_ANSWER,
-        "llm_calls": state["llm_calls"] + 1,
-        "input_tokens": state["input_tokens"] + reply.input_tokens,
-        "output_tokens": state["output_tokens"] + reply.output_tokens,
-    }
+    answer = state["answer"]
+    touched = state["touched_plan"]
+    if answer is None and touched is not None and state["plan_runs"]:
+        answer = await _synthesis(runtime.context, state, touched.plan)
+    elif answer is None:
+        reply = await runtime.context.model.reply(prompts.with_note(state["conversation"], prompts.OUT_OF_ROUNDS))
+        answer = reply.text or prompts.NO_ANSWER
+    postscript = state.get("postscript")
+    return {"answer": clean(f"{answer}\n\n{postscript}" if postscript else answer)}
+
+
+async def _synthesis(context: TurnContext, state: TurnState, plan: Plan) -> str:
+    """What the steps did is done, whether or not the model can still be reached to say it well."""
+    try:
+        reply = await context.model.reply(prompts.with_note(state["conversation"], prompts.ended_note(plan)))
+    except AppError as error:
+        log.warning("synthesis_failed", code=error.code, plan_id=plan.id)
+        return questions.ended(plan)
+    return reply.text or questions.ended(plan)

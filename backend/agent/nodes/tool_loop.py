@@ -1,14 +1,22 @@
-"""The model and its tools in turn, until the model answers or the turn's bounds are reached."""
+"""The open steps of the plan, or the model and its tools in turn, until something answers or the bounds are reached.
 
-from collections.abc import Mapping
+A call that needs the user's yes is not run: it becomes a waiting step with its exact arguments and the turn ends with
+the question.
+"""
 
+from collections.abc import Mapping, Sequence
+
+from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 
-from backend.agent import prompts
-from backend.agent.calls import TurnCalls, run_round
+from backend.agent import prompts, questions
+from backend.agent.calls import PlannedCall, TurnCalls, run_round
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
+from backend.agent.nodes.plan import offer_plan
 from backend.agent.state import TurnState, Update
+from backend.agent.steps import run_plan
+from backend.domain.plan import MAX_STEPS, Step
 from backend.domain.tool import Tool
 
 WEB_SEARCH = "web_search"
@@ -16,40 +24,92 @@ MAX_QUERY_CHARS = 400
 
 
 async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    """Leaves `answer` at None where the bounds ended the loop; `respond` then answers from what there is."""
+    """Leaves `answer` at None where `respond` has to write it: a plan is over, or the loop ran into its bounds."""
     context = runtime.context
     tools = context.catalog.tools()
-    specs = [tool.spec for tool in tools.values()]
-    conversation = prompts.assemble(state["history"], state["memory"], state["acknowledgement"])
     done = TurnCalls()
-    if _search_is_forced(state, tools):
-        conversation += await run_round(context, _search_call(state["message"]), tools, done)
-    answer, llm_calls, input_tokens, output_tokens = None, 0, 0, 0
-    while llm_calls < context.limits.max_rounds and done.count < context.limits.max_calls:
-        reply = await context.model.reply(conversation, specs)
-        llm_calls += 1
-        input_tokens += reply.input_tokens
-        output_tokens += reply.output_tokens
-        if not reply.calls:
-            answer = reply.text
-            break
-        conversation += await run_round(context, reply, tools, done)
+    conversation = prompts.assemble(state["history"], state["memory"], note=state.get("note"))
+    if _searches_first(state, tools):
+        conversation += (await run_round(context, _search_call(state["message"]), tools, done)).messages
+    if state["plan_runs"]:
+        update = await _run_the_plan(context, state, tools, conversation, done)
+    else:
+        update = await _loop(context, state, tools, conversation, done)
     return {
+        **update,
         "conversation": conversation,
-        "answer": answer,
         "tool_calls": done.ledger,
         "references": done.references,
         "message_count": state["message_count"] + done.stored_messages,
-        "llm_calls": llm_calls,
-        "input_tokens": input_tokens,
-        "output_tokens": output_tokens,
     }
 
 
-def _search_is_forced(state: TurnState, tools: Mapping[str, Tool]) -> bool:
-    return state["force_web_search"] and state["search"].search and WEB_SEARCH in tools
+async def _run_the_plan(
+    context: TurnContext,
+    state: TurnState,
+    tools: Mapping[str, Tool],
+    conversation: list[BaseMessage],
+    done: TurnCalls,
+) -> Update:
+    stored = state["touched_plan"]
+    if stored is None:
+        raise AssertionError("the plan node leaves the plan that runs")
+    run = await run_plan(context, stored, tools, conversation=conversation, done=done)
+    waits = run.plan.status == "waiting"
+    answer = questions.ask(run.plan, changed=run.changed) if waits else None
+    return {"touched_plan": run.stored, "answer": answer}
+
+
+async def _loop(
+    context: TurnContext,
+    state: TurnState,
+    tools: Mapping[str, Tool],
+    conversation: list[BaseMessage],
+    done: TurnCalls,
+) -> Update:
+    specs = [tool.spec for tool in tools.values()]
+    for _ in range(context.limits.max_rounds):
+        if done.count >= context.limits.max_calls:
+            break
+        reply = await context.model.reply(conversation, specs)
+        if not reply.calls:
+            return {"answer": reply.text}
+        ran = await run_round(context, reply, tools, done)
+        conversation += ran.messages
+        if ran.held:
+            return await _ask(context, state, reply, tools, ran.held, done)
+    return {"answer": None}
+
+
+async def _ask(
+    context: TurnContext,
+    state: TurnState,
+    reply: Reply,
+    tools: Mapping[str, Tool],
+    held: Sequence[PlannedCall],
+    done: TurnCalls,
+) -> Update:
+    """The calls that need a yes, as a plan of their own that waits at its first step."""
+    steps = tuple(
+        Step(index, _first_line(tools[call.request.name]), call.request.name, call.request.args)
+        for index, call in enumerate(held[:MAX_STEPS], start=1)
+    )
+    stored = await offer_plan(context, state, steps)
+    run = await run_plan(context, stored, tools, conversation=[], done=done)
+    answer = "\n\n".join(part for part in (reply.text, questions.ask(run.plan)) if part)
+    return {"touched_plan": run.stored, "answer": answer}
+
+
+def _first_line(tool: Tool) -> str:
+    return tool.spec.description.strip().partition("\n")[0].partition(". ")[0][:200] or tool.spec.name
+
+
+def _searches_first(state: TurnState, tools: Mapping[str, Tool]) -> bool:
+    """The toggle is honoured, or the message asks for the web in words and no plan takes care of it."""
+    wanted = state["search"].search and (state["force_web_search"] or not state["plan_runs"])
+    return wanted and WEB_SEARCH in tools
 
 
 def _search_call(message: str) -> Reply:
-    """The search the user switched on, as an ordinary call ahead of the model's own."""
+    """The search the user asked for, as an ordinary call ahead of the model's own."""
     return Reply("", (ModelCall(WEB_SEARCH, {"query": message[:MAX_QUERY_CHARS]}),), 0, 0)

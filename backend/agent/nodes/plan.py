@@ -1,0 +1,195 @@
+"""What this turn does about plans: resume, cancel, amend, make one, or leave it.
+
+A waiting plan is answered by the message or not at all; a yes moves it by one compare-and-set, the same that a button
+uses. Nothing is run here: `tool_loop` runs what this node leaves as `plan_runs`.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from langgraph.runtime import Runtime
+
+from backend.agent import questions
+from backend.agent.context import TurnContext
+from backend.agent.planner import amend_plan, make_plan, read_reply
+from backend.agent.prompts import verdict_note, waiting_note
+from backend.agent.state import TurnState, Update
+from backend.domain.ids import new_id
+from backend.domain.plan import Decision, Plan, Step, end, move_step, new_plan, replace_open_steps
+from backend.plans import store
+from backend.plans.policy import should_plan
+from backend.plans.store import PlanChanged, StoredPlan
+
+MAX_GOAL_CHARS = 500
+SHORT_REPLY_CHARS = 80
+
+
+async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
+    context = runtime.context
+    decided = state["decided_plan"]
+    if decided is not None:
+        return _after_decision(context, decided)
+    stored = state["open_plan"]
+    if stored is None or _is_for_a_later_turn(context, stored):
+        return await _without_plan(context, state)
+    if stored.plan.status == "active":
+        stored = await _settle(context, stored)
+        if not stored.plan.is_open:
+            return await _without_plan(context, state, over=stored)
+    return await _with_plan(context, state, stored)
+
+
+def _after_decision(context: TurnContext, decided: StoredPlan) -> Update:
+    """A button was pressed: what it decided stands already, unless a turn in between has changed the plan."""
+    update: Update = {"replied_to": (decided.plan.id, decided.plan.version - 1)}
+    if decided.plan.status == "active" and decided.granted_to == context.turn.turn_id:
+        return update | _runs(decided)
+    if decided.plan.status == "cancelled":
+        return update | {"touched_plan": decided, "plan_runs": False, "answer": questions.ended(decided.plan)}
+    raise PlanChanged
+
+
+def _is_for_a_later_turn(context: TurnContext, stored: StoredPlan) -> bool:
+    """Approved by a button while this turn was waiting for its own: ids sort by the time they were made."""
+    return stored.granted_to is not None and stored.granted_to > context.turn.turn_id
+
+
+async def _without_plan(context: TurnContext, state: TurnState, *, over: StoredPlan | None = None) -> Update:
+    """Makes a plan where the message asks for several steps; otherwise the loop goes on without one.
+
+    `over` is a plan that has just turned out to be at its end: the answer says so beside whatever it is about.
+    """
+    acknowledgement = state["acknowledgement"]
+    update: Update = {"note": verdict_note(acknowledgement.verdict), "plan_runs": False, "touched_plan": over}
+    if over is not None:
+        update["postscript"] = questions.ended(over.plan)
+    if not should_plan(state["message"], mode=context.limits.planning, verdict=acknowledgement.verdict):
+        return update
+    usable = await make_plan(context, state, context.catalog.tools())
+    if usable is None or (len(usable.steps) == 1 and context.limits.planning != "always"):
+        return update
+    return update | _runs(await offer_plan(context, state, usable.steps))
+
+
+async def offer_plan(context: TurnContext, state: TurnState, steps: tuple[Step, ...]) -> StoredPlan:
+    """Stores a plan for the user's message; an open one before it is superseded."""
+    now = context.clock()
+    made = new_plan(
+        new_id("plan", now),
+        goal=state["message"][:MAX_GOAL_CHARS],
+        origin_message_id=state["message_id"],
+        steps=steps,
+        created_at=now,
+        expires_at=now + timedelta(seconds=context.limits.plan_ttl_s),
+    )
+    async with context.transaction() as connection:
+        return await store.offer(connection, StoredPlan(made, context.turn.session_id))
+
+
+async def _with_plan(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    verdict = state["acknowledgement"].verdict
+    if stored.plan.expires_at <= context.clock():
+        return await _expire(context, state, stored)
+    update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
+    match verdict:
+        case "confirm" | "reject":
+            return update | await _decide(context, stored, verdict)
+        case "amend":
+            return update | await _amend(context, state, stored)
+        case _ if len(state["message"]) <= SHORT_REPLY_CHARS:
+            return update | await _as_the_model_reads_it(context, state, stored)
+        case _:
+            return update | await _beside(context, state, stored)
+
+
+async def _as_the_model_reads_it(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    reading = await read_reply(context, state, stored.plan)
+    report = replace(state["acknowledgement"], rule=f"model_{reading}")
+    match reading:
+        case "confirm" if _changes_the_world(context, stored.plan):
+            return {"acknowledgement": report, "touched_plan": stored, "plan_runs": False} | {
+                "answer": questions.ask(stored.plan, again=True)
+            }
+        case "confirm" | "reject":
+            report = replace(report, verdict=reading)
+            return {"acknowledgement": report} | await _decide(context, stored, reading)
+        case "amend":
+            return {"acknowledgement": replace(report, verdict="amend")} | await _amend(context, state, stored)
+        case _:
+            return {"acknowledgement": report} | await _beside(context, state, stored)
+
+
+async def _decide(context: TurnContext, stored: StoredPlan, decision: Decision) -> Update:
+    async with context.transaction() as connection:
+        decided = await store.decide(connection, stored, decision, turn_id=context.turn.turn_id, now=context.clock())
+    if decision == "confirm":
+        return _runs(decided)
+    return {"touched_plan": decided, "plan_runs": False, "answer": questions.ended(decided.plan)}
+
+
+async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    """The rest of the plan as the user wants it now. What waited is asked about again."""
+    usable = await amend_plan(context, state, stored.plan, context.catalog.tools())
+    if usable is None:
+        return {"touched_plan": stored, "plan_runs": False, "answer": questions.ask(stored.plan, again=True)}
+    asked = {step.tool for step in stored.plan.steps if step.status == "waiting"}
+    steps = [
+        replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in usable.steps
+    ]
+    async with context.transaction() as connection:
+        amended = await store.swap(connection, stored, replace_open_steps(stored.plan, steps))
+    return _runs(amended)
+
+
+async def _beside(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    """The message is about something else: it is answered, the plan waits on, and the answer says so once."""
+    made = await _without_plan(context, state)
+    if made["plan_runs"]:
+        return made
+    update: Update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None}
+    if not stored.reminded:
+        async with context.transaction() as connection:
+            await store.mark_reminded(connection, stored)
+        update["postscript"] = questions.still_waiting(stored.plan)
+    return update
+
+
+async def _expire(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    async with context.transaction() as connection:
+        over = await store.swap(connection, stored, end(stored.plan, "expired"))
+    if state["acknowledgement"].verdict == "none":
+        return await _without_plan(context, state, over=over)
+    return {
+        "replied_to": (stored.plan.id, stored.plan.version),
+        "touched_plan": over,
+        "plan_runs": False,
+        "answer": questions.ended(over.plan),
+    }
+
+
+async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
+    """A plan whose turn died on the way: what was running is unknown unless it may simply run again; the rest waits."""
+    running = next((step for step in stored.plan.steps if step.status == "running"), None)
+    moved: Plan = stored.plan
+    if running is not None:
+        moved = move_step(moved, running.id, "pending" if _may_repeat(context, running) else "unknown")
+    elif (step := moved.next_step) is not None:
+        moved = move_step(moved, step.id, "waiting")
+    async with context.transaction() as connection:
+        settled = await store.swap(connection, stored, moved)
+    return settled if running is None or not settled.plan.is_open else await _settle(context, settled)
+
+
+def _may_repeat(context: TurnContext, step: Step) -> bool:
+    tool = context.catalog.tools().get(step.tool or "")
+    return tool is not None and tool.spec.may_repeat
+
+
+def _changes_the_world(context: TurnContext, plan: Plan) -> bool:
+    step = plan.waiting_step
+    tool = context.catalog.tools().get(step.tool or "") if step else None
+    return step is not None and step.tool is not None and (tool is None or tool.spec.effect != "read_only")
+
+
+def _runs(stored: StoredPlan) -> Update:
+    return {"touched_plan": stored, "plan_runs": True}

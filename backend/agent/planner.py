@@ -1,0 +1,68 @@
+"""Asks the model for a plan, for a changed plan, and how a reply to one is to be read. It only proposes."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import orjson
+from langchain_core.messages import BaseMessage
+from pydantic import BaseModel, ValidationError
+
+from backend.agent import prompts
+from backend.agent.context import TurnContext
+from backend.agent.state import TurnState
+from backend.db.redis import plan_cache_key
+from backend.domain.plan import Plan
+from backend.domain.tool import Tool
+from backend.plans.draft import UsablePlan, objects_in, read_draft
+
+CACHE_TTL_S = 600
+
+Reading = Literal["confirm", "reject", "amend", "question", "none"]
+
+
+class _Reading(BaseModel):
+    verdict: Reading
+
+
+async def make_plan(context: TurnContext, state: TurnState, tools: Mapping[str, Tool]) -> UsablePlan | None:
+    """None where the model sees no need for one or writes nothing usable. Identical requests are asked once."""
+    plannable = _plannable(tools)
+    note = prompts.planner_note(tool.spec for tool in plannable.values())
+    conversation = prompts.assemble(state["history"], state["memory"], note=note)
+    key = plan_cache_key(context.owner, _digest(context.model.name, conversation))
+    text = await context.cache.get_json(key)
+    if not isinstance(text, str):
+        text = (await context.model.reply(conversation)).text
+        await context.cache.set_json(key, text, ttl_s=CACHE_TTL_S)
+    return read_draft(text, tools=plannable)
+
+
+async def amend_plan(
+    context: TurnContext, state: TurnState, plan: Plan, tools: Mapping[str, Tool]
+) -> UsablePlan | None:
+    plannable = _plannable(tools)
+    note = prompts.amender_note(plan, [tool.spec for tool in plannable.values()])
+    reply = await context.model.reply(prompts.assemble(state["history"], state["memory"], note=note))
+    return read_draft(reply.text, tools=plannable)
+
+
+async def read_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
+    """How the model reads a message the rules could not. Never enough to approve what changes the world."""
+    note = prompts.reader_note(plan)
+    reply = await context.model.reply(prompts.assemble(state["history"], state["memory"], note=note))
+    for value in objects_in(reply.text):
+        try:
+            return _Reading.model_validate(value).verdict
+        except ValidationError:
+            continue
+    return "none"
+
+
+def _plannable(tools: Mapping[str, Tool]) -> dict[str, Tool]:
+    return {name: tool for name, tool in tools.items() if not tool.spec.ephemeral}
+
+
+def _digest(model: str, conversation: Sequence[BaseMessage]) -> str:
+    said = [model, *([message.type, message.text] for message in conversation)]
+    return hashlib.sha256(orjson.dumps(said)).hexdigest()

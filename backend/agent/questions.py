@@ -1,0 +1,74 @@
+"""What the engine itself says of a plan, in the language of its goal: what waits, what was done, how it ended. Pure."""
+
+import orjson
+
+from backend.domain.plan import Plan, Step
+from backend.plans.phrases import language_of, say
+
+MAX_ARGUMENT_CHARS = 4000
+
+
+def ask(plan: Plan, *, again: bool = False, changed: bool = False) -> str:
+    """What has been done, the step that waits with its exact arguments, and the question a plain yes answers."""
+    step = plan.waiting_step
+    if step is None:
+        return ended(plan)
+    language = language_of(plan.goal)
+    parts = [done(plan)] if not again else []
+    if changed:
+        parts.append(say("changed", language))
+    parts += [say("ask_step", language, description=step.description), call_block(step)]
+    parts.append(say("ask_again_plainly", language) if again else say("ask", language))
+    return "\n\n".join(part for part in parts if part)
+
+
+def done(plan: Plan) -> str:
+    """A line for each step that has been carried out."""
+    language = language_of(plan.goal)
+    return "\n".join(
+        say("done_step", language, description=step.description, summary=_one_line(step.result_preview or ""))
+        for step in plan.steps
+        if step.status == "complete"
+    )
+
+
+def ended(plan: Plan) -> str:
+    """How a plan ended that has no synthesis of its own: cancelled, expired, failed, or unknown in a step."""
+    language = language_of(plan.goal)
+    if plan.status in ("cancelled", "expired"):
+        return say(plan.status, language)
+    told = [done(plan), *(_fate(step, language) for step in plan.steps)]
+    return "\n".join(part for part in told if part)
+
+
+def still_waiting(plan: Plan) -> str:
+    return say("still_waiting", language_of(plan.goal), goal=_one_line(plan.goal))
+
+
+def call_block(step: Step) -> str:
+    """The tool and its arguments, one a line, exactly as they will be sent."""
+    if step.tool is None:
+        return ""
+    lines = [f"{name}: {_shown(value)}" for name, value in (step.args or {}).items()]
+    return "\n".join([f"`{step.tool}`", *(f"  {line}" for line in lines)])
+
+
+def _fate(step: Step, language: str) -> str:
+    match step.status:
+        case "failed":
+            return say("failed", language, number=step.id, description=step.description, error=step.error or "")
+        case "unknown":
+            return say("unknown", language, number=step.id, description=step.description)
+        case _:
+            return ""
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    cut = text if len(text) <= MAX_ARGUMENT_CHARS else f"{text[:MAX_ARGUMENT_CHARS]}… ({len(text)})"
+    return cut.replace("\n", "\n    ")
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 160 else f"{flat[:159]}…"  # noqa: PLR2004 (a line on a screen)

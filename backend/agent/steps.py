@@ -1,0 +1,183 @@
+"""Runs the open steps of a plan, one at a time, persisted before and after each.
+
+A step that needs the user's yes waits with its exact arguments; a yes is consumed by the start of the step it was
+given for. A step that fails ends the plan. Every change is a compare-and-set in the transaction of what caused it.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.agent import prompts
+from backend.agent.calls import PlannedCall, TurnCalls, record_end, record_start, run_call
+from backend.agent.context import TurnContext
+from backend.domain.ids import new_id
+from backend.domain.plan import Plan, Step, move_step
+from backend.domain.session import RequestedCall
+from backend.domain.tool import Tool, ToolCall, ToolFailed, ToolRetry, ToolSpec
+from backend.memory import history
+from backend.plans import store
+from backend.plans.arguments import Unresolved, missing, resolve
+from backend.plans.policy import needs_confirmation
+from backend.plans.store import StoredPlan
+from backend.tools import results
+from backend.tools.payload import clean
+from backend.tools.results import PlanStep
+from backend.tools.run import Outcome, check_args
+
+
+@dataclass(slots=True)
+class PlanRun:
+    """A plan on its way. `changed` says that what had been approved is not what would run now."""
+
+    stored: StoredPlan
+    conversation: list[BaseMessage]
+    done: TurnCalls
+    values: dict[int, Any] = field(default_factory=dict)
+    changed: bool = False
+
+    @property
+    def plan(self) -> Plan:
+        return self.stored.plan
+
+
+async def run_plan(
+    context: TurnContext,
+    stored: StoredPlan,
+    tools: Mapping[str, Tool],
+    *,
+    conversation: list[BaseMessage],
+    done: TurnCalls,
+) -> PlanRun:
+    """Until the plan waits or is over."""
+    run = PlanRun(stored, conversation, done)
+    while run.plan.status == "active" and (step := run.plan.next_step) is not None:
+        if step.tool is None:
+            await _run_without_tool(context, run, step)
+        else:
+            await _run_with_tool(context, run, step, tools.get(step.tool))
+    return run
+
+
+def definition_hash(spec: ToolSpec) -> str:
+    """Of everything about a tool that a user's yes relies on."""
+    shown = [spec.name, spec.description, spec.input_schema, spec.effect, spec.source]
+    return hashlib.sha256(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+async def _run_without_tool(context: TurnContext, run: PlanRun, step: Step) -> None:
+    """The model answers; what it says is the step's result and part of the conversation."""
+    if step.requires_confirmation and not run.stored.grants(step, context.turn.turn_id):
+        await _move(context, run, move_step(run.plan, step.id, "waiting"))
+        return
+    reply = await context.model.reply(prompts.with_note(run.conversation, prompts.answer_step(run.plan, step)))
+    text = clean(reply.text) or prompts.NO_ANSWER
+    moved = move_step(run.plan, step.id, "complete", result_preview=text[: context.limits.retention.preview_chars])
+    async with context.transaction() as connection:
+        await history.append_message(connection, context.turn, role="assistant", content=text, now=context.clock())
+        run.stored = await store.swap(connection, run.stored, moved)
+    run.done.stored_messages += 1
+    run.values[step.id] = text
+    run.conversation.append(AIMessage(text))
+
+
+async def _run_with_tool(context: TurnContext, run: PlanRun, step: Step, tool: Tool | None) -> None:
+    if tool is None:
+        await _fail(context, run, step, f"{step.tool} is not available now")
+        return
+    granted = run.stored.grants(step, context.turn.turn_id) and run.stored.tool_hash is not None
+    try:
+        args = (step.args or {}) if granted else await _whole_args(context, run, step, tool)
+        check_args(tool, args)
+    except (Unresolved, ToolRetry, ToolFailed) as reason:
+        await _fail(context, run, step, str(reason))
+        return
+    shown = definition_hash(tool.spec)
+    must_ask = step.requires_confirmation or needs_confirmation(tool.spec, context.limits.confirm)
+    if must_ask and not (granted and run.stored.tool_hash == shown):
+        run.changed = granted
+        moved = move_step(run.plan, step.id, "waiting", args=args, requires_confirmation=True)
+        await _move(context, run, moved, tool_hash=shown)
+        return
+    await _execute(
+        context, run, step, PlannedCall(RequestedCall(new_id("call", context.clock()), tool.spec.name, args), tool)
+    )
+
+
+async def _execute(context: TurnContext, run: PlanRun, step: Step, call: PlannedCall) -> None:
+    request = call.request
+
+    async def started(connection: AsyncConnection) -> None:
+        moved = move_step(run.plan, step.id, "running", args=request.args, tool_call_id=request.id)
+        run.stored = await store.swap(connection, run.stored, moved)
+
+    async def ended(connection: AsyncConnection, ledger: ToolCall) -> None:
+        run.stored = await store.swap(connection, run.stored, _after(run.plan, step, outcome, ledger))
+
+    place = PlanStep(run.plan.id, step.id)
+    await record_start(context, "", [request], step=place, also=started)
+    run.done.stored_messages += 1
+    run.done.count += 1
+    outcome = await run_call(context, call)
+    await record_end(context, request, outcome, run.done, also=ended)
+    run.values[step.id] = outcome.payload.value()
+    answer = prompts.fresh_result(request.id, outcome, max_bytes=context.limits.inline_bytes)
+    run.conversation += [prompts.assistant_message("", [request]), ToolMessage(answer, tool_call_id=request.id)]
+
+
+def _after(plan: Plan, step: Step, outcome: Outcome, ledger: ToolCall) -> Plan:
+    if outcome.status != "succeeded":
+        return move_step(plan, step.id, outcome.status, error=outcome.error)
+    return move_step(plan, step.id, "complete", result_preview=ledger.metadata.summary)
+
+
+async def _whole_args(context: TurnContext, run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
+    """References resolved, what is still open filled by one model call bound to the tool. Raises Unresolved."""
+    args = resolve(step.args, await _values(context, run))
+    open_arguments = missing(args, tool.spec.input_schema)
+    if not open_arguments and not _is_wrong(tool, args):
+        return args
+    note = prompts.fill_step(run.plan, step, args, open_arguments)
+    reply = await context.model.reply(prompts.with_note(run.conversation, note), [tool.spec], must_call=True)
+    filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
+    whole: dict[str, Any] = clean({**filled, **args}) if not _is_wrong(tool, {**filled, **args}) else clean(filled)
+    if still_open := missing(whole, tool.spec.input_schema):
+        raise Unresolved(f"{', '.join(still_open)} could not be found for {tool.spec.name}")
+    return whole
+
+
+def _is_wrong(tool: Tool, args: dict[str, Any]) -> bool:
+    try:
+        check_args(tool, args)
+    except (ToolRetry, ToolFailed):
+        return True
+    return False
+
+
+async def _values(context: TurnContext, run: PlanRun) -> Mapping[int, Any]:
+    """What the steps that are over have produced: known in this turn, or loaded by their tool call."""
+    lacking = {
+        step.tool_call_id: step.id
+        for step in run.plan.steps
+        if step.status == "complete" and step.tool_call_id and step.id not in run.values
+    }
+    if lacking:
+        async with context.transaction() as connection:
+            loaded = await results.load_values(connection, context.turn.session_id, list(lacking))
+        run.values.update({lacking[call_id]: value for call_id, value in loaded.items()})
+    said = {step.id: step.result_preview for step in run.plan.steps if step.status == "complete" and step.tool is None}
+    return {**said, **run.values}
+
+
+async def _fail(context: TurnContext, run: PlanRun, step: Step, error: str) -> None:
+    await _move(context, run, move_step(run.plan, step.id, "failed", error=error))
+
+
+async def _move(context: TurnContext, run: PlanRun, moved: Plan, *, tool_hash: str | None = None) -> None:
+    async with context.transaction() as connection:
+        run.stored = await store.swap(connection, run.stored, moved, tool_hash=tool_hash)
