@@ -15,7 +15,7 @@ from backend.agent.context import AgentLimits, Clock
 from backend.agent.graph import build_graph
 from backend.agent.model import ChatModel, openai_model
 from backend.agent.offline import OfflineModel
-from backend.api import chat, health, sessions, tool_results
+from backend.api import chat, health, plans, sessions, tool_results
 from backend.api.deps import Services, State
 from backend.api.middleware import BodyLimit, RequestContext
 from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
@@ -75,7 +75,7 @@ def create_app(settings: Settings, *, model: BaseChatModel | None = None, clock:
         )
     app.add_middleware(RequestContext)
     add_problem_handlers(app)
-    for router in (sessions.router, chat.router, tool_results.router, health.router):
+    for router in (sessions.router, chat.router, plans.router, tool_results.router, health.router):
         app.include_router(router)
     return app
 
@@ -184,4 +184,7 @@ def _agent_limits(settings: Settings) -> AgentLimits:
         ),
         memory_ttl_s=settings.short_term_memory_ttl,
         inline_bytes=settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR,
+        planning=settings.planning,
+        confirm=settings.confirm,
+        plan_ttl_s=settings.plan_ttl_s,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 from pydantic import SecretStr
+from redis.asyncio import Redis
 
 from backend.config import Settings
 from backend.db.migrations import upgrade
@@ -50,18 +51,26 @@ async def database_url(servers: Servers, template: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture
+async def redis_url(servers: Servers) -> str:
+    """Redis, empty."""
+    async with Redis.from_url(servers.redis_url, protocol=2) as redis:
+        await redis.flushall()
+    return servers.redis_url
+
+
+@pytest.fixture
 async def provider() -> AsyncIterator[Provider]:
     async with scripted_provider() as scripted:
         yield scripted
 
 
 @pytest.fixture
-def settings(servers: Servers, database_url: str, provider: Provider, tmp_path: Path) -> Settings:
+def settings(redis_url: str, database_url: str, provider: Provider, tmp_path: Path) -> Settings:
     """A service on real stores that asks the scripted provider and has no MCP servers."""
     return Settings(
         _env_file=None,
         database_url=SecretStr(database_url),
-        redis_url=SecretStr(servers.redis_url),
+        redis_url=SecretStr(redis_url),
         openai_base_url=provider.base_url,
         llm_model="scripted",
         llm_max_retries=0,

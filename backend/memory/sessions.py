@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, delete, insert, select, tuple_, update
+from pydantic import TypeAdapter
+from sqlalchemy import Row, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import sessions, turns
+from backend.db.models import plans, sessions, turns
 from backend.domain.errors import NotFound
 from backend.domain.ids import new_id
+from backend.domain.plan import OPEN, Plan
 from backend.domain.session import Session
 
 Position = tuple[datetime, str]
+
+_read_plan = TypeAdapter(Plan).validate_python
 
 
 async def create_session(
@@ -84,7 +88,13 @@ def _owned(owner: str) -> Select[Any]:
         .scalar_subquery()
         .label("running_turn_id")
     )
-    return select(sessions, running).where(sessions.c.owner == owner)
+    pending = (
+        select(func.to_jsonb(plans.table_valued()))
+        .where(plans.c.session_id == sessions.c.id, plans.c.status.in_(sorted(OPEN)))
+        .scalar_subquery()
+        .label("pending_plan")
+    )
+    return select(sessions, running, pending).where(sessions.c.owner == owner)
 
 
 def _session(row: Row[Any]) -> Session:
@@ -96,4 +106,5 @@ def _session(row: Row[Any]) -> Session:
         updated_at=row.updated_at,
         message_count=row.next_seq - 1,
         running_turn_id=row.running_turn_id,
+        pending_plan=_read_plan(row.pending_plan) if row.pending_plan else None,
     )

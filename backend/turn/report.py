@@ -1,19 +1,27 @@
 """What a finished turn says of itself, read off its final state. Pure."""
 
+from backend.agent.model import MeteredModel
 from backend.agent.state import TurnState
 from backend.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
 
 
-def turn_report(state: TurnState, *, model: str, duration_ms: int) -> TurnReport:
+def turn_report(state: TurnState, model: MeteredModel, *, duration_ms: int) -> TurnReport:
     acknowledgement = state["acknowledgement"]
     memory = state["memory"]
+    plan_id, plan_version = state.get("replied_to") or (None, None)
+    touched = state["touched_plan"]
     return TurnReport(
         acknowledgement=AcknowledgementReport(
-            verdict=acknowledgement.verdict, rule=acknowledgement.rule, language=acknowledgement.language
+            verdict=acknowledgement.verdict,
+            rule=acknowledgement.rule,
+            language=acknowledgement.language,
+            plan_id=plan_id,
+            plan_version=plan_version,
         ),
+        plan=touched.plan if touched else None,
         web_search=WebSearchReport(
             requested=state["force_web_search"],
-            performed=any(call.tool_name == "web_search" for call in state["tool_calls"]),
+            performed=any(call.tool_name == "web_search" for call in state.get("tool_calls", [])),
             reason=state["search"].reason,
         ),
         memory_used=MemoryReport(
@@ -22,10 +30,10 @@ def turn_report(state: TurnState, *, model: str, duration_ms: int) -> TurnReport
             tool_results=len(memory.results) if memory else 0,
         ),
         usage=Usage(
-            llm_calls=state["llm_calls"],
-            input_tokens=state["input_tokens"],
-            output_tokens=state["output_tokens"],
+            llm_calls=model.llm_calls,
+            input_tokens=model.input_tokens,
+            output_tokens=model.output_tokens,
             duration_ms=duration_ms,
         ),
-        model=model,
+        model=model.name,
     )

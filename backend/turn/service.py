@@ -17,18 +17,21 @@ from structlog.contextvars import bound_contextvars
 
 from backend.agent.context import AgentLimits, Clock, TurnContext
 from backend.agent.graph import Graph
-from backend.agent.model import ChatModel
+from backend.agent.model import ChatModel, MeteredModel
 from backend.agent.state import TurnState
 from backend.db.engine import Database
 from backend.db.redis import Cache
 from backend.domain.errors import AppError, NotFound
+from backend.domain.plan import Decision
 from backend.domain.session import ChatAnswer, Message, TurnReport
 from backend.domain.tool import ToolCall
 from backend.memory import short_term
 from backend.memory.history import TurnKey, final_message
+from backend.plans.store import expired
 from backend.tools.catalog import ToolCatalog
 from backend.tools.results import calls_of_turn
 from backend.turn import store
+from backend.turn.decisions import begin_decision
 from backend.turn.queue import TurnQueue
 from backend.turn.report import turn_report
 from backend.turn.snapshot import load_snapshot
@@ -85,8 +88,23 @@ class TurnService:
         """Accepts a message and waits for its answer. Raises what went wrong, with the turn's id in it."""
         async with self._deps.database.reading() as connection:
             turn = await store.begin_turn(connection, owner, session_id, request, now=self._deps.clock())
+        return await self._answer_to(turn)
+
+    async def decide(self, owner: str, session_id: str, decision: Decision, *, version: int) -> ChatAnswer:
+        """A button on the plan that waits: decided here and now, carried out by a turn of its own.
+
+        Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`; then nothing was accepted.
+        """
+        now = self._deps.clock()
+        async with self._deps.database.transaction() as connection:
+            turn = await begin_decision(connection, owner, session_id, decision, version=version, now=now)
+        if turn is None:
+            raise expired()
+        return await self._answer_to(turn)
+
+    async def _answer_to(self, turn: TurnKey) -> ChatAnswer:
         watched = self._watched.setdefault(turn.turn_id, asyncio.get_running_loop().create_future())
-        self._queue.wake(session_id)
+        self._queue.wake(turn.session_id)
         try:
             result = await self._result(turn, watched)
         finally:
@@ -158,10 +176,11 @@ class TurnService:
         """One turn, whatever happens in it. None where it turned out to be somebody else's."""
         with bound_contextvars(session_id=claim.key.session_id, turn_id=claim.key.turn_id):
             started = time.monotonic()
+            model = MeteredModel(self._deps.model)
             try:
                 async with asyncio.timeout(self._deps.limits.timeout_s) as limit:
-                    state = await self._answer(claim)
-                return await self._finish(claim, state, started)
+                    state = await self._answer(claim, model)
+                return await self._finish(claim, state, model, started)
             except StaleTurn:
                 log.warning("turn_lost", epoch=claim.epoch)
                 await short_term.forget(self._deps.cache, claim.key.session_id)
@@ -177,7 +196,7 @@ class TurnService:
             await self._fail(claim, failure, started)
             return failure
 
-    async def _answer(self, claim: Claim) -> TurnState:
+    async def _answer(self, claim: Claim, model: MeteredModel) -> TurnState:
         deps = self._deps
         snapshot = await load_snapshot(
             deps.database,
@@ -191,7 +210,7 @@ class TurnService:
             owner=claim.owner,
             turn=claim.key,
             clock=deps.clock,
-            model=deps.model,
+            model=model,
             catalog=deps.catalog,
             cache=deps.cache,
             limits=deps.agent_limits,
@@ -199,12 +218,12 @@ class TurnService:
         )
         return cast(TurnState, await deps.graph.ainvoke(snapshot, context=context))
 
-    async def _finish(self, claim: Claim, state: TurnState, started: float) -> ChatAnswer:
-        report = turn_report(state, model=self._deps.model.name, duration_ms=_since(started))
+    async def _finish(self, claim: Claim, state: TurnState, model: MeteredModel, started: float) -> ChatAnswer:
+        report = turn_report(state, model, duration_ms=_since(started))
         answer = state["answer"] or ""
         async with self._deps.database.reading() as connection:
             message = await store.finish_turn(connection, claim, answer=answer, report=report, now=self._deps.clock())
-        calls = tuple(sorted(state["tool_calls"], key=lambda call: call.tool_call_id))
+        calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))
         log.info("turn_finished", outcome="completed", tool_calls=len(calls), **asdict(report.usage))
         return chat_answer(claim.key, message, report, calls)
 
@@ -249,7 +268,7 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
         status="completed",
         message=message,
         acknowledgement=report.acknowledgement,
-        plan=None,
+        plan=report.plan,
         tool_calls=calls,
         web_search=report.web_search,
         memory_used=report.memory_used,

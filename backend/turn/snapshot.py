@@ -10,6 +10,7 @@ from backend.db.redis import Cache
 from backend.memory import short_term
 from backend.memory.history import last_exchange, load_window
 from backend.memory.short_term import ShortTermMemory
+from backend.plans.store import get_plan, open_plan
 from backend.tools.results import recent_references
 from backend.turn.store import Claim, EndedTurn, last_ended
 
@@ -21,16 +22,21 @@ async def load_snapshot(
     memory, _ = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
     async with database.reading() as connection:
         window = await load_window(connection, claim.key, limit=history_limit)
+        decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
+        pending = None if decided else await open_plan(connection, session_id)
         if memory is None and (last := await last_ended(connection, session_id)):
             stored = claim.message_count - 1
             memory, _ = await _rebuild(connection, session_id, last, message_count=stored, ttl_s=memory_ttl_s, now=now)
     opening = next(message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
     return TurnInput(
         message=str(opening.content),
+        message_id=opening.id,
         force_web_search=claim.force_web_search,
         history=window,
         memory=memory,
         message_count=claim.message_count,
+        open_plan=pending,
+        decided_plan=decided,
     )
 
 

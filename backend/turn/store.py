@@ -31,8 +31,11 @@ class StaleTurn(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
+    """`decided_plan_id` is the plan whose button was pressed, where that is what the message is."""
+
     message: str
     force_web_search: bool = False
+    decided_plan_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Claim:
     epoch: int
     owner: str
     force_web_search: bool
+    decided_plan_id: str | None
     message_count: int
     last_turn_id: str | None
 
@@ -82,7 +86,7 @@ async def begin_turn(
         "id": turn_id,
         "session_id": session_id,
         "status": "queued",
-        "request": {"force_web_search": request.force_web_search},
+        "request": {"force_web_search": request.force_web_search, "decided_plan_id": request.decided_plan_id},
         "created_at": now,
     }
     queued = (
@@ -149,6 +153,7 @@ async def claim_next(connection: AsyncConnection, session_id: str, *, worker: st
         epoch=row.epoch,
         owner=row.owner,
         force_web_search=row.request["force_web_search"],
+        decided_plan_id=row.request.get("decided_plan_id"),
         message_count=row.next_seq - 1,
         last_turn_id=row.last_turn_id,
     )

@@ -1,0 +1,336 @@
+"""Plans from the outside: made, waiting, approved once, amended, cancelled, expired, and what they did in the world."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from backend.config import Settings
+from tests.support.provider import Provider, calls, fails, says
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
+
+THREE_STEPS = [
+    {"id": 1, "description": "Cerca", "tool": "mcp_find_items", "args": {"query": "Rossi"}},
+    {"id": 2, "description": "Leggi", "tool": "mcp_get_item", "args": {"item_id": {"$from": 1, "path": "items[0].id"}}},
+    {
+        "id": 3,
+        "description": "Cancella",
+        "tool": "mcp_delete_item",
+        "args": {"item_id": {"$from": 1, "path": "items[0].id"}},
+    },
+]
+ASK = "Cerca le cose di Rossi, poi leggi la prima e infine cancellala"
+
+
+def planned(steps: list[dict[str, Any]]) -> Any:
+    return says(json.dumps({"steps": steps}))
+
+
+def deletion(number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "description": f"Delete {number}",
+        "tool": "mcp_delete_item",
+        "args": {"item_id": f"itm-{number}"},
+    }
+
+
+class Frozen:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        yield served
+
+
+@pytest.fixture
+def effects(shelf: Shelf) -> list[str]:
+    return shelf.effects
+
+
+@pytest.fixture
+def clock() -> Frozen:
+    return Frozen()
+
+
+@pytest.fixture
+async def client(settings: Settings, shelf: Shelf, clock: Frozen) -> AsyncIterator[Client]:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+    async with running(settings, clock=clock) as served:
+        yield served
+
+
+async def offered(
+    client: Client, provider: Provider, steps: list[dict[str, Any]], message: str = ASK
+) -> tuple[str, dict[str, Any]]:
+    """A session whose plan waits, and the answer that asks."""
+    provider.will(planned(steps))
+    session = await client.new_session()
+    answer = await client.chat(session, message)
+    assert answer["plan"]["status"] == "waiting"
+    return session, answer
+
+
+async def test_a_plan_runs_to_the_step_that_needs_a_yes_and_shows_its_exact_arguments(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    _, answer = await offered(client, provider, THREE_STEPS)
+    plan = answer["plan"]
+    assert [step["status"] for step in plan["steps"]] == ["complete", "complete", "waiting"]
+    assert plan["steps"][2]["args"] == {"item_id": "itm-1"}
+    assert plan["current_step"] == 3
+    assert "itm-1" in answer["message"]["content"]
+    assert "mcp_delete_item" in answer["message"]["content"]
+    assert effects == ["get itm-1"]
+
+
+async def test_a_yes_runs_the_waiting_step_once_and_the_answer_is_a_synthesis(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session, first = await offered(client, provider, THREE_STEPS)
+    provider.will(says("Ho cancellato itm-1."))
+    answer = await client.chat(session, "va bene, grazie")
+    assert answer["acknowledgement"]["verdict"] == "confirm"
+    assert answer["acknowledgement"]["plan_id"] == first["plan"]["id"]
+    assert answer["acknowledgement"]["plan_version"] == first["plan"]["version"]
+    assert answer["plan"]["status"] == "completed"
+    assert answer["plan"]["origin_message_id"] == (await client.messages(session))[0]["id"]
+    assert answer["message"]["content"] == "Ho cancellato itm-1."
+    assert effects == ["get itm-1", "delete itm-1"]
+    [call] = answer["tool_calls"]
+    assert (call["plan_id"], call["step_id"]) == (answer["plan"]["id"], 3)
+
+
+async def test_one_ok_runs_exactly_one_of_two_steps_that_each_need_a_yes(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session, _ = await offered(client, provider, [deletion(1), deletion(2)])
+    answer = await client.chat(session, "ok")
+    assert effects == ["delete itm-1"]
+    assert answer["plan"]["status"] == "waiting"
+    provider.will(says("Both are gone."))
+    await client.chat(session, "ok")
+    assert effects == ["delete itm-1", "delete itm-2"]
+
+
+async def test_five_decisions_at_once_have_one_effect_and_four_conflicts(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session, answer = await offered(client, provider, [deletion(1), deletion(2)])
+    decision = {"decision": "confirm", "version": answer["plan"]["version"]}
+    responses = await asyncio.gather(
+        *(client.http.post(f"/sessions/{session}/plan/decision", json=decision) for _ in range(5))
+    )
+    assert sorted(response.status_code for response in responses) == [200, 409, 409, 409, 409]
+    assert {response.json()["code"] for response in responses if response.status_code == 409} == {"plan_changed"}
+    assert effects == ["delete itm-1"]
+    assert [row["role"] for row in await client.messages(session)] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+
+
+async def test_a_no_cancels_and_says_so(client: Client, provider: Provider, effects: list[str]) -> None:
+    session, _ = await offered(client, provider, [deletion(1), deletion(2)])
+    answer = await client.chat(session, "no, lascia stare")
+    assert answer["plan"]["status"] == "cancelled"
+    assert (await client.get(f"/sessions/{session}"))["pending_plan"] is None
+    assert effects == []
+
+
+async def test_thanks_alone_approves_nothing(client: Client, provider: Provider, effects: list[str]) -> None:
+    session, _ = await offered(client, provider, [deletion(1), deletion(2)])
+    provider.will(says('{"verdict": "confirm"}'))
+    answer = await client.chat(session, "grazie")
+    assert answer["plan"]["status"] == "waiting"
+    assert effects == []
+
+
+async def test_an_amendment_makes_a_new_version_that_asks_again(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session, first = await offered(client, provider, [deletion(1), deletion(2)])
+    provider.will(planned([deletion(2)]))
+    answer = await client.chat(session, "sì, ma solo la seconda")
+    assert answer["acknowledgement"]["verdict"] == "amend"
+    assert answer["plan"]["id"] == first["plan"]["id"]
+    assert answer["plan"]["version"] > first["plan"]["version"]
+    assert answer["plan"]["status"] == "waiting"
+    assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-2"}]
+    assert effects == []
+
+
+async def test_an_unrelated_message_is_answered_and_reminded_of_the_plan_once(
+    client: Client, provider: Provider
+) -> None:
+    session, _ = await offered(client, provider, [deletion(1), deletion(2)])
+    provider.will(says("Twelve."), says("Thirteen."))
+    question = "How many items would you say there are altogether on the shelf in the hall downstairs?"
+    first = await client.chat(session, question)
+    second = await client.chat(session, question + " And now?")
+    assert first["message"]["content"].startswith("Twelve.\n\n")
+    assert second["message"]["content"] == "Thirteen."
+    assert (await client.get(f"/sessions/{session}/plan"))["status"] == "waiting"
+
+
+async def test_a_new_plan_supersedes_the_one_that_waits(client: Client, provider: Provider) -> None:
+    session, first = await offered(client, provider, [deletion(1), deletion(2)])
+    provider.will(planned([deletion(3), deletion(1)]))
+    answer = await client.chat(
+        session, "Find everything about Bianchi, then read the third one and finally delete item number 3, please"
+    )
+    assert answer["plan"]["id"] != first["plan"]["id"]
+    plans = (await client.get(f"/sessions/{session}/plans"))["items"]
+    assert [plan["status"] for plan in plans] == ["waiting", "superseded"]
+
+
+async def test_a_yes_after_the_plan_has_expired_runs_nothing_and_says_so(
+    client: Client, provider: Provider, effects: list[str], clock: Frozen
+) -> None:
+    session, first = await offered(client, provider, [deletion(1), deletion(2)])
+    clock.now += timedelta(days=2)
+    decision = {"decision": "confirm", "version": first["plan"]["version"]}
+    refused = await client.http.post(f"/sessions/{session}/plan/decision", json=decision)
+    assert (refused.status_code, refused.json()["code"]) == (409, "plan_expired")
+    assert effects == []
+    assert (await client.http.get(f"/sessions/{session}/plan")).json()["code"] == "no_open_plan"
+
+
+async def test_a_spoken_yes_after_the_plan_has_expired_runs_nothing_and_says_so(
+    client: Client, provider: Provider, effects: list[str], clock: Frozen
+) -> None:
+    session, _ = await offered(client, provider, [deletion(1), deletion(2)])
+    clock.now += timedelta(days=2)
+    answer = await client.chat(session, "sì")
+    assert answer["plan"]["status"] == "expired"
+    assert effects == []
+
+
+async def test_a_step_that_fails_ends_the_plan_skips_the_rest_and_the_next_message_is_answered(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    steps = [{"id": 1, "description": "Open", "tool": "mcp_broken", "args": {"item_id": "itm-1"}}, deletion(2)]
+    provider.will(planned(steps), says("The shelf is closed."), says("Hello."))
+    session = await client.new_session()
+    answer = await client.chat(session, ASK)
+    assert answer["plan"]["status"] == "failed"
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["failed", "skipped"]
+    assert "closed" in answer["plan"]["steps"][0]["error"]
+    assert (await client.chat(session, "Good morning to you"))["message"]["content"] == "Hello."
+    assert effects == []
+
+
+async def test_a_destructive_call_outside_a_plan_waits_as_a_plan_of_one_step(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    provider.will(calls(("mcp_delete_item", {"item_id": "itm-7"})))
+    session = await client.new_session()
+    answer = await client.chat(session, "Delete item 7")
+    assert answer["plan"]["status"] == "waiting"
+    assert "itm-7" in answer["message"]["content"]
+    assert answer["tool_calls"] == []
+    assert effects == []
+    provider.will(says("Deleted."))
+    await client.chat(session, "yes please")
+    assert effects == ["delete itm-7"]
+
+
+async def test_a_step_without_a_tool_gives_its_text_and_the_plan_goes_on(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    steps = [
+        {"id": 1, "description": "Write a note", "tool": None},
+        {"id": 2, "description": "Send it", "tool": "mcp_send_note", "args": {"to": "Ada"}},
+    ]
+    provider.will(
+        planned(steps),
+        says("Dear Ada, all is well."),
+        calls(("mcp_send_note", {"to": "Eve", "text": "Dear Ada, all is well."})),
+    )
+    session = await client.new_session()
+    answer = await client.chat(session, "Write a note to Ada, then send it")
+    assert answer["plan"]["steps"][1]["args"] == {"to": "Ada", "text": "Dear Ada, all is well."}
+    assert provider.requests[-1]["tool_choice"] == "required"
+    provider.will(says("Sent."))
+    await client.chat(session, "yes")
+    assert effects == ["send Ada: Dear Ada, all is well."]
+
+
+async def test_equal_calls_of_one_answer_run_once(client: Client, provider: Provider, effects: list[str]) -> None:
+    provider.will(calls(*[("mcp_get_item", {"item_id": "itm-1"})] * 3), says("Read."))
+    answer = await client.chat(await client.new_session(), "Read item 1")
+    assert len(answer["tool_calls"]) == 1
+    assert effects == ["get itm-1"]
+    assert len(provider.messages(role="tool")) == 3
+
+
+async def test_a_step_that_was_left_behind_is_unknown_and_is_not_repeated(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+    provider.will(calls(("mcp_burn_item", {"item_id": "itm-1"})), says("I do not know whether it burnt."))
+    async with running(settings.model_copy(update={"tool_timeout_s": 0.3})) as client:
+        session = await client.new_session()
+        await client.chat(session, "Burn item 1")
+        answer = await client.chat(session, "yes")
+    assert answer["plan"]["steps"][0]["status"] == "unknown"
+    assert answer["tool_calls"][0]["status"] == "unknown"
+    assert shelf.effects == ["burn itm-1"]
+
+
+async def test_an_unusable_plan_is_no_plan_and_the_answer_goes_on_without_it(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(says("I would start by thinking about it."), says("Done without a plan."))
+    session = await client.new_session()
+    answer = await client.chat(session, ASK)
+    assert answer["plan"] is None
+    assert answer["message"]["content"] == "Done without a plan."
+
+
+async def test_an_identical_request_is_planned_from_the_cache(client: Client, provider: Provider) -> None:
+    await offered(client, provider, [deletion(1), deletion(2)])
+    session = await client.new_session()
+    answer = await client.chat(session, ASK)
+    assert answer["plan"]["status"] == "waiting"
+    assert answer["usage"]["llm_calls"] == 0
+
+
+async def test_what_the_steps_did_is_told_even_if_the_model_cannot_be_reached_for_the_synthesis(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session, _ = await offered(client, provider, THREE_STEPS)
+    provider.will(fails(500))
+    answer = await client.chat(session, "sì")
+    assert answer["plan"]["status"] == "completed"
+    assert "Cancella" in answer["message"]["content"]
+    assert effects[-1] == "delete itm-1"
+
+
+async def test_a_turn_that_dies_between_two_steps_leaves_a_plan_that_asks_before_it_goes_on(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    steps = [THREE_STEPS[0], {"id": 2, "description": "Think", "tool": None}, THREE_STEPS[2]]
+    provider.will(planned(steps), fails(500))
+    session = await client.new_session()
+    assert (await client.send(session, ASK)).status_code == 502
+    provider.will(says("Thought."))
+    answer = await client.chat(session, "sì, continua")
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "complete", "waiting"]
+    assert effects == []
