@@ -1,13 +1,13 @@
 # Everything from a bare checkout with Python 3.11+ and make: each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check bench lock clean
+.PHONY: help install run test check bench-language lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 install: $(INSTALLED)  ## install the locked dependencies and segue itself into .venv
 
@@ -30,6 +30,9 @@ check: install  ## everything CI checks beside the tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check.py
+
+bench-language: install  ## how well a yes is told from everything else: make bench-language DATA=ack_dev.jsonl
+	$(BIN)/python bench/language.py $(or $(DATA),$(error give the data: make bench-language DATA=path/to/ack_dev.jsonl))
 
 lock:  ## resolve the dependencies anew
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \

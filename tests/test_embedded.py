@@ -48,7 +48,7 @@ def data_dir(made: Path) -> Iterator[Path]:
 
 
 def start_user(data_dir: Path, *options: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603 our own script
+    return subprocess.Popen(
         [sys.executable, *options, "-c", USER, str(data_dir)],
         cwd=cwd,
         stdin=subprocess.PIPE,

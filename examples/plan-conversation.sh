@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# A plan of three steps: two run at once, the last one waits for a yes. Start the service with `make run` before.
+#
+#   examples/plan-conversation.sh            both halves, one after the other
+#   examples/plan-conversation.sh ask        the first half: the plan is made and waits; prints the session's id last
+#   examples/plan-conversation.sh reply ID "va bene, grazie"    the second half, whenever you like: now, after a restart, …
+set -euo pipefail
+SEGUE=${SEGUE:-http://127.0.0.1:8000}
+
+field() { # a field of the JSON on standard input: field message.content
+  python3 -c 'import functools, json, sys; print(functools.reduce(lambda value, key: value[key], sys.argv[1].split("."), json.load(sys.stdin)))' "$1"
+}
+
+say() { # say SESSION TEXT: one message of the user's, the answer to it, and where the plan stands
+  printf '\n> %s\n\n' "$2"
+  local answer
+  answer=$(curl -sS --fail-with-body "$SEGUE/sessions/$1/chat" -H 'Content-Type: application/json' -d "{\"message\": \"$2\"}")
+  field message.content <<<"$answer"
+  printf '\n[plan: %s]\n' "$(python3 -c 'import json, sys; plan = json.load(sys.stdin)["plan"]; print(plan["status"] + ", " + ", ".join(step["status"] for step in plan["steps"]) if plan else "none")' <<<"$answer")"
+}
+
+ask() {
+  session=$(curl -sS --fail-with-body -X POST "$SEGUE/sessions" -H 'Content-Type: application/json' -d '{}' | field id)
+  say "$session" "Cerca le mail di Rossi, poi leggi la più recente e infine scrivi una risposta"
+}
+
+case "${1:-both}" in
+  ask) ask; echo "$session" ;;
+  reply) say "$2" "$3" ;;
+  both) ask; say "$session" "va bene, grazie" ;;
+esac

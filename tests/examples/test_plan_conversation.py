@@ -1,0 +1,71 @@
+"""The plan of three steps from the README, killed with kill -9 and robbed of Redis while it waits."""
+
+import json
+import mailbox
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from backend.embedded import Servers
+from tests.support.service import ROOT, Process
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Path:
+    return tmp_path / "outbox.mbox"
+
+
+@pytest.fixture
+def process(servers: Servers, database_url: str, tmp_path: Path, outbox: Path) -> Iterator[Process]:
+    server = {
+        "command": "python",
+        "args": [str(ROOT / "examples" / "mailbox" / "server.py")],
+        "env": {"MAILBOX_OUTBOX": str(outbox)},
+    }
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"mailbox": server}}))
+    started = Process({"DATABASE_URL": database_url, "REDIS_URL": servers.redis_url, "MCP_CONFIG": str(config)})
+    yield started
+    started.stop()
+
+
+def converse(url: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [str(ROOT / "examples" / "plan-conversation.sh"), *arguments],
+        env={**os.environ, "SEGUE": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def sent(outbox: Path) -> list[mailbox.mboxMessage]:
+    return list(mailbox.mbox(outbox, create=False)) if outbox.exists() else []
+
+
+def test_a_plan_waits_through_kill_nine_and_goes_on_at_its_step_with_a_spoken_yes(
+    process: Process, servers: Servers, outbox: Path
+) -> None:
+    asked = converse(process.start(), "ask")
+    assert "[plan: waiting, complete, complete, waiting]" in asked
+    assert "to: Marco Rossi" in asked
+    session = asked.split()[-1]
+    process.kill()
+    with Redis.from_url(servers.redis_url, protocol=2) as redis:
+        redis.flushall()
+    url = process.start()
+    assert "aspetta ancora il tuo sì" in converse(url, "reply", session, "grazie")
+    assert sent(outbox) == []
+    assert "[plan: completed, complete, complete, complete]" in converse(url, "reply", session, "va bene, grazie")
+    [mail] = sent(outbox)
+    assert mail["Subject"].startswith("Re: Consegna ordine")
+    session = converse(url, "ask").split()[-1]
+    assert "[plan: cancelled" in converse(url, "reply", session, "no")
+    assert len(sent(outbox)) == 1

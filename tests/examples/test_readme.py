@@ -1,0 +1,68 @@
+"""What a reader can paste works as it stands, on the service a newcomer starts: embedded servers, offline model."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import ROOT, Process
+
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+PASTED = [block for block in BLOCKS if not block.startswith("make ")]
+TARGETS = [line.split()[1] for block in BLOCKS for line in block.splitlines() if line.startswith("make ")]
+
+
+@pytest.fixture(scope="module")
+def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of `segue serve` with nothing configured but where its data goes."""
+    process = Process({"DATA_DIR": str(tmp_path_factory.mktemp("data"))})
+    url = process.start()
+    yield url
+    assert process.stop() == 0
+
+
+def run(script: str, segue: str) -> str:
+    local = script.replace("http://127.0.0.1:8000", segue)
+    environment = {**os.environ, "SEGUE": segue}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", local],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_there_are_commands_to_paste_and_to_make() -> None:
+    assert len(PASTED) >= 2
+    assert {"run", "test", "check"} <= set(TARGETS)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_make_target_it_names_exists(target: str) -> None:
+    subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, check=True, timeout=30)
+
+
+@pytest.mark.parametrize("block", PASTED)
+def test_every_block_runs_as_pasted(block: str, segue: str) -> None:
+    assert run(block, segue)
+
+
+def test_the_first_conversation_searches_hears_a_yes_and_reads_the_mail(segue: str) -> None:
+    said = run("examples/first-conversation.sh", segue)
+    searched, read = said.split("> sì, grazie")
+    [newest] = re.findall(r"\((eml-[0-9a-f]{6})\)", searched)[:1]
+    assert newest in searched
+    assert "Gentile dottoressa Conti" in read
+
+
+def test_every_script_is_executable() -> None:
+    assert all(os.access(script, os.X_OK) for script in Path(ROOT / "examples").glob("*.sh"))
