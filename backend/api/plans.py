@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.problems import PROBLEMS
 from backend.api.schemas import Body, Cursor, Limit, Page, decode_cursor, invalid_cursor, page
 from backend.domain.ids import is_id
 from backend.domain.plan import Plan
@@ -13,7 +14,7 @@ from backend.domain.session import ChatAnswer
 from backend.memory.sessions import get_session
 from backend.plans import store
 
-router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
 class PlanDecision(Body):

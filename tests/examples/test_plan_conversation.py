@@ -5,6 +5,7 @@ import mailbox
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,10 @@ def converse(url: str, *arguments: str) -> str:
 
 
 def sent(outbox: Path) -> list[mailbox.mboxMessage]:
-    return list(mailbox.mbox(outbox, create=False)) if outbox.exists() else []
+    if not outbox.exists():
+        return []
+    with closing(mailbox.mbox(outbox, create=False)) as mails:
+        return list(mails)
 
 
 def test_a_plan_waits_through_kill_nine_and_goes_on_at_its_step_with_a_spoken_yes(
