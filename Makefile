@@ -34,9 +34,9 @@ check: install  ## everything CI checks beside the tests
 bench-language: install  ## how well a yes is told from everything else: make bench-language DATA=ack_dev.jsonl
 	$(BIN)/python bench/language.py $(or $(DATA),$(error give the data: make bench-language DATA=path/to/ack_dev.jsonl))
 
-lock:  ## resolve the dependencies anew
-	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --allow-unsafe \
-		--strip-extras --no-header --extra dev --output-file requirements.lock pyproject.toml
+lock: install  ## resolve the dependencies anew, for every Python and platform at once
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-emit-index-url --no-emit-find-links --extra dev --output-file requirements.lock pyproject.toml
 
 clean:  ## remove what the other targets made, but no data
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
