@@ -16,6 +16,9 @@ Verdict = Literal["confirm", "reject", "amend", "none"]
 LONGEST_MESSAGE: Final = 1_000
 MOST_WORDS: Final = 60
 MOST_ADDED_WORDS: Final = 10
+MOST_WORDS_ADDED_TO_AN_ORDER: Final = (
+    2  # `start at noon` changes the plan, `start looking for a cheaper hotel` is a new request
+)
 
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
@@ -120,7 +123,8 @@ class _Message:
     @property
     def changes(self) -> bool:
         """A decision and then something more, short enough to be about the plan."""
-        return not self.added or (self.added <= MOST_ADDED_WORDS and self.opening in {*APPROVALS, "no", "condition"})
+        most = MOST_WORDS_ADDED_TO_AN_ORDER if self.opening == "go_ahead" else MOST_ADDED_WORDS
+        return not self.added or (self.added <= most and self.opening in {*APPROVALS, "no", "condition"})
 
 
 def _message_of(kinds: list[str], *, asks: bool) -> _Message:
@@ -166,7 +170,7 @@ _Rule = tuple[str, Verdict, Callable[[_Message], bool]]
 # The first that holds decides.
 _RULES: Final[tuple[_Rule, ...]] = (
     ("question", "none", lambda m: m.asks and m.added > 0),
-    ("doubt", "none", lambda m: m.has("doubt") and not m.has("no", "stop")),
+    ("doubt", "none", lambda m: m.has("doubt") and not m.has("no", "stop", "later")),
     ("no_with_a_reason", "reject", lambda m: m.opening == "no" and m.has("thanks", "closing", "negator", "later")),
     (
         "no_with_a_change",
@@ -185,6 +189,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("yes_and_more", "amend", lambda m: m.approves and m.added > 0 and m.changes),
     ("more_than_a_reply", "none", lambda m: not m.whole),
     ("question", "none", lambda m: m.asks),
+    ("order", "none", lambda m: m.has("thing") and not m.has("yes", "accept")),
     ("goodbye", "none", lambda m: m.has("closing")),
     ("yes", "confirm", lambda m: m.has("yes", "accept")),
     ("go_ahead", "confirm", lambda m: m.has("go_ahead")),

@@ -185,6 +185,70 @@ def test_what_comes_after_a_change_of_mind_counts_and_nothing_else_is_forgotten(
     assert classify(reply).verdict == verdict
 
 
+CHAT_CONFIRMS = {
+    "en": ["alrite", "ofcourse", "yup yup", "okey dokey", "bet", "yea sure mate", "np", "crack on"],
+    "it": ["sisi", "siiì", "vabbè", "dajee", "dacordo", "massì", "apposto"],
+    "es": ["vale vale", "dale pues", "porsupuesto", "sipo", "no hay drama"],
+    "fr": ["ouais", "ouii", "vasy", "c bon", "aucun souci"],
+    "de": ["jup", "natuerlich", "nichts dagegen", "passt scho", "jawoll"],
+    "pt": ["concerteza", "bora nessa", "não tem problema", "tá beleza", "vambora"],
+    "nl": ["tuurlijk", "das goed", "met alle plezier", "joe", "zonder problemen"],
+    "pl": ["spoko", "pewka", "no jasne", "nie mam nic przeciwko", "lecimy"],
+    "ru": ["канешно", "норм", "не проблема", "погнали", "угу"],
+    "tr": ["sıkıntı yok", "aynen", "kulağa hoş geliyor", "yap gitsin", "tabi canım"],
+    "ar": ["اوكي", "مفيش مشاكل", "ابشر", "هو ده", "yalla", "mashi", "tamam"],
+    "zh": ["好滴", "嗯嗯", "行吧", "冇問題", "阔以", "沒意見"],
+    "ja": ["りょうかい", "おけー", "うむ", "せやな", "いいと思います"],
+    "ko": ["ㅇㅇ", "넵", "ㅇㅋ", "좋은 것 같아요", "이의 없어"],
+    "hi": ["theek hai", "haan ji", "chalo theek hai", "koi dikkat nahi hai", "ekdum sahi", "ठीके"],
+}
+
+CHAT_REJECTS = {
+    "en": ["nvm", "nah fam", "put it on hold", "i'm afraid not", "tomorrow maybe"],
+    "it": ["mi sa di no", "come non detto", "blocca tutto", "un'altra volta magari"],
+    "es": ["me temo que no", "aguanta", "nel", "quizá después"],
+    "fr": ["ça ne me convient pas", "minute papillon", "j'en ai plus besoin"],
+    "de": ["lass stecken", "ich hab's mir anders überlegt", "ich stimme nicht zu"],
+    "pt": ["péssima ideia", "quero cancelar", "deixa-me pensar"],
+    "nl": ["hoeft niet meer", "stel het uit", "doe niks"],
+    "pl": ["daj se spokój", "póki co nie", "chcę anulować"],
+    "ru": ["давай потом", "перехотел", "хочу отменить"],
+    "tr": ["neyse boşver", "lüzum yok", "fikrim değişti"],
+    "ar": ["مش ضروري", "سيبك منها", "mesh 3ayez", "khalas"],
+    "zh": ["还是算了", "唔好", "唔使", "再考虑考虑"],
+    "ja": ["やめときます", "後にして", "気に入らない"],
+    "ko": ["안 될 것 같아요", "없던 일로 하자", "다음에 할게"],
+    "hi": ["rehne de", "mood nahi hai", "baad me karenge", "मन नहीं है"],
+}
+
+LONG_REQUESTS = [
+    "Look for something completely different now, then read the third of them and finally delete item 3",
+    "well then, find me another hotel in Lyon and send it to Anna",
+    "guarda, ora cerca qualcosa di diverso e poi leggi la terza",
+    "bene, allora cerca un volo per Parigi e poi scrivi a Marco",
+    "mira, busca algo completamente distinto y luego lee la tercera",
+    "vamos a buscar otro hotel y luego leer el tercero",
+    "écoute, cherche autre chose puis lis le troisième message",
+    "schau, such jetzt etwas anderes und lies dann die dritte",
+    "слушай, найди теперь что-то другое и потом прочитай третье",
+]
+
+
+@pytest.mark.parametrize("reply", [reply for replies in CHAT_CONFIRMS.values() for reply in replies])
+def test_a_yes_as_people_type_it_confirms(reply: str) -> None:
+    assert classify(reply).verdict == "confirm"
+
+
+@pytest.mark.parametrize("reply", [reply for replies in CHAT_REJECTS.values() for reply in replies])
+def test_a_no_as_people_type_it_rejects(reply: str) -> None:
+    assert classify(reply).verdict == "reject"
+
+
+@pytest.mark.parametrize("message", LONG_REQUESTS)
+def test_a_new_request_is_no_change_to_the_plan(message: str) -> None:
+    assert classify(message).verdict == "none"
+
+
 @pytest.mark.parametrize("reply", ["yes, cancel it", "sì, annulla", "ok, cancel that"])
 def test_a_yes_beside_a_cancel_is_left_open(reply: str) -> None:
     assert classify(reply).verdict == "none"
