@@ -17,7 +17,7 @@ from backend.agent.model import ChatModel, openai_model
 from backend.agent.offline import OfflineModel
 from backend.api import chat, health, plans, sessions, tool_results
 from backend.api.deps import Services, State
-from backend.api.middleware import BodyLimit, RequestContext
+from backend.api.middleware import BodyLimit, PlainStart, RequestContext
 from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from backend.config import Settings
 from backend.db.engine import Database
@@ -74,6 +74,7 @@ def create_app(settings: Settings, *, model: BaseChatModel | None = None, clock:
             expose_headers=[REQUEST_ID_HEADER, "Retry-After"],
         )
     app.add_middleware(RequestContext)
+    app.add_middleware(PlainStart)
     add_problem_handlers(app)
     for router in (sessions.router, chat.router, plans.router, tool_results.router, health.router):
         app.include_router(router)

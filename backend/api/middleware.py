@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import sys
 import time
 
 import structlog
@@ -9,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.api.problems import REQUEST_ID_HEADER
+from backend.domain.errors import AppError
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -71,6 +73,22 @@ class BodyLimit:
             return message
 
         await self._app(scope, receive_within_limit, send)
+
+
+class PlainStart:
+    """A start that fails for a reason we know says it in a sentence, not in a traceback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_plainly(message: Message) -> None:
+            reason = sys.exc_info()[1]
+            if message["type"] == "lifespan.startup.failed" and isinstance(reason, AppError):
+                message["message"] = reason.detail
+            await send(message)
+
+        await self._app(scope, receive, send_plainly if scope["type"] == "lifespan" else send)
 
 
 def _request_id(scope: Scope) -> str:

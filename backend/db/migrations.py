@@ -3,15 +3,30 @@
 from pathlib import Path
 
 from alembic.config import Config
+from sqlalchemy.exc import DBAPIError
 
 from alembic import command
+from backend.domain.errors import AppError
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def upgrade(database_url: str) -> None:
-    """Blocks; runs its own event loop, so call it from a thread where one is running already."""
-    command.upgrade(config(database_url), "head")
+    """Blocks; runs its own event loop, so call it from a thread where one is running already.
+
+    Raises AppError `database_unreachable`.
+    """
+    try:
+        command.upgrade(config(database_url), "head")
+    except (OSError, DBAPIError) as error:
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        raise AppError(
+            "database_unreachable",
+            status=503,
+            title="The database cannot be migrated",
+            detail=f"The database at DATABASE_URL cannot be reached or migrated: {reason}",
+            retryable=True,
+        ) from error
 
 
 def config(database_url: str) -> Config:

@@ -1,0 +1,18 @@
+"""Logs: event names and fields, secrets blanked by the name of their key."""
+
+import pytest
+
+from backend.log import redact
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["authorization", "Authorization", "api_key", "openai_api_key", "password", "client_secret", "token", "cookie"],
+)
+def test_a_field_whose_name_says_secret_is_blanked(key: str) -> None:
+    assert redact(None, "info", {"event": "x", key: "canary"}) == {"event": "x", key: "[redacted]"}
+
+
+@pytest.mark.parametrize("key", ["event", "input_tokens", "output_tokens", "turn_id", "session_id"])
+def test_a_field_that_only_sounds_like_one_is_kept(key: str) -> None:
+    assert redact(None, "info", {key: "kept"}) == {key: "kept"}
