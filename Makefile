@@ -1,6 +1,6 @@
 # Everything from a bare checkout with Python 3.11+ and make: each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check bench-language lock clean
+.PHONY: help install run test check bench bench-language lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -30,6 +30,9 @@ check: install  ## everything CI checks beside the tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check.py
+
+bench: install  ## what a plain turn costs beside the bare model call inside it
+	$(BIN)/python bench/turn.py
 
 bench-language: install  ## how well a yes is told from everything else: make bench-language DATA=ack_dev.jsonl
 	$(BIN)/python bench/language.py $(or $(DATA),$(error give the data: make bench-language DATA=path/to/ack_dev.jsonl))
