@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from backend.cli import app
 from tests.support.service import ROOT
 
 
@@ -25,11 +27,16 @@ def segue(*arguments: str, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def refused(**environment: str) -> str:
+    """What `segue serve` says of settings it does not even start with."""
+    result = CliRunner().invoke(app, ["serve"], env={**environment, "OPENAI_API_KEY": "sk-canary"})
+    assert result.exit_code == 2
+    assert "sk-canary" not in result.output
+    return result.output
+
+
 def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> None:
-    code, said = segue("serve", AUTH="none", HOST="0.0.0.0")  # noqa: S104 (it is what is refused)
-    assert code == 2
-    assert "ALLOW_ANONYMOUS=true" in said
-    assert "Traceback" not in said
+    assert "ALLOW_ANONYMOUS=true" in refused(AUTH="none", HOST="0.0.0.0")  # noqa: S104 (it is what is refused)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +50,7 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
     ],
 )
 def test_a_setting_that_cannot_be_is_named(environment: dict[str, str], named: str) -> None:
-    code, said = segue("serve", OPENAI_API_KEY="sk-canary", **environment)
-    assert code == 2
-    assert named in said
-    assert "sk-canary" not in said
+    assert named in refused(**environment)
 
 
 @pytest.mark.parametrize("command", [("serve", "--port", "0"), ("migrate",)])

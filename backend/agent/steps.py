@@ -7,6 +7,7 @@ given for. A step that fails ends the plan. Every change is a compare-and-set in
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ from backend.agent import prompts
 from backend.agent.calls import PlannedCall, TurnCalls, record_end, record_start, run_call
 from backend.agent.context import TurnContext
 from backend.domain.ids import new_id
-from backend.domain.plan import Plan, Step, move_step
+from backend.domain.plan import Plan, Step, move_step, new_plan
 from backend.domain.session import RequestedCall
 from backend.domain.tool import Tool, ToolCall, ToolFailed, ToolRetry, ToolSpec
 from backend.memory import history
@@ -29,6 +30,8 @@ from backend.tools import results
 from backend.tools.payload import clean
 from backend.tools.results import PlanStep
 from backend.tools.run import Outcome, check_args
+
+MAX_GOAL_CHARS = 500
 
 
 @dataclass(slots=True)
@@ -44,6 +47,21 @@ class PlanRun:
     @property
     def plan(self) -> Plan:
         return self.stored.plan
+
+
+async def offer_plan(context: TurnContext, *, goal: str, origin_message_id: str, steps: tuple[Step, ...]) -> StoredPlan:
+    """Stores a plan for the user's message, which is its goal; an open one before it is superseded."""
+    now = context.clock()
+    made = new_plan(
+        new_id("plan", now),
+        goal=goal[:MAX_GOAL_CHARS],
+        origin_message_id=origin_message_id,
+        steps=steps,
+        created_at=now,
+        expires_at=now + timedelta(seconds=context.limits.plan_ttl_s),
+    )
+    async with context.transaction() as connection:
+        return await store.offer(connection, StoredPlan(made, context.turn.session_id))
 
 
 async def run_plan(

@@ -5,7 +5,6 @@ uses. Nothing is run here: `tool_loop` runs what this node leaves as `plan_runs`
 """
 
 from dataclasses import replace
-from datetime import timedelta
 
 from langgraph.runtime import Runtime
 
@@ -14,13 +13,12 @@ from backend.agent.context import TurnContext
 from backend.agent.planner import amend_plan, make_plan, read_reply
 from backend.agent.prompts import verdict_note, waiting_note
 from backend.agent.state import TurnState, Update
-from backend.domain.ids import new_id
-from backend.domain.plan import Decision, Plan, Step, end, move_step, new_plan, replace_open_steps
+from backend.agent.steps import offer_plan
+from backend.domain.plan import Decision, Plan, Step, end, move_step, replace_open_steps
 from backend.plans import store
 from backend.plans.policy import should_plan
 from backend.plans.store import PlanChanged, StoredPlan
 
-MAX_GOAL_CHARS = 500
 SHORT_REPLY_CHARS = 80
 
 
@@ -68,22 +66,9 @@ async def _without_plan(context: TurnContext, state: TurnState, *, over: StoredP
     usable = await make_plan(context, state, context.catalog.tools())
     if usable is None or (len(usable.steps) == 1 and context.limits.planning != "always"):
         return update
-    return update | _runs(await offer_plan(context, state, usable.steps))
-
-
-async def offer_plan(context: TurnContext, state: TurnState, steps: tuple[Step, ...]) -> StoredPlan:
-    """Stores a plan for the user's message; an open one before it is superseded."""
-    now = context.clock()
-    made = new_plan(
-        new_id("plan", now),
-        goal=state["message"][:MAX_GOAL_CHARS],
-        origin_message_id=state["message_id"],
-        steps=steps,
-        created_at=now,
-        expires_at=now + timedelta(seconds=context.limits.plan_ttl_s),
+    return update | _runs(
+        await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=usable.steps)
     )
-    async with context.transaction() as connection:
-        return await store.offer(connection, StoredPlan(made, context.turn.session_id))
 
 
 async def _with_plan(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:

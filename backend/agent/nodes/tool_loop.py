@@ -13,9 +13,8 @@ from backend.agent import prompts, questions
 from backend.agent.calls import PlannedCall, TurnCalls, run_round
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
-from backend.agent.nodes.plan import offer_plan
 from backend.agent.state import TurnState, Update
-from backend.agent.steps import run_plan
+from backend.agent.steps import offer_plan, run_plan
 from backend.domain.plan import MAX_STEPS, Step
 from backend.domain.tool import Tool
 
@@ -94,7 +93,7 @@ async def _ask(
         Step(index, _first_line(tools[call.request.name]), call.request.name, call.request.args)
         for index, call in enumerate(held[:MAX_STEPS], start=1)
     )
-    stored = await offer_plan(context, state, steps)
+    stored = await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=steps)
     run = await run_plan(context, stored, tools, conversation=[], done=done)
     answer = "\n\n".join(part for part in (reply.text, questions.ask(run.plan)) if part)
     return {"touched_plan": run.stored, "answer": answer}
