@@ -13,7 +13,7 @@ from typing import Any
 import jmespath
 import orjson
 from jmespath.exceptions import JMESPathError
-from sqlalchemy import Row, Select, and_, insert, select, update
+from sqlalchemy import Row, Select, and_, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.db.models import sessions, tool_calls, tool_results
@@ -186,6 +186,13 @@ async def load_values(connection: AsyncConnection, session_id: str, tool_call_id
         row.id: orjson.loads(row.payload) if row.kind == "json" else row.payload
         for row in await connection.execute(statement)
     }
+
+
+async def drop_expired(connection: AsyncConnection, *, now: datetime, limit: int = 500) -> int:
+    """Deletes payloads whose time has passed, at most `limit` of them, and gives how many. Their calls stay listed."""
+    batch = select(tool_results.c.tool_call_id).where(tool_results.c.expires_at <= now).limit(limit)
+    gone = await connection.execute(delete(tool_results).where(tool_results.c.tool_call_id.in_(batch)))
+    return gone.rowcount
 
 
 def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultPage:

@@ -29,7 +29,7 @@ from backend.memory import short_term
 from backend.memory.history import TurnKey, final_message
 from backend.plans.store import expired
 from backend.tools.catalog import ToolCatalog
-from backend.tools.results import calls_of_turn
+from backend.tools.results import calls_of_turn, drop_expired
 from backend.turn import store
 from backend.turn.decisions import begin_decision
 from backend.turn.queue import TurnQueue
@@ -236,7 +236,7 @@ class TurnService:
                 await store.fail_turn(connection, claim, error, now=self._deps.clock())
 
     async def _keep_up(self) -> None:
-        """Renews the leases of what runs here, and picks up what a stopped process left behind."""
+        """Renews the leases of what runs here, picks up what a stopped process left behind, drops what has expired."""
         while True:
             try:
                 await self._renew_leases()
@@ -245,6 +245,8 @@ class TurnService:
                         log.warning("turns_recovered", lapsed=lapsed)
                     for session_id in await store.sessions_waiting(connection):
                         self._queue.wake(session_id)
+                    if dropped := await drop_expired(connection, now=self._deps.clock()):
+                        log.info("results_expired", dropped=dropped)
             except AppError as error:
                 log.warning("upkeep_failed", code=error.code)
             await asyncio.sleep(self._deps.limits.lease_s / 4)

@@ -1,5 +1,6 @@
 """Tool results from the outside: what is kept of a call, how clients and the model get at it, what is sent to it."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from backend.config import Settings
 from backend.domain.ids import new_id
 from tests.support.provider import Provider, calls, calls_raw, says
 from tests.support.service import Client, running
+from tests.support.stores import looking_into
 
 TOOLBOX = str(Path(__file__).parents[1] / "support" / "toolbox.py")
 NEVER_MADE = new_id("call", datetime(2026, 1, 1, tzinfo=UTC))
@@ -245,6 +247,20 @@ async def test_an_expired_result_is_gone_but_what_it_was_stays_listed(settings: 
         provider.will(calls(("get_tool_result", {"tool_call_id": call["tool_call_id"]})), says("It is gone."))
         await client.chat(session, "What was in the table?")
     assert "is no longer kept" in last_result(provider.requests[-1])["error"]
+
+
+async def test_expired_payloads_are_deleted_and_their_calls_stay(settings: Settings, provider: Provider) -> None:
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    often = settings.model_copy(update={"turn_lease_s": 0.2})
+    async with running(often, clock=lambda: now) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        await ran(client, provider, session, ("table", {"rows": 3}))
+        assert (await stores.rows())["tool_results"] == 1
+        now += timedelta(days=31)
+        async with asyncio.timeout(10):
+            while (await stores.rows())["tool_results"]:
+                pass
+        assert (await stores.rows())["tool_calls"] == 1
 
 
 async def test_of_parallel_calls_each_keeps_its_own_outcome(settings: Settings, provider: Provider) -> None:
