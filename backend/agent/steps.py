@@ -186,7 +186,7 @@ async def _values(context: TurnContext, run: PlanRun) -> Mapping[int, Any]:
     }
     if lacking:
         async with context.transaction() as connection:
-            loaded = await results.load_values(connection, context.turn.session_id, list(lacking))
+            loaded = await results.load_values(connection, context.turn.session_id, list(lacking), now=context.clock())
         run.values.update({lacking[call_id]: value for call_id, value in loaded.items()})
     said = {step.id: step.result_preview for step in run.plan.steps if step.status == "complete" and step.tool is None}
     return {**said, **run.values}

@@ -6,8 +6,10 @@ Knows no table. A lost or frozen server becomes `storage_unavailable`, whatever 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import orjson
+from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -52,7 +54,7 @@ def make_engine(url: str, *, pool_size: int) -> AsyncEngine:
     """Errors name the statement but not its values, which are people's messages. A number is never a huge integer:
     JSONB writes 1e300 in digits, and only orjson reads them as the float they were.
     """
-    return create_async_engine(
+    engine = create_async_engine(
         asyncpg_url(url),
         pool_size=pool_size,
         max_overflow=0,
@@ -72,6 +74,14 @@ def make_engine(url: str, *, pool_size: int) -> AsyncEngine:
             },
         },
     )
+    event.listen(engine.sync_engine, "checkout", _refuse_closed)
+    return engine
+
+
+def _refuse_closed(connection: Any, _record: object, _proxy: object) -> None:
+    """A server that was restarted must not cost the next statement its life; asyncpg has seen the socket close."""
+    if connection.driver_connection.is_closed():
+        raise DisconnectionError("the server has closed this connection")
 
 
 def asyncpg_url(url: str) -> str:

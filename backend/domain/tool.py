@@ -21,6 +21,10 @@ class ToolFailed(Exception):
     """The tool ran, or tried to, and says it failed. The message is shown to the model and to the user."""
 
 
+class ToolLost(ToolFailed):
+    """The tool was asked and its answer never came: whether it took effect is unknown."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """Who a tool runs for. Identity comes from here, never from arguments the model wrote."""

@@ -21,7 +21,7 @@ from mcp_types import Tool as McpTool
 from pydantic import ValidationError
 
 from backend.domain.errors import AppError
-from backend.domain.tool import Tool, ToolFailed, ToolRetry
+from backend.domain.tool import Tool, ToolFailed, ToolLost, ToolRetry
 from backend.tools.mcp_config import McpConfig, McpServerConfig
 from backend.tools.mcp_connection import list_tools, must_listen, open_client, reason_of
 from backend.tools.mcp_mapping import tools_of, value_of
@@ -187,7 +187,7 @@ class _Server:
                 result = await answer
         except TimeoutError:
             self._look_again.set()
-            raise ToolFailed(f"{name} did not answer within {self._timeout_s:g} s.") from None
+            raise ToolLost(f"{name} did not answer within {self._timeout_s:g} s.") from None
         finally:
             scope.cancel()
         return value_of(result, wrapped=wrapped)
@@ -218,7 +218,7 @@ class _Server:
             case MCPError(code=code, message=message) if code == INVALID_PARAMS:
                 return ToolRetry(message[:_MAX_ERROR])
             case MCPError(code=code) if code == CONNECTION_CLOSED:
-                return ToolFailed(
+                return ToolLost(
                     f"The connection to the MCP server {self.name} was lost before it answered: "
                     "whether the call took effect is unknown."
                 )

@@ -12,6 +12,7 @@ from typing import Any
 
 import jmespath
 import orjson
+from jmespath import functions
 from jmespath.exceptions import JMESPathError
 from sqlalchemy import Row, Select, and_, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -58,6 +59,30 @@ class CallFilter:
     tool: str | None = None
     turn_id: str | None = None
     status: CallStatus | None = None
+
+
+class _BoundedFunctions(functions.Functions):
+    """`join` with a long glue, or `to_string` of many copies, would write out more than any memory holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = MAX_PAGE_CHARS
+
+    @functions.signature({"types": ["string"]}, {"types": ["array-string"]})
+    def _func_join(self, glue: str, parts: list[str]) -> str:
+        self._spend(len(glue) * len(parts) + sum(map(len, parts)))
+        return glue.join(parts)
+
+    @functions.signature({"types": []})
+    def _func_to_string(self, value: Any) -> str:
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        self._spend(len(text))
+        return text
+
+    def _spend(self, chars: int) -> None:
+        self._left -= chars
+        if self._left < 0:
+            raise ValueError("more text than an answer may have")
 
 
 async def start_calls(
@@ -175,12 +200,16 @@ async def load_result(
     return call, orjson.loads(row.payload) if row.kind == "json" else row.payload
 
 
-async def load_values(connection: AsyncConnection, session_id: str, tool_call_ids: Sequence[str]) -> dict[str, Any]:
+async def load_values(
+    connection: AsyncConnection, session_id: str, tool_call_ids: Sequence[str], *, now: datetime
+) -> dict[str, Any]:
     """The values these calls of a session gave, by id; what has expired or is unknown is not among them."""
     statement = (
         select(tool_calls.c.id, tool_results.c.kind, tool_results.c.payload)
         .join(tool_results, tool_results.c.tool_call_id == tool_calls.c.id)
-        .where(tool_calls.c.session_id == session_id, tool_calls.c.id.in_(tool_call_ids))
+        .where(
+            tool_calls.c.session_id == session_id, tool_calls.c.id.in_(tool_call_ids), tool_results.c.expires_at > now
+        )
     )
     return {
         row.id: orjson.loads(row.payload) if row.kind == "json" else row.payload
@@ -217,7 +246,7 @@ def _at_path(value: Any, path: str) -> Any:
         expression = jmespath.compile(path)
         if _growth(expression.parsed) > MAX_GROWTH:
             raise _invalid_path(path, "asks for too many copies of the result at once.")
-        return expression.search(value)
+        return expression.search(value, jmespath.Options(custom_functions=_BoundedFunctions()))
     except (JMESPathError, ValueError, TypeError, AttributeError, RecursionError) as error:  # jmespath lets all through
         raise _invalid_path(path, "is not JMESPath, or does not fit the result. An example: emails[0].id") from error
 

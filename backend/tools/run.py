@@ -15,7 +15,7 @@ import structlog
 from jsonschema.protocols import Validator
 from referencing import Registry
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec
 from backend.tools.payload import Payload, clean_text, make_payload
 
 MAX_ERROR_CHARS = 1000
@@ -65,6 +65,7 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
         status = "failed" if tool.spec.may_repeat else "unknown"
         payload, error = _no_payload(), _left_behind(tool.spec, timeout_s)
     except (ToolRetry, ToolFailed) as failure:
+        status = "unknown" if isinstance(failure, ToolLost) and not tool.spec.may_repeat else "failed"
         payload, error = _no_payload(), clean_text(str(failure)) or f"{tool.spec.name} failed."
     except Exception as fault:  # a tool may raise anything; it must not end the turn
         log.warning("tool_raised", tool=tool.spec.name, error=type(fault).__name__, exc_info=fault)

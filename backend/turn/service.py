@@ -73,6 +73,7 @@ class TurnService:
         self._queue = TurnQueue(self._run_next)
         self._running: dict[str, tuple[Claim, asyncio.Task[Result | None]]] = {}
         self._watched: dict[str, asyncio.Future[Result]] = {}
+        self._unended: list[tuple[Claim, AppError]] = []
 
     async def __aenter__(self) -> Self:
         self._upkeep = asyncio.create_task(self._keep_up(), name="leases and recovery")
@@ -129,7 +130,13 @@ class TurnService:
             await asyncio.wait({watched}, timeout=LOOK_AT_ROW_S)
             if watched.done():
                 return watched.result()
-            if (result := await self._stored_result(turn)) is not None:
+            if turn.turn_id in self._running:
+                continue  # it will tell by itself: asking for it would only take connections from those that run
+            try:
+                result = await self._stored_result(turn)
+            except AppError as error:
+                raise _lost_sight() from error
+            if result is not None:
                 return result
 
     async def _stored_result(self, turn: TurnKey) -> Result | None:
@@ -189,7 +196,7 @@ class TurnService:
                 await self._fail(claim, store.interrupted(), started)
                 raise
             except AppError as error:
-                failure = error
+                failure = _lost_sight() if error.code == "storage_unavailable" else error
             except Exception as error:  # whatever a turn dies of, it ends with an error of its own
                 failure = _turn_timeout(self._deps.limits.timeout_s) if limit.expired() else _internal()
                 log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
@@ -231,14 +238,24 @@ class TurnService:
         """The row first, then whoever waits. Redis' copy of the session no longer tells everything: it goes."""
         log.warning("turn_finished", outcome="failed", code=error.code, duration_ms=_since(started))
         await short_term.forget(self._deps.cache, claim.key.session_id)
+        self._unended.append((claim, error))
         with suppress(AppError):
+            await self._end_failed()
+
+    async def _end_failed(self) -> None:
+        """What could not be written during an outage stays for the next upkeep, or its session would wait for a lease."""
+        while self._unended:
+            claim, error = self._unended[0]
             async with self._deps.database.reading() as connection:
                 await store.fail_turn(connection, claim, error, now=self._deps.clock())
+            with suppress(ValueError):  # two turns may fail at once
+                self._unended.remove((claim, error))
 
     async def _keep_up(self) -> None:
         """Renews the leases of what runs here, picks up what a stopped process left behind, drops what has expired."""
         while True:
             try:
+                await self._end_failed()
                 await self._renew_leases()
                 async with self._deps.database.reading() as connection:
                     if lapsed := await store.fail_lapsed(connection):
@@ -282,6 +299,19 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
 def _turn_timeout(seconds: float) -> AppError:
     detail = f"The turn took longer than {seconds:g} s and was stopped. The message is kept; send another to go on."
     return AppError("turn_timeout", status=504, title="The turn took too long", detail=detail, retryable=True)
+
+
+def _lost_sight() -> AppError:
+    """Unlike `storage_unavailable` before a turn: this message is in, and sending it again would be a second one."""
+    return AppError(
+        "storage_unavailable",
+        status=503,
+        title="Storage is unavailable",
+        detail="The database was lost while the turn ran. The message is kept; read the session's messages before "
+        "sending it again.",
+        retryable=True,
+        extra={"retry_after_s": 2},
+    )
 
 
 def _internal() -> AppError:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec
 from backend.tools.run import Outcome, RunLimits, failed, run_tool
 
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
@@ -293,3 +293,10 @@ async def test_a_tool_may_return_any_awaitable() -> None:
     assert (await run(lambda _, __: Lazy("later"))).payload.value() == "later"
     outcome = await run(lambda _, __: "not awaitable")  # type: ignore[arg-type,return-value]
     assert outcome.status == "failed"
+
+
+@pytest.mark.parametrize(("effect", "status"), [("write", "unknown"), ("read_only", "failed")])
+async def test_a_tool_that_was_lost_while_it_ran_may_have_taken_effect(effect: Any, status: str) -> None:
+    tool = Tool(ToolSpec("send", "Sends.", ANYTHING, effect=effect), raising(ToolLost("the connection was lost")))
+    outcome = await run_tool(tool, {}, WHO, limits=RunLimits(timeout_s=5, max_result_bytes=1000))
+    assert (outcome.status, outcome.error) == (status, "the connection was lost")
