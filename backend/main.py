@@ -30,8 +30,8 @@ from backend.tools.builtin.public_http import public_client
 from backend.tools.builtin.web_fetch import web_fetch_tool
 from backend.tools.builtin.web_search import web_search_tool
 from backend.tools.catalog import ToolCatalog
-from backend.tools.mcp import McpServers
-from backend.tools.mcp_config import read_mcp_config
+from backend.tools.mcp.config import read_mcp_config
+from backend.tools.mcp.servers import McpServers
 from backend.tools.results import Retention
 from backend.tools.run import RunLimits
 from backend.turn.service import TurnDeps, TurnLimits, TurnService

@@ -6,7 +6,7 @@ sibling that hangs, fails or is cancelled costs nobody else's result.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -16,13 +16,13 @@ from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
 from backend.domain.ids import new_id
 from backend.domain.session import RequestedCall
-from backend.domain.tool import Reference, Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, canonical_args
+from backend.domain.tool import Reference, Tool, ToolCall, ToolContext, canonical_args
 from backend.memory import history
 from backend.plans.policy import needs_confirmation
 from backend.tools import results
 from backend.tools.payload import clean
 from backend.tools.results import PlanStep
-from backend.tools.run import Outcome, check_args, failed, run_tool
+from backend.tools.run import Outcome, accepts, failed, run_tool
 
 AlsoWrite = Callable[[AsyncConnection], Awaitable[None]]
 AlsoRecord = Callable[[AsyncConnection, ToolCall], Awaitable[None]]
@@ -40,7 +40,7 @@ class TurnCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedCall:
+class PreparedCall:
     """A call under our own id. It runs where `tool` is there and `refusal` is not."""
 
     request: RequestedCall
@@ -61,14 +61,14 @@ class Round:
     """What the model is to see of a round, and the calls in it that wait for the user's yes."""
 
     messages: list[BaseMessage]
-    held: list[PlannedCall]
+    held: list[PreparedCall]
 
 
 async def run_round(context: TurnContext, reply: Reply, tools: Mapping[str, Tool], done: TurnCalls) -> Round:
     """The assistant's message and an answer to every call in it that may run without asking; equal calls run once."""
-    planned = [_plan(context, call, tools) for call in reply.calls[: context.limits.max_calls - done.count]]
-    held = [call for call in planned if _is_held(call, context)]
-    runs = [call for call in planned if call not in held]
+    prepared = [_prepare(context, call, tools) for call in reply.calls[: context.limits.max_calls - done.count]]
+    held = [call for call in prepared if _is_held(call, context)]
+    runs = [call for call in prepared if call not in held]
     fresh = {call.key: call for call in reversed(runs) if call.key not in done.answers}
     recorded = [call for call in runs if call.recorded and call in fresh.values()]
     if recorded:
@@ -127,7 +127,7 @@ async def record_end(
             connection,
             context.turn,
             role="tool",
-            content=prompts.reference_content(reference),
+            content=asdict(reference),
             now=now,
             tool_call_id=call.id,
         )
@@ -138,7 +138,7 @@ async def record_end(
     done.references.insert(0, reference)
 
 
-async def run_call(context: TurnContext, call: PlannedCall) -> Outcome:
+async def run_call(context: TurnContext, call: PreparedCall) -> Outcome:
     if call.tool is None or call.refusal is not None:
         return failed(call.refusal or "The call was refused.")
     identity = ToolContext(
@@ -151,29 +151,25 @@ async def run_call(context: TurnContext, call: PlannedCall) -> Outcome:
     return await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)
 
 
-def _plan(context: TurnContext, call: ModelCall, tools: Mapping[str, Tool]) -> PlannedCall:
-    request = RequestedCall(new_id("call", context.clock()), call.name[:128], clean(call.args or {}))
+def _prepare(context: TurnContext, call: ModelCall, tools: Mapping[str, Tool]) -> PreparedCall:
+    request = RequestedCall(new_id("call", context.clock()), call.name, clean(call.args or {}))
     tool = tools.get(call.name)
     if tool is None:
         offered = ", ".join(sorted(tools)[:40])
-        return PlannedCall(request, None, f"There is no tool called {call.name[:128]!r}. There are: {offered}.")
+        return PreparedCall(request, None, f"There is no tool called {call.name!r}. There are: {offered}.")
     if call.args is None:
-        return PlannedCall(request, tool, "The arguments were not a JSON object. Write them again as one.")
-    return PlannedCall(request, tool)
+        return PreparedCall(request, tool, "The arguments were not a JSON object. Write them again as one.")
+    return PreparedCall(request, tool)
 
 
-def _is_held(call: PlannedCall, context: TurnContext) -> bool:
+def _is_held(call: PreparedCall, context: TurnContext) -> bool:
     """Whether the user is to be asked first. Nobody is asked about a call that could not run anyway."""
     if call.tool is None or call.refusal or not needs_confirmation(call.tool.spec, context.limits.confirm):
         return False
-    try:
-        check_args(call.tool, call.request.args)
-    except (ToolRetry, ToolFailed):
-        return False
-    return True
+    return accepts(call.tool, call.request.args)
 
 
-async def _together(context: TurnContext, calls: Sequence[PlannedCall], done: TurnCalls) -> dict[tuple[str, str], str]:
+async def _together(context: TurnContext, calls: Sequence[PreparedCall], done: TurnCalls) -> dict[tuple[str, str], str]:
     """What the model is told of each, by tool and arguments."""
     gate = asyncio.Semaphore(context.limits.max_parallel_calls)
     try:
@@ -184,7 +180,7 @@ async def _together(context: TurnContext, calls: Sequence[PlannedCall], done: Tu
     return {key: answer.result() for key, answer in answers.items()}
 
 
-async def _answer(context: TurnContext, call: PlannedCall, done: TurnCalls, gate: asyncio.Semaphore) -> str:
+async def _answer(context: TurnContext, call: PreparedCall, done: TurnCalls, gate: asyncio.Semaphore) -> str:
     async with gate:
         outcome = await run_call(context, call)
     answer = prompts.fresh_result(call.request.id, outcome, max_bytes=context.limits.inline_bytes)

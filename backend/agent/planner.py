@@ -12,9 +12,9 @@ from backend.agent import prompts
 from backend.agent.context import TurnContext
 from backend.agent.state import TurnState
 from backend.db.redis import plan_cache_key
-from backend.domain.plan import Plan
+from backend.domain.plan import Plan, Step
 from backend.domain.tool import Tool
-from backend.plans.draft import UsablePlan, objects_in, read_draft
+from backend.plans.draft import objects_in, read_draft
 
 CACHE_TTL_S = 600
 
@@ -25,8 +25,8 @@ class _Reading(BaseModel):
     verdict: Reading
 
 
-async def make_plan(context: TurnContext, state: TurnState, tools: Mapping[str, Tool]) -> UsablePlan | None:
-    """None where the model sees no need for one or writes nothing usable. Identical requests are asked once."""
+async def make_plan(context: TurnContext, state: TurnState, tools: Mapping[str, Tool]) -> tuple[Step, ...]:
+    """No steps where the model sees no need for any or writes nothing usable. Identical requests are asked once."""
     plannable = _plannable(tools)
     note = prompts.planner_note(tool.spec for tool in plannable.values())
     conversation = prompts.assemble(state["history"], state["memory"], note=note)
@@ -38,16 +38,15 @@ async def make_plan(context: TurnContext, state: TurnState, tools: Mapping[str, 
     return read_draft(text, tools=plannable)
 
 
-async def amend_plan(
-    context: TurnContext, state: TurnState, plan: Plan, tools: Mapping[str, Tool]
-) -> UsablePlan | None:
+async def amend_plan(context: TurnContext, state: TurnState, plan: Plan, tools: Mapping[str, Tool]) -> tuple[Step, ...]:
+    """The steps that are still to be done; none where the model writes nothing usable."""
     plannable = _plannable(tools)
     note = prompts.amender_note(plan, [tool.spec for tool in plannable.values()])
     reply = await context.model.reply(prompts.assemble(state["history"], state["memory"], note=note))
     return read_draft(reply.text, tools=plannable)
 
 
-async def read_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
+async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
     """How the model reads a message the rules could not. Never enough to approve what changes the world."""
     note = prompts.reader_note(plan)
     reply = await context.model.reply(prompts.assemble(state["history"], state["memory"], note=note))

@@ -65,10 +65,10 @@ def assemble(
     history: Sequence[Message], memory: ShortTermMemory | None, *, note: str | None = None
 ) -> list[BaseMessage]:
     """One system message, then the window as it is stored: each message once, the user's last."""
-    return [SystemMessage(system_text(history, memory, note)), *map(to_model, history)]
+    return [SystemMessage(_system_text(history, memory, note)), *map(to_model, history)]
 
 
-def system_text(history: Sequence[Message], memory: ShortTermMemory | None, note: str | None) -> str:
+def _system_text(history: Sequence[Message], memory: ShortTermMemory | None, note: str | None) -> str:
     """The stable part first, so that providers can cache it."""
     in_view = {message.tool_call_id for message in history if message.role == "tool"}
     earlier = [reference for reference in memory.results if reference.tool_call_id not in in_view] if memory else []
@@ -94,23 +94,23 @@ def planner_note(tools: Iterable[ToolSpec]) -> str:
 
 
 def amender_note(plan: Plan, tools: Iterable[ToolSpec]) -> str:
-    return f"{planner_note(tools)}\n\n{AMENDER}\n{plan_block(plan)}"
+    return f"{planner_note(tools)}\n\n{AMENDER}\n{_plan_block(plan)}"
 
 
 def reader_note(plan: Plan) -> str:
-    return f"{READER}\n{plan_block(plan)}"
+    return f"{READER}\n{_plan_block(plan)}"
 
 
 def waiting_note(plan: Plan) -> str:
     return (
         "A plan is waiting for the user's yes and stays as it is; the last message is about something else. Answer it, "
-        f"carry out no step of the plan.\n{plan_block(plan)}"
+        f"carry out no step of the plan.\n{_plan_block(plan)}"
     )
 
 
 def answer_step(plan: Plan, step: Step) -> str:
     return (
-        f"You are carrying out this plan:\n{plan_block(plan)}\nDo step {step.id} now: {step.description}\n"
+        f"You are carrying out this plan:\n{_plan_block(plan)}\nDo step {step.id} now: {step.description}\n"
         "Write only what this step asks for; the later steps follow by themselves."
     )
 
@@ -118,7 +118,7 @@ def answer_step(plan: Plan, step: Step) -> str:
 def fill_step(plan: Plan, step: Step, args: Mapping[str, Any], missing: Sequence[str]) -> str:
     wanted = f" Missing: {', '.join(missing)}." if missing else ""
     return (
-        f"You are carrying out this plan:\n{plan_block(plan)}\nCall {step.tool} for step {step.id} "
+        f"You are carrying out this plan:\n{_plan_block(plan)}\nCall {step.tool} for step {step.id} "
         f"({step.description}) with complete arguments, taken from the conversation and the results in it.{wanted} "
         f"Known so far: {orjson.dumps(args).decode()}"
     )
@@ -126,13 +126,13 @@ def fill_step(plan: Plan, step: Step, args: Mapping[str, Any], missing: Sequence
 
 def ended_note(plan: Plan) -> str:
     return (
-        f"This plan has just ended as {plan.status}:\n{plan_block(plan)}\nWrite the answer to its goal from what the "
+        f"This plan has just ended as {plan.status}:\n{_plan_block(plan)}\nWrite the answer to its goal from what the "
         "steps gave, in the language of the goal. Say plainly what failed or was skipped, and name the tool calls an "
         "important fact comes from. Call no tools and ask for no confirmation."
     )
 
 
-def plan_block(plan: Plan) -> str:
+def _plan_block(plan: Plan) -> str:
     """A plan as the model reads it: its goal and a line of JSON for each step."""
     lines = [f"Goal: {plan.goal}"]
     for step in plan.steps:
@@ -171,10 +171,6 @@ def fresh_result(tool_call_id: str, outcome: Outcome, *, max_bytes: int) -> str:
     left_out = len(payload.text) - 2 * half
     note = f"\n[… {left_out} characters left out; load them with get_tool_result of {tool_call_id} …]\n"
     return payload.text[:half] + note + payload.text[-half:]
-
-
-def reference_content(reference: Reference) -> dict[str, object]:
-    return asdict(reference)
 
 
 def _reference_line(reference: Reference) -> str:

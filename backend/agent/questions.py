@@ -4,8 +4,10 @@ import orjson
 
 from backend.domain.plan import Plan, Step
 from backend.plans.phrases import language_of, say
+from backend.tools.summaries import one_line
 
 MAX_ARGUMENT_CHARS = 4000
+MAX_LINE_CHARS = 160
 
 
 def ask(plan: Plan, *, again: bool = False, changed: bool = False) -> str:
@@ -17,7 +19,7 @@ def ask(plan: Plan, *, again: bool = False, changed: bool = False) -> str:
     parts = [done(plan)] if not again else []
     if changed:
         parts.append(say("changed", language))
-    parts += [say("ask_step", language, description=step.description), call_block(step)]
+    parts += [say("ask_step", language, description=step.description), _call_block(step)]
     parts.append(say("ask_again_plainly", language) if again else say("ask", language))
     return "\n\n".join(part for part in parts if part)
 
@@ -26,7 +28,12 @@ def done(plan: Plan) -> str:
     """A line for each step that has been carried out."""
     language = language_of(plan.goal)
     return "\n".join(
-        say("done_step", language, description=step.description, summary=_one_line(step.result_preview or ""))
+        say(
+            "done_step",
+            language,
+            description=step.description,
+            summary=one_line(step.result_preview or "", MAX_LINE_CHARS),
+        )
         for step in plan.steps
         if step.status == "complete"
     )
@@ -42,10 +49,10 @@ def ended(plan: Plan) -> str:
 
 
 def still_waiting(plan: Plan) -> str:
-    return say("still_waiting", language_of(plan.goal), goal=_one_line(plan.goal))
+    return say("still_waiting", language_of(plan.goal), goal=one_line(plan.goal, MAX_LINE_CHARS))
 
 
-def call_block(step: Step) -> str:
+def _call_block(step: Step) -> str:
     """The tool and its arguments, one a line, exactly as they will be sent."""
     if step.tool is None:
         return ""
@@ -67,8 +74,3 @@ def _shown(value: object) -> str:
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
     cut = text if len(text) <= MAX_ARGUMENT_CHARS else f"{text[:MAX_ARGUMENT_CHARS]}… ({len(text)})"
     return cut.replace("\n", "\n    ")
-
-
-def _one_line(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 160 else f"{flat[:159]}…"  # noqa: PLR2004 (a line on a screen)

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.agent import prompts
-from backend.agent.calls import PlannedCall, TurnCalls, record_end, record_start, run_call
+from backend.agent.calls import PreparedCall, TurnCalls, record_end, record_start, run_call
 from backend.agent.context import TurnContext
 from backend.domain.ids import new_id
 from backend.domain.plan import Plan, Step, move_step, new_plan
@@ -29,7 +29,7 @@ from backend.plans.store import StoredPlan
 from backend.tools import results
 from backend.tools.payload import clean
 from backend.tools.results import PlanStep
-from backend.tools.run import Outcome, check_args
+from backend.tools.run import Outcome, accepts, check_args
 
 MAX_GOAL_CHARS = 500
 
@@ -82,7 +82,7 @@ async def run_plan(
     return run
 
 
-def definition_hash(spec: ToolSpec) -> str:
+def _definition_hash(spec: ToolSpec) -> str:
     """Of everything about a tool that a user's yes relies on."""
     shown = [spec.name, spec.description, spec.input_schema, spec.effect, spec.source]
     return hashlib.sha256(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
@@ -115,7 +115,7 @@ async def _run_with_tool(context: TurnContext, run: PlanRun, step: Step, tool: T
     except (Unresolved, ToolRetry, ToolFailed) as reason:
         await _fail(context, run, step, str(reason))
         return
-    shown = definition_hash(tool.spec)
+    shown = _definition_hash(tool.spec)
     must_ask = step.requires_confirmation or needs_confirmation(tool.spec, context.limits.confirm)
     if must_ask and not (granted and run.stored.tool_hash == shown):
         run.changed = granted
@@ -123,11 +123,11 @@ async def _run_with_tool(context: TurnContext, run: PlanRun, step: Step, tool: T
         await _move(context, run, moved, tool_hash=shown)
         return
     await _execute(
-        context, run, step, PlannedCall(RequestedCall(new_id("call", context.clock()), tool.spec.name, args), tool)
+        context, run, step, PreparedCall(RequestedCall(new_id("call", context.clock()), tool.spec.name, args), tool)
     )
 
 
-async def _execute(context: TurnContext, run: PlanRun, step: Step, call: PlannedCall) -> None:
+async def _execute(context: TurnContext, run: PlanRun, step: Step, call: PreparedCall) -> None:
     request = call.request
 
     async def started(connection: AsyncConnection) -> None:
@@ -158,23 +158,15 @@ async def _whole_args(context: TurnContext, run: PlanRun, step: Step, tool: Tool
     """References resolved, what is still open filled by one model call bound to the tool. Raises Unresolved."""
     args = resolve(step.args, await _values(context, run))
     open_arguments = missing(args, tool.spec.input_schema)
-    if not open_arguments and not _is_wrong(tool, args):
+    if not open_arguments and accepts(tool, args):
         return args
     note = prompts.fill_step(run.plan, step, args, open_arguments)
     reply = await context.model.reply(prompts.with_note(run.conversation, note), [tool.spec], must_call=True)
     filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
-    whole: dict[str, Any] = clean({**filled, **args}) if not _is_wrong(tool, {**filled, **args}) else clean(filled)
+    whole: dict[str, Any] = clean({**filled, **args} if accepts(tool, {**filled, **args}) else filled)
     if still_open := missing(whole, tool.spec.input_schema):
         raise Unresolved(f"{', '.join(still_open)} could not be found for {tool.spec.name}")
     return whole
-
-
-def _is_wrong(tool: Tool, args: dict[str, Any]) -> bool:
-    try:
-        check_args(tool, args)
-    except (ToolRetry, ToolFailed):
-        return True
-    return False
 
 
 async def _values(context: TurnContext, run: PlanRun) -> Mapping[int, Any]:

@@ -15,7 +15,7 @@ from backend.db.engine import Database
 from backend.db.redis import Cache
 from backend.domain.errors import NotFound
 from backend.domain.ids import is_id
-from backend.tools.mcp import McpServers
+from backend.tools.mcp.servers import McpServers
 from backend.turn.service import TurnService
 
 LOCAL_USER = "local"

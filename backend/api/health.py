@@ -8,7 +8,7 @@ from backend.api.deps import Services, ServicesDep
 from backend.api.problems import PROBLEMS
 from backend.domain.errors import AppError
 
-State = Literal["ok", "down"]
+Condition = Literal["ok", "down"]
 
 router = APIRouter(prefix="/health", tags=["ops"], responses=PROBLEMS)
 
@@ -22,14 +22,14 @@ async def live() -> dict[str, str]:
 async def ready(services: ServicesDep, response: Response) -> dict[str, str | dict[str, str]]:
     """503 where no turn can be run. Without Redis turns are slower, and without an MCP server its tools are missing."""
     postgres = await _postgres(services)
-    redis: State = "ok" if await services.cache.ping() else "down"
-    worker: State = "ok" if services.turns.alive else "down"
+    redis: Condition = "ok" if await services.cache.ping() else "down"
+    worker: Condition = "ok" if services.turns.alive else "down"
     if "down" in (postgres, worker):
         response.status_code = 503
     return {"postgres": postgres, "redis": redis, "worker": worker, "mcp": services.mcp.states()}
 
 
-async def _postgres(services: Services) -> State:
+async def _postgres(services: Services) -> Condition:
     try:
         await services.database.ping()
     except AppError:

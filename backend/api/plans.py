@@ -1,27 +1,16 @@
 """Plans: the one that is open, all there were, and a decision on the step that waits."""
 
-from typing import Literal
-
 from fastapi import APIRouter
-from pydantic import Field
 
 from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
 from backend.api.problems import PROBLEMS
-from backend.api.schemas import Body, Cursor, Limit, Page, decode_cursor, invalid_cursor, page
-from backend.domain.ids import is_id
+from backend.api.schemas import Cursor, Limit, Page, PlanDecision, decode_id_cursor, page
 from backend.domain.plan import Plan
 from backend.domain.session import ChatAnswer
 from backend.memory.sessions import get_session
 from backend.plans import store
 
 router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute, responses=PROBLEMS)
-
-
-class PlanDecision(Body):
-    """`version` is the one the user was shown."""
-
-    decision: Literal["confirm", "reject"]
-    version: int = Field(ge=1, le=2**31 - 1)
 
 
 @router.get("/plan")
@@ -37,7 +26,7 @@ async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Ca
 async def list_plans(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Plan]:
-    before = _plan_position(cursor) if cursor else None
+    before = decode_id_cursor("plan", cursor) if cursor else None
     async with services.database.reading() as connection:
         await get_session(connection, caller, session_id)
         found = await store.list_plans(connection, caller, session_id, before=before, limit=limit + 1)
@@ -48,11 +37,3 @@ async def list_plans(
 async def decide(session_id: SessionId, body: PlanDecision, services: ServicesDep, caller: Caller) -> ChatAnswer:
     """Answers as chat does, once the plan has gone on to its next wait or its end."""
     return await services.turns.decide(caller, session_id, body.decision, version=body.version)
-
-
-def _plan_position(cursor: str) -> str:
-    match decode_cursor(cursor):
-        case str(plan_id) if is_id("plan", plan_id):
-            return plan_id
-        case _:
-            raise invalid_cursor()

@@ -11,12 +11,17 @@ from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from backend.domain.errors import AppError
+from backend.domain.ids import Prefix, is_id
+from backend.domain.plan import Decision
 
 MAX_MESSAGE_CHARS = 32_000
 MAX_METADATA_KEYS = 64
+MAX_VERSION = 2**31 - 1
 
 Item = TypeVar("Item")
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Title = Annotated[str, Field(max_length=200)]
+Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)]
 
 
 class Body(BaseModel):
@@ -24,18 +29,25 @@ class Body(BaseModel):
 
 
 class NewSession(Body):
-    title: Annotated[str, Field(max_length=200)] | None = None
-    metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] = {}
+    title: Title | None = None
+    metadata: Metadata = {}
 
 
 class SessionChanges(Body):
-    title: Annotated[str, Field(max_length=200)] | None = None
-    metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] = {}
+    title: Title | None = None
+    metadata: Metadata = {}
 
 
 class ChatBody(Body):
     message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)]
     force_web_search: bool = False
+
+
+class PlanDecision(Body):
+    """`version` is the one the user was shown."""
+
+    decision: Decision
+    version: int = Field(ge=1, le=MAX_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +65,10 @@ Cursor = Annotated[str | None, Query(max_length=500)]
 def page(found: list[Item], limit: int, position: Callable[[Item], object]) -> Page[Item]:
     """A page of up to `limit` of the `limit + 1` items that were asked for."""
     shown = found[:limit]
-    return Page(shown, encode_cursor(position(shown[-1])) if len(found) > limit else None)
+    return Page(shown, _encode_cursor(position(shown[-1])) if len(found) > limit else None)
 
 
-def encode_cursor(position: object) -> str:
+def _encode_cursor(position: object) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(position)).decode()
 
 
@@ -66,6 +78,15 @@ def decode_cursor(cursor: str) -> Any:
         return orjson.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
     except (binascii.Error, ValueError) as error:
         raise invalid_cursor() from error
+
+
+def decode_id_cursor(prefix: Prefix, cursor: str) -> str:
+    """The position in a list that is ordered by id. Raises AppError `invalid_cursor`."""
+    match decode_cursor(cursor):
+        case str(position) if is_id(prefix, position):
+            return position
+        case _:
+            raise invalid_cursor()
 
 
 def invalid_cursor() -> AppError:

@@ -7,18 +7,18 @@ from fastapi import APIRouter, Query
 
 from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, ToolCallId
 from backend.api.problems import PROBLEMS
-from backend.api.schemas import Cursor, Limit, Page, decode_cursor, invalid_cursor, page
-from backend.domain.ids import is_id
+from backend.api.schemas import Cursor, Limit, Page, decode_id_cursor, page
 from backend.domain.tool import CallStatus, ToolCall
 from backend.memory.sessions import get_session
 from backend.tools import results
+from backend.tools.paging import page_of
 from backend.tools.results import CallFilter
 
 router = APIRouter(
     prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute, responses=PROBLEMS
 )
 
-Name = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$")]
+Filter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +35,14 @@ async def list_tool_results(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
-    tool: Name = None,
-    turn_id: Name = None,
+    tool: Filter = None,
+    turn_id: Filter = None,
     status: CallStatus | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ToolCall]:
     where = CallFilter(tool=tool, turn_id=turn_id, status=status)
-    before = _call_position(cursor) if cursor else None
+    before = decode_id_cursor("call", cursor) if cursor else None
     async with services.database.reading() as connection:
         await get_session(connection, caller, session_id)
         found = await results.list_calls(connection, caller, session_id, where=where, before=before, limit=limit + 1)
@@ -61,14 +61,6 @@ async def get_tool_result(
 ) -> LoadedResult:
     async with services.database.reading() as connection:
         call, value = await results.load_result(connection, caller, session_id, tool_call_id, now=services.clock())
-    part = results.page_of(value, path=path, offset=offset, limit=limit)
+    part = page_of(value, path=path, offset=offset, limit=limit)
     shown = {name: getattr(call, name) for name in ToolCall.__dataclass_fields__}
     return LoadedResult(**shown, result=part.result, result_total=part.result_total, next_offset=part.next_offset)
-
-
-def _call_position(cursor: str) -> str:
-    match decode_cursor(cursor):
-        case str(tool_call_id) if is_id("call", tool_call_id):
-            return tool_call_id
-        case _:
-            raise invalid_cursor()

@@ -26,13 +26,12 @@ class Database:
     """A pool of connections. `transaction()` to write, `reading()` for single statements without one."""
 
     def __init__(self, url: str, *, pool_size: int = 10) -> None:
-        self.engine = make_engine(url, pool_size=pool_size)
-        self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._engine = _make_engine(url, pool_size=pool_size)
+        self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        with_errors = _storage_errors()
-        async with with_errors, self.engine.begin() as connection:
+        async with _storage_errors(), self._engine.begin() as connection:
             yield connection
 
     @asynccontextmanager
@@ -47,10 +46,10 @@ class Database:
             await connection.exec_driver_sql("SELECT 1")
 
     async def close(self) -> None:
-        await self.engine.dispose()
+        await self._engine.dispose()
 
 
-def make_engine(url: str, *, pool_size: int) -> AsyncEngine:
+def _make_engine(url: str, *, pool_size: int) -> AsyncEngine:
     """Errors name the statement but not its values, which are people's messages. A number is never a huge integer:
     JSONB writes 1e300 in digits, and only orjson reads them as the float they were.
     """

@@ -1,10 +1,7 @@
 """Every error a caller of Segue can see, as one type.
 
-Knows nothing of HTTP: `api/problems.py` writes it as RFC 9457, the event log as `RUN_ERROR`. Errors that a tool
+Writes no HTTP: `api/problems.py` makes it RFC 9457, `turn/store.py` keeps it in the turn's row. Errors that a tool
 addresses to the model stand in `domain/tool.py`.
-
-    AppError
-    └── NotFound      a missing id and a foreign one alike
 """
 
 from collections.abc import Mapping
@@ -38,7 +35,7 @@ class AppError(Exception):
 
 
 class NotFound(AppError):
-    """`thing` is the noun in the code: `session` gives `session_not_found`."""
+    """A missing id and a foreign one alike. `thing` is the noun in the code: `session` gives `session_not_found`."""
 
     def __init__(self, thing: str) -> None:
         noun = thing.replace("_", " ")

@@ -16,6 +16,7 @@ Confirm = Literal["destructive", "always", "never"]
 
 MAX_STEPS = 5
 OPEN: frozenset[PlanStatus] = frozenset({"active", "waiting"})
+NOT_STARTED: frozenset[StepStatus] = frozenset({"pending", "waiting"})
 
 PLAN_MOVES: Mapping[PlanStatus, frozenset[PlanStatus]] = {
     "active": frozenset({"active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"}),
@@ -81,7 +82,7 @@ class Plan:
     @property
     def next_step(self) -> Step | None:
         """The first step that has not been started."""
-        return next((step for step in self.steps if step.status in ("pending", "waiting")), None)
+        return next((step for step in self.steps if step.status in NOT_STARTED), None)
 
 
 def new_plan(
@@ -129,18 +130,15 @@ def end(plan: Plan, status: Literal["cancelled", "expired", "superseded"]) -> Pl
 
 
 def replace_open_steps(plan: Plan, steps: Sequence[Step]) -> Plan:
-    """An amended plan: what is over stays, everything else makes room for `steps`, numbered on."""
-    kept = [step for step in plan.steps if step.status not in ("pending", "waiting")]
+    """An amended plan: what has been started stays, everything else makes room for `steps`, numbered on."""
+    kept = [step for step in plan.steps if step.status not in NOT_STARTED]
     room = MAX_STEPS - len(kept)
     renumbered = [replace(step, id=len(kept) + index) for index, step in enumerate(steps[:room], start=1)]
     return _next_version(plan, "active", [*kept, *renumbered])
 
 
 def _skip_open(steps: Sequence[Step], reason: str) -> list[Step]:
-    return [
-        replace(step, status="skipped", error=reason) if step.status in ("pending", "waiting") else step
-        for step in steps
-    ]
+    return [replace(step, status="skipped", error=reason) if step.status in NOT_STARTED else step for step in steps]
 
 
 def _next_version(plan: Plan, status: PlanStatus, steps: Sequence[Step]) -> Plan:

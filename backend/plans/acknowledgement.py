@@ -6,19 +6,17 @@ waits; the nodes of `agent/` stand above, `lexicon.py` and `utterance.py` below.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
+from backend.domain.session import Verdict
 from backend.plans.lexicon import ANY_LANGUAGE, UNKNOWN, kinds_of, languages_of, load_lexicon, unstretch
 from backend.plans.utterance import hear, is_emoji
-
-Verdict = Literal["confirm", "reject", "amend", "none"]
 
 LONGEST_MESSAGE: Final = 1_000
 MOST_WORDS: Final = 60
 MOST_ADDED_WORDS: Final = 10
-MOST_WORDS_ADDED_TO_AN_ORDER: Final = (
-    2  # `start at noon` changes the plan, `start looking for a cheaper hotel` is a new request
-)
+# `start at noon` changes the plan, `start looking for a cheaper hotel` is a new request.
+MOST_WORDS_ADDED_TO_AN_ORDER: Final = 2
 
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})

@@ -1,7 +1,7 @@
 """Does this message ask for several things in a row? Cheap signs in many languages, from `cues.toml`.
 
 Pure. Each true costs a model call, so a sequence word counts only between two requests. Knows nothing of tools and
-plans; `agent/nodes/plan.py` stands above, `utterance.py` below.
+plans; `policy.py` stands above, `wordlists.py` and `utterance.py` below.
 """
 
 import re
@@ -9,17 +9,17 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from itertools import chain, zip_longest
 from typing import Final, Literal, get_args
 
 from backend.plans.utterance import words_of
+from backend.plans.wordlists import Phrase, kinds_by_phrase, listed, read_toml
 
-Kind = Literal["act", "act_and", "tell", "sequence", "having", "joiner", "shield", "idle", "asking", "explaining"]
 VerbPlace = Literal["first", "last", "either", "anywhere"]
-Phrase = tuple[str, ...]
 
-KINDS: Final[Mapping[str, Kind]] = {kind: kind for kind in get_args(Kind)}
+KINDS: Final = frozenset(
+    {"act", "act_and", "tell", "sequence", "having", "joiner", "shield", "idle", "asking", "explaining"}
+)
 VERB_PLACES: Final[Mapping[str, VerbPlace]] = {place: place for place in get_args(VerbPlace)}
 
 LONGEST_READ: Final = 2_000  # characters; a longer message is read up to here
@@ -44,7 +44,7 @@ _INLINE_ITEMS: Final = re.compile(r"(?:(?<![\w.])1[.)、．）]|①)(.+?)(?:(?<!
 class Cue:
     language: str
     phrase: Phrase
-    kind: Kind
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def parse_cues(toml: str) -> Cues:
         stems={word.removesuffix(ANY_ENDING): stems for word, stems in _by_first_word(filter(_is_stem, cues)).items()},
         verb_place={language: _verb_place(language, section["verb"]) for language, section in sections.items()},
         attached={
-            language: frozenset(_listed(section["attached"]))
+            language: frozenset(listed(section["attached"]))
             for language, section in sections.items()
             if "attached" in section
         },
@@ -233,20 +233,12 @@ def parse_cues(toml: str) -> Cues:
 
 
 def _section(language: str, section: Mapping[str, str]) -> list[Cue]:
-    kinds: dict[Phrase, Kind] = {}
-    for name in section.keys() - {"verb", "attached"}:
-        for phrase in filter(None, map(_phrase, _listed(section[name]))):
-            if kinds.setdefault(phrase, _kind(language, name)) != name:
-                raise ValueError(f"[{language}] has {' '.join(phrase)!r} in both {kinds[phrase]!r} and {name!r}")
-            if phrase[0].endswith(ANY_ENDING) and (len(phrase) > 1 or len(phrase[0]) <= SHORTEST_STEM):
-                raise ValueError(f"[{language}] {name} has {' '.join(phrase)!r}: too little to tell a word by")
+    lists = {name: words for name, words in section.items() if name not in ("verb", "attached")}
+    kinds = kinds_by_phrase(language, lists, KINDS, phrase_of=_phrase)
+    for phrase, kind in kinds.items():
+        if phrase[0].endswith(ANY_ENDING) and (len(phrase) > 1 or len(phrase[0]) <= SHORTEST_STEM):
+            raise ValueError(f"[{language}] {kind} has {' '.join(phrase)!r}: too little to tell a word by")
     return [Cue(language, phrase, kind) for phrase, kind in kinds.items()]
-
-
-def _kind(language: str, name: str) -> Kind:
-    if name not in KINDS:
-        raise ValueError(f"[{language}] has a list called {name!r}; the lists are {', '.join(KINDS)}")
-    return KINDS[name]
 
 
 def _verb_place(language: str, name: str) -> VerbPlace:
@@ -255,13 +247,9 @@ def _verb_place(language: str, name: str) -> VerbPlace:
     return VERB_PLACES[name]
 
 
-def _phrase(listed: str) -> Phrase:
-    words = words_of(listed)
-    return (*words[:-1], words[-1] + ANY_ENDING) if words and listed.endswith(ANY_ENDING) else words
-
-
-def _listed(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()]
+def _phrase(text: str) -> Phrase:
+    words = words_of(text)
+    return (*words[:-1], words[-1] + ANY_ENDING) if words and text.endswith(ANY_ENDING) else words
 
 
 def _is_stem(cue: Cue) -> bool:
@@ -276,4 +264,4 @@ def _by_first_word(cues: Iterable[Cue]) -> dict[str, tuple[Cue, ...]]:
     return {word: tuple(entries) for word, entries in grouped.items()}
 
 
-CUES: Final = parse_cues(files(__package__).joinpath("cues.toml").read_text(encoding="utf-8"))
+CUES: Final = parse_cues(read_toml("cues.toml"))

@@ -7,7 +7,6 @@ tools must exist, at most MAX_STEPS are kept, references point backwards. What c
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -17,7 +16,6 @@ from backend.domain.plan import MAX_STEPS, Step
 
 REFERENCE = "$from"
 MAX_DESCRIPTION_CHARS = 300
-MAX_GOAL_CHARS = 500
 MAX_TEXT_CHARS = 100_000
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
@@ -49,26 +47,18 @@ class DraftStep(BaseModel):
 class Draft(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    goal: str = ""
     steps: list[DraftStep]
 
 
-@dataclass(frozen=True, slots=True)
-class UsablePlan:
-    goal: str
-    steps: tuple[Step, ...]
-
-
-def read_draft(text: str, *, tools: Collection[str]) -> UsablePlan | None:
-    """The first JSON object in the text that is a plan with at least one step we can carry out; otherwise None."""
+def read_draft(text: str, *, tools: Collection[str]) -> tuple[Step, ...]:
+    """The steps of the first JSON object in the text that is a plan; none unless we can carry out all of them."""
     for value in objects_in(text):
         try:
             draft = Draft.model_validate(value)
         except ValidationError:
             continue
-        steps = _usable_steps(draft.steps[:MAX_STEPS], tools)
-        return UsablePlan(draft.goal[:MAX_GOAL_CHARS], steps) if steps else None
-    return None
+        return _usable_steps(draft.steps[:MAX_STEPS], tools)
+    return ()
 
 
 def _usable_steps(drafts: list[DraftStep], tools: Collection[str]) -> tuple[Step, ...]:

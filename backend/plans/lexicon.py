@@ -1,22 +1,20 @@
-"""The words people say, read from a TOML file a speaker can correct, and found in a message, longest phrase first.
+"""The words people say, read from word lists and found in a message, longest phrase first.
 
-A file has a section per language and in it one comma-separated list per kind of word. Knows nothing of what a kind
-means. Raises ValueError on a kind it was not told of and on a word that stands in two kinds of one language.
+Knows nothing of what a kind of words means; `acknowledgement.py` and `policy.py` stand above, `wordlists.py` below.
 """
 
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Final
 
-from backend.plans.utterance import is_stretched, squeeze, words_of
+from backend.plans.utterance import is_stretched, squeeze
+from backend.plans.wordlists import Phrase, kinds_by_phrase, read_toml
 
 ANY_LANGUAGE: Final = "any"
 UNKNOWN: Final = "unknown"
 
-Phrase = tuple[str, ...]
 Section = Mapping[Phrase, str]
 
 
@@ -31,13 +29,12 @@ class Lexicon:
 
 def load_lexicon(name: str, *, kinds: frozenset[str], stretchable: frozenset[str] = frozenset()) -> Lexicon:
     """Reads `backend/plans/<name>`. Words of the `stretchable` kinds are known with letters held, as in `yesss`."""
-    return parse_lexicon(
-        files(__package__).joinpath(name).read_text(encoding="utf-8"), kinds=kinds, stretchable=stretchable
-    )
+    return parse_lexicon(read_toml(name), kinds=kinds, stretchable=stretchable)
 
 
 def parse_lexicon(toml: str, *, kinds: frozenset[str], stretchable: frozenset[str] = frozenset()) -> Lexicon:
-    sections = {language: _section(language, lists, kinds) for language, lists in tomllib.loads(toml).items()}
+    """Raises ValueError as `kinds_by_phrase` does."""
+    sections = {language: kinds_by_phrase(language, lists, kinds) for language, lists in tomllib.loads(toml).items()}
     shared = sections.get(ANY_LANGUAGE, {})
     return Lexicon(
         phrases={language: _by_first_word({**shared, **section}) for language, section in sections.items()},
@@ -83,17 +80,6 @@ def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
             kinds.append(UNKNOWN)
             at += 1
     return kinds
-
-
-def _section(language: str, lists: Mapping[str, str], kinds: frozenset[str]) -> Section:
-    section: dict[Phrase, str] = {}
-    for kind, words in lists.items():
-        if kind not in kinds:
-            raise ValueError(f"[{language}] has a list called {kind!r}; the lists are {', '.join(sorted(kinds))}")
-        for phrase in filter(None, map(words_of, words.split(","))):
-            if section.setdefault(phrase, kind) != kind:
-                raise ValueError(f"[{language}] has {' '.join(phrase)!r} in both {section[phrase]!r} and {kind!r}")
-    return section
 
 
 def _by_first_word(section: Section) -> dict[str, tuple[tuple[Phrase, str], ...]]:

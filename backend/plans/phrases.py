@@ -10,10 +10,11 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import chain
 from string import Formatter
 from typing import Final
+
+from backend.plans.wordlists import listed, read_toml
 
 ENGLISH: Final = "en"
 LONGEST_SAMPLE: Final = 400  # characters are enough to tell a language
@@ -52,7 +53,7 @@ def parse_phrasebook(toml: str) -> Phrasebook:
     spoken = {language: section["spoken"] for language, section in sections.items() if "spoken" in section}
     return Phrasebook(
         sentences,
-        words=_worth({language: _listed(lists["words"]) for language, lists in spoken.items()}),
+        words=_worth({language: listed(lists["words"]) for language, lists in spoken.items()}),
         letters=_worth({language: lists.get("letters", "").split() for language, lists in spoken.items()}),
     )
 
@@ -106,10 +107,6 @@ def _fields(sentence: str) -> frozenset[str]:
     return frozenset(f"{name}{f'!{how}' if how else ''}{spec}" for _, name, spec, how in parsed if name is not None)
 
 
-def _listed(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",")]
-
-
 def _worth(by_language: Mapping[str, Iterable[str]]) -> dict[str, dict[str, float]]:
     """A clue to one language is worth 1, to two of them a half each."""
     speakers: dict[str, dict[str, None]] = defaultdict(dict)
@@ -119,4 +116,4 @@ def _worth(by_language: Mapping[str, Iterable[str]]) -> dict[str, dict[str, floa
     return {clue: dict.fromkeys(languages, 1 / len(languages)) for clue, languages in speakers.items()}
 
 
-PHRASEBOOK: Final = parse_phrasebook(files(__package__).joinpath("phrases.toml").read_text(encoding="utf-8"))
+PHRASEBOOK: Final = parse_phrasebook(read_toml("phrases.toml"))

@@ -9,12 +9,11 @@ from typing import Final, assert_never
 from backend.domain.plan import Confirm, Planning
 from backend.domain.session import Verdict
 from backend.domain.tool import ToolSpec
-from backend.plans.cues import asks_for_several_steps
+from backend.plans.cues import LONGEST_READ, asks_for_several_steps
 from backend.plans.lexicon import kinds_of, languages_of, load_lexicon
 from backend.plans.utterance import hear
 
 SHORTEST_FORCED_SEARCH: Final = 15
-LONGEST_READ: Final = 2_000
 
 SEARCH_WORD_KINDS: Final = frozenset({"request", "search", "web", "topic"})
 SEARCH_LEXICON: Final = load_lexicon("search.toml", kinds=SEARCH_WORD_KINDS | {"earlier"})
@@ -28,7 +27,7 @@ class SearchDecision:
     reason: str
 
 
-def should_search_web(message: str, *, force: bool, verdict: str) -> SearchDecision:
+def should_search_web(message: str, *, force: bool, verdict: Verdict) -> SearchDecision:
     """`verdict` is how the message reads as an acknowledgement, `force` the client's toggle.
 
     A yes with a change may ask for a search in words; a bare yes or no never does, toggle or not.

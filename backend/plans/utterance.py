@@ -1,7 +1,7 @@
 """A chat message as folded words: one spelling for case, accents, width, marks and stretched letters.
 
 Chinese, Japanese, Korean and Thai come out one character a word, so a phrase of the lexicon is a run of words in
-every script. Knows nothing of meaning; `lexicon.py` and `acknowledgement.py` stand above.
+every script. Knows nothing of meaning; `wordlists.py` and what reads messages by them stand above.
 """
 
 import re

@@ -13,7 +13,7 @@ Source = Callable[[], Iterable[Tool]]
 
 @dataclass(frozen=True, slots=True)
 class ToolCatalog:
-    """`offered` is asked anew at the start of every turn: MCP servers come and go."""
+    """`offered` is asked anew every time: MCP servers come and go."""
 
     builtin: tuple[Tool, ...]
     offered: Source = tuple

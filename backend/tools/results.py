@@ -4,16 +4,12 @@ A row stands before a tool runs and gets its outcome after; the payload expires,
 """
 
 import hashlib
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import jmespath
 import orjson
-from jmespath import functions
-from jmespath.exceptions import JMESPathError
 from sqlalchemy import Row, Select, and_, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,29 +17,16 @@ from backend.db.models import sessions, tool_calls, tool_results
 from backend.domain.errors import AppError, NotFound
 from backend.domain.session import RequestedCall
 from backend.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, canonical_args
-from backend.tools.payload import clean
 from backend.tools.run import Outcome
 from backend.tools.summaries import identifiers, preview, summarise
 
 REBUILD_CALLS = 50
-MAX_GROWTH = 50
-MAX_PAGE_CHARS = 10_000_000
-_SIDE_BY_SIDE = frozenset({"multi_select_list", "multi_select_dict", "function_expression"})
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
     payload_ttl_days: int
     preview_chars: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResultPage:
-    """`total` and `next_offset` count characters of text or items of a list; None where there is nothing to page."""
-
-    result: Any
-    result_total: int | None
-    next_offset: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +42,6 @@ class CallFilter:
     tool: str | None = None
     turn_id: str | None = None
     status: CallStatus | None = None
-
-
-class _BoundedFunctions(functions.Functions):
-    """`join` with a long glue, or `to_string` of many copies, would write out more than any memory holds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._left = MAX_PAGE_CHARS
-
-    @functions.signature({"types": ["string"]}, {"types": ["array-string"]})
-    def _func_join(self, glue: str, parts: list[str]) -> str:
-        self._spend(len(glue) * len(parts) + sum(map(len, parts)))
-        return glue.join(parts)
-
-    @functions.signature({"types": []})
-    def _func_to_string(self, value: Any) -> str:
-        text = value if isinstance(value, str) else orjson.dumps(value).decode()
-        self._spend(len(text))
-        return text
-
-    def _spend(self, chars: int) -> None:
-        self._left -= chars
-        if self._left < 0:
-            raise ValueError("more text than an answer may have")
 
 
 async def start_calls(
@@ -103,7 +62,7 @@ async def start_calls(
             "message_id": message_id,
             "tool_name": call.name,
             "args": call.args,
-            "args_hash": args_hash(call.args),
+            "args_hash": _args_hash(call.args),
             "status": "running",
             "plan_id": step.plan_id if step else None,
             "step_id": step.step_id if step else None,
@@ -194,10 +153,7 @@ async def load_result(
         raise NotFound("tool_result")
     if row.payload is None and row.size_bytes > 0:
         raise _expired(row)
-    call = _tool_call(row)
-    if row.payload is None:
-        return call, None
-    return call, orjson.loads(row.payload) if row.kind == "json" else row.payload
+    return _tool_call(row), None if row.payload is None else _value(row.kind, row.payload)
 
 
 async def load_values(
@@ -211,10 +167,7 @@ async def load_values(
             tool_calls.c.session_id == session_id, tool_calls.c.id.in_(tool_call_ids), tool_results.c.expires_at > now
         )
     )
-    return {
-        row.id: orjson.loads(row.payload) if row.kind == "json" else row.payload
-        for row in await connection.execute(statement)
-    }
+    return {row.id: _value(row.kind, row.payload) for row in await connection.execute(statement)}
 
 
 async def drop_expired(connection: AsyncConnection, *, now: datetime, limit: int = 500) -> int:
@@ -224,40 +177,7 @@ async def drop_expired(connection: AsyncConnection, *, now: datetime, limit: int
     return gone.rowcount
 
 
-def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultPage:
-    """The part of a value at a JMESPath, from `offset`, at most `limit` characters or items of it.
-
-    Raises AppError `invalid_path` for what is not JMESPath, does not fit the value, or would multiply it.
-    """
-    found = _at_path(value, path) if path else value
-    pageable, end = isinstance(found, str | list), offset + limit
-    part = found[offset:end] if pageable else found
-    if path:
-        part = clean(part, max_chars=MAX_PAGE_CHARS)
-    if not pageable:
-        return ResultPage(part, None, None)
-    return ResultPage(part, len(found), end if end < len(found) else None)
-
-
-def _at_path(value: Any, path: str) -> Any:
-    if isinstance(value, str):
-        raise _invalid_path(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
-    try:
-        expression = jmespath.compile(path)
-        if _growth(expression.parsed) > MAX_GROWTH:
-            raise _invalid_path(path, "asks for too many copies of the result at once.")
-        return expression.search(value, jmespath.Options(custom_functions=_BoundedFunctions()))
-    except (JMESPathError, ValueError, TypeError, AttributeError, RecursionError) as error:  # jmespath lets all through
-        raise _invalid_path(path, "is not JMESPath, or does not fit the result. An example: emails[0].id") from error
-
-
-def _growth(node: Mapping[str, Any]) -> int:
-    """How many times its input an expression may give: `[@,@]|[@,@]` four times, and so on without end."""
-    parts = [_growth(child) for child in node["children"] if isinstance(child, dict)]
-    return max(sum(parts), 1) if node["type"] in _SIDE_BY_SIDE else math.prod(parts)
-
-
-def args_hash(args: dict[str, Any]) -> str:
+def _args_hash(args: dict[str, Any]) -> str:
     return hashlib.sha256(canonical_args(args).encode()).hexdigest()[:32]
 
 
@@ -269,12 +189,6 @@ def _owned(owner: str, session_id: str) -> Select[Any]:
     )
 
 
-def _invalid_path(path: str, what: str) -> AppError:
-    return AppError(
-        "invalid_path", status=422, title="Not a path into this result", detail=f"The path {path[:200]!r} {what}"
-    )
-
-
 def _expired(row: Row[Any]) -> AppError:
     return AppError(
         "tool_result_expired",
@@ -282,6 +196,10 @@ def _expired(row: Row[Any]) -> AppError:
         title="The result has expired",
         detail=f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew.",
     )
+
+
+def _value(kind: str, payload: str) -> Any:
+    return orjson.loads(payload) if kind == "json" else payload
 
 
 def _reference(row: Row[Any]) -> Reference:

@@ -56,7 +56,7 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
         check_args(tool, args)
         output = await _within(timeout_s, tool, args, context)
         payload = _storable(output, max_bytes=limits.max_result_bytes)
-        error = said_failure(payload)
+        error = _said_failure(payload)
     except asyncio.CancelledError:
         if _being_cancelled():
             raise
@@ -92,7 +92,16 @@ def check_args(tool: Tool, args: dict[str, Any]) -> None:
         raise ToolRetry(f"Invalid arguments for {tool.spec.name}: {said}. Correct them and call again.")
 
 
-def said_failure(payload: Payload) -> str | None:
+def accepts(tool: Tool, args: dict[str, Any]) -> bool:
+    """Whether a call with these arguments would reach the tool."""
+    try:
+        check_args(tool, args)
+    except (ToolRetry, ToolFailed):
+        return False
+    return True
+
+
+def _said_failure(payload: Payload) -> str | None:
     """The error an answer reports of itself: a top-level `error`, or `success: false`."""
     if payload.kind != "json" or not payload.text.startswith("{"):
         return None

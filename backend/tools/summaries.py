@@ -29,9 +29,9 @@ _ID_IN_TEXT = re.compile(
 def summarise(tool_name: str, payload: Payload, error: str | None) -> str:
     """One line of at most MAX_SUMMARY_CHARS: how much there is and what it is called."""
     if error:
-        return _clip(error if error.startswith(tool_name) else f"{tool_name} failed: {error}", MAX_SUMMARY_CHARS)
+        return one_line(error if error.startswith(tool_name) else f"{tool_name} failed: {error}", MAX_SUMMARY_CHARS)
     text = _describe(payload.value())
-    return _clip(f"cut at the size limit: {text}" if payload.cut_from else text, MAX_SUMMARY_CHARS)
+    return one_line(f"cut at the size limit: {text}" if payload.cut_from else text, MAX_SUMMARY_CHARS)
 
 
 def preview(text: str, *, max_chars: int) -> str:
@@ -142,14 +142,14 @@ def _name_of(item: Any) -> str | None:
     match item:
         case dict():
             named = (item[key] for key in _NAMES if isinstance(item.get(key), str | int | float))
-            return next((_clip(str(name), MAX_NAME_CHARS) for name in named if str(name).strip()), None)
+            return next((one_line(str(name), MAX_NAME_CHARS) for name in named if str(name).strip()), None)
         case str() | int() | float():
-            return _clip(str(item), MAX_NAME_CHARS)
+            return one_line(str(item), MAX_NAME_CHARS)
         case _:
             return None
 
 
-def _clip(text: str, limit: int) -> str:
+def one_line(text: str, limit: int) -> str:
     """One line: every run of white space becomes a space. What is far beyond the limit is not even looked at."""
     flat = " ".join(text[: 10 * limit].split())
     return flat if len(flat) <= limit and len(text) <= 10 * limit else flat[: limit - 1].rstrip() + "…"

@@ -243,7 +243,7 @@ class TurnService:
             await self._end_failed()
 
     async def _end_failed(self) -> None:
-        """What could not be written during an outage stays for the next upkeep, or its session would wait for a lease."""
+        """What an outage kept from being written stays for the next upkeep, or its session would wait for a lease."""
         while self._unended:
             claim, error = self._unended[0]
             async with self._deps.database.reading() as connection:

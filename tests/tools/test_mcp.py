@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from backend.domain.errors import AppError
 from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
-from backend.tools.mcp import McpServers
-from backend.tools.mcp_config import McpConfig, read_mcp_config
+from backend.tools.mcp.config import McpConfig, read_mcp_config
+from backend.tools.mcp.servers import McpServers
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 STDIO = {"command": "python", "args": [SERVER, "stdio"]}

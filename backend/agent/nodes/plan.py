@@ -10,7 +10,7 @@ from langgraph.runtime import Runtime
 
 from backend.agent import questions
 from backend.agent.context import TurnContext
-from backend.agent.planner import amend_plan, make_plan, read_reply
+from backend.agent.planner import amend_plan, classify_reply, make_plan
 from backend.agent.prompts import verdict_note, waiting_note
 from backend.agent.state import TurnState, Update
 from backend.agent.steps import offer_plan
@@ -63,11 +63,11 @@ async def _without_plan(context: TurnContext, state: TurnState, *, over: StoredP
         update["postscript"] = questions.ended(over.plan)
     if not should_plan(state["message"], mode=context.limits.planning, verdict=acknowledgement.verdict):
         return update
-    usable = await make_plan(context, state, context.catalog.tools())
-    if usable is None or (len(usable.steps) == 1 and context.limits.planning != "always"):
+    steps = await make_plan(context, state, context.catalog.tools())
+    if not steps or (len(steps) == 1 and context.limits.planning != "always"):
         return update
     return update | _runs(
-        await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=usable.steps)
+        await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=steps)
     )
 
 
@@ -88,7 +88,7 @@ async def _with_plan(context: TurnContext, state: TurnState, stored: StoredPlan)
 
 
 async def _as_the_model_reads_it(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    reading = await read_reply(context, state, stored.plan)
+    reading = await classify_reply(context, state, stored.plan)
     report = replace(state["acknowledgement"], rule=f"model_{reading}")
     match reading:
         case "confirm" if _changes_the_world(context, stored.plan):
@@ -114,15 +114,13 @@ async def _decide(context: TurnContext, stored: StoredPlan, decision: Decision) 
 
 async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     """The rest of the plan as the user wants it now. What waited is asked about again."""
-    usable = await amend_plan(context, state, stored.plan, context.catalog.tools())
-    if usable is None:
+    steps = await amend_plan(context, state, stored.plan, context.catalog.tools())
+    if not steps:
         return {"touched_plan": stored, "plan_runs": False, "answer": questions.ask(stored.plan, again=True)}
     asked = {step.tool for step in stored.plan.steps if step.status == "waiting"}
-    steps = [
-        replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in usable.steps
-    ]
+    wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     async with context.transaction() as connection:
-        amended = await store.swap(connection, stored, replace_open_steps(stored.plan, steps))
+        amended = await store.swap(connection, stored, replace_open_steps(stored.plan, wanted))
     return _runs(amended)
 
 

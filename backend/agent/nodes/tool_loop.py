@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 
 from backend.agent import prompts, questions
-from backend.agent.calls import PlannedCall, TurnCalls, run_round
+from backend.agent.calls import PreparedCall, TurnCalls, run_round
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
 from backend.agent.state import TurnState, Update
@@ -85,7 +85,7 @@ async def _ask(
     state: TurnState,
     reply: Reply,
     tools: Mapping[str, Tool],
-    held: Sequence[PlannedCall],
+    held: Sequence[PreparedCall],
     done: TurnCalls,
 ) -> Update:
     """The calls that need a yes, as a plan of their own that waits at its first step."""

@@ -7,7 +7,8 @@ import orjson
 from backend.db.engine import Database
 from backend.domain.errors import AppError
 from backend.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
-from backend.tools.results import CallFilter, list_calls, load_result, page_of
+from backend.tools.paging import page_of
+from backend.tools.results import CallFilter, list_calls, load_result
 
 MAX_ANSWER = 8000
 ENVELOPE_BYTES = 500  # what an answer says beside the result

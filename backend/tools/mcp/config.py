@@ -1,6 +1,6 @@
 """Reads `mcp.json`, the `mcpServers` format people already have.
 
-Knows the file and the environment, nothing of processes or connections: `tools/mcp.py` opens what stands here. Values
+Knows the file and the environment, nothing of processes or connections: `servers.py` opens what stands here. Values
 of `env` and `headers` are secrets; `args` and `url` may carry one, so none of them is shown in a repr or an error.
 """
 

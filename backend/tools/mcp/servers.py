@@ -22,17 +22,16 @@ from pydantic import ValidationError
 
 from backend.domain.errors import AppError
 from backend.domain.tool import Tool, ToolFailed, ToolLost, ToolRetry
-from backend.tools.mcp_config import McpConfig, McpServerConfig
-from backend.tools.mcp_connection import list_tools, must_listen, open_client, reason_of
-from backend.tools.mcp_mapping import tools_of, value_of
-from backend.tools.mcp_stdio import McpServerGone
+from backend.tools.mcp.config import McpConfig, McpServerConfig
+from backend.tools.mcp.connection import list_tools, must_listen, open_client, reason_of
+from backend.tools.mcp.mapping import MAX_ERROR_CHARS, tools_of, value_of
+from backend.tools.mcp.stdio import McpServerGone
 
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
 _LOOK_PAUSE_S: Final = 0.2
 _FAREWELL_S: Final = 2.0
 _CLOSE_S: Final = 10.0
-_MAX_ERROR: Final = 4000
 
 log = structlog.get_logger()
 
@@ -216,14 +215,14 @@ class _Server:
     def _as_tool_error(self, error: Exception) -> ToolRetry | ToolFailed:
         match error:
             case MCPError(code=code, message=message) if code == INVALID_PARAMS:
-                return ToolRetry(message[:_MAX_ERROR])
+                return ToolRetry(message[:MAX_ERROR_CHARS])
             case MCPError(code=code) if code == CONNECTION_CLOSED:
                 return ToolLost(
                     f"The connection to the MCP server {self.name} was lost before it answered: "
                     "whether the call took effect is unknown."
                 )
             case MCPError(message=message):
-                return ToolFailed(f"The MCP server {self.name} refused: {message[:_MAX_ERROR]}")
+                return ToolFailed(f"The MCP server {self.name} refused: {message[:MAX_ERROR_CHARS]}")
             case RuntimeError() | ValidationError():
                 return ToolFailed(f"The MCP server {self.name} gave an answer that breaks its own declaration.")
             case _:

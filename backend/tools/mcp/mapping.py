@@ -30,12 +30,12 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 from backend.domain.tool import Effect, Tool, ToolContext, ToolFailed, ToolSpec
-from backend.tools.mcp_config import McpServerConfig
+from backend.tools.mcp.config import McpServerConfig
 
 MAX_TOOLS: Final = 200
+MAX_ERROR_CHARS: Final = 4000
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
 _MAX_DESCRIPTION: Final = 2000
-_MAX_ERROR: Final = 4000
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
 _JOINERS: Final = "\u200c\u200d"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -212,7 +212,7 @@ def value_of(result: CallToolResult, *, wrapped: bool) -> object:
 def _error_text(result: CallToolResult) -> str:
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     said = _SDK_PREFIX.sub("", "\n".join(texts).strip())
-    return said[:_MAX_ERROR] or "The tool says that it failed, without a reason."
+    return said[:MAX_ERROR_CHARS] or "The tool says that it failed, without a reason."
 
 
 def _block(block: ContentBlock) -> object:

@@ -1,7 +1,7 @@
 """One way to an MCP server, stdio or streamable HTTP, as the SDK's client.
 
 Knows how to open a connection and how to say why one ended; who holds it, and when it is opened again, is
-`tools/mcp.py`'s. What comes in passes a sieve, since the SDK refuses a whole tool list for one malformed entry.
+`servers.py`'s. What comes in passes a sieve, since the SDK refuses a whole tool list for one malformed entry.
 """
 
 from collections.abc import AsyncIterator
@@ -20,9 +20,9 @@ from mcp_types import METHOD_NOT_FOUND, Implementation, JSONRPCResponse, Paginat
 from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from backend.tools.mcp_config import McpServerConfig
-from backend.tools.mcp_mapping import MAX_TOOLS, without_broken_tools
-from backend.tools.mcp_stdio import MESSAGE_LIMIT_BYTES, McpServerGone, StdioCommand, stdio_transport
+from backend.tools.mcp.config import McpServerConfig
+from backend.tools.mcp.mapping import MAX_TOOLS, without_broken_tools
+from backend.tools.mcp.stdio import MESSAGE_LIMIT_BYTES, Incoming, McpServerGone, StdioCommand, stdio_transport
 
 # A stream may be silent for hours, so reading has no limit of its own: calls and handshakes have theirs.
 _HTTP_TIMEOUT = httpx2.Timeout(10.0, read=None)
@@ -30,7 +30,6 @@ _CLIENT_INFO = Implementation(name="segue", version="0.1.0")
 _HTTP_ERROR = 400
 _MAX_PAGES = 50
 
-Incoming = SessionMessage | Exception
 Streams = tuple[ReadStream[Incoming], WriteStream[SessionMessage]]
 
 log = structlog.get_logger()

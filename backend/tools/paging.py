@@ -1,0 +1,94 @@
+"""A part of a tool's result, by JMESPath and page. Pure.
+
+Paths come from clients and from the model: one that would multiply the result is refused before it is evaluated.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jmespath
+import orjson
+from jmespath import functions
+from jmespath.exceptions import JMESPathError
+
+from backend.domain.errors import AppError
+from backend.tools.payload import clean
+
+MAX_GROWTH = 50
+MAX_PAGE_CHARS = 10_000_000
+_SIDE_BY_SIDE = frozenset({"multi_select_list", "multi_select_dict", "function_expression"})
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPage:
+    """Totals and offsets count characters of text or items of a list; None where there is nothing to page."""
+
+    result: Any
+    result_total: int | None
+    next_offset: int | None
+
+
+class _BoundedFunctions(functions.Functions):
+    """`join` with a long glue, or `to_string` of many copies, would write out more than any memory holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = MAX_PAGE_CHARS
+
+    @functions.signature({"types": ["string"]}, {"types": ["array-string"]})
+    def _func_join(self, glue: str, parts: list[str]) -> str:
+        self._spend(len(glue) * len(parts) + sum(map(len, parts)))
+        return glue.join(parts)
+
+    @functions.signature({"types": []})
+    def _func_to_string(self, value: Any) -> str:
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        self._spend(len(text))
+        return text
+
+    def _spend(self, chars: int) -> None:
+        self._left -= chars
+        if self._left < 0:
+            raise ValueError("more text than an answer may have")
+
+
+def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultPage:
+    """The part of a value at a JMESPath, from `offset`, at most `limit` characters or items of it.
+
+    Raises AppError `invalid_path` for what is not JMESPath, does not fit the value, or would multiply it.
+    """
+    found = at_path(value, path) if path else value
+    pageable, end = isinstance(found, str | list), offset + limit
+    part = found[offset:end] if pageable else found
+    if path:
+        part = clean(part, max_chars=MAX_PAGE_CHARS)
+    if not pageable:
+        return ResultPage(part, None, None)
+    return ResultPage(part, len(found), end if end < len(found) else None)
+
+
+def at_path(value: Any, path: str) -> Any:
+    """What stands in a value at a JMESPath. Raises AppError `invalid_path`."""
+    if isinstance(value, str):
+        raise _invalid_path(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
+    try:
+        expression = jmespath.compile(path)
+        if _growth(expression.parsed) > MAX_GROWTH:
+            raise _invalid_path(path, "asks for too many copies of the result at once.")
+        return expression.search(value, jmespath.Options(custom_functions=_BoundedFunctions()))
+    except (JMESPathError, ValueError, TypeError, AttributeError, RecursionError) as error:  # jmespath lets all through
+        raise _invalid_path(path, "is not JMESPath, or does not fit the result. An example: emails[0].id") from error
+
+
+def _growth(node: Mapping[str, Any]) -> int:
+    """How many times its input an expression may give: `[@,@]|[@,@]` four times, and so on without end."""
+    parts = [_growth(child) for child in node["children"] if isinstance(child, dict)]
+    return max(sum(parts), 1) if node["type"] in _SIDE_BY_SIDE else math.prod(parts)
+
+
+def _invalid_path(path: str, what: str) -> AppError:
+    return AppError(
+        "invalid_path", status=422, title="Not a path into this result", detail=f"The path {path[:200]!r} {what}"
+    )
