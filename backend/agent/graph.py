@@ -36,5 +36,6 @@ def build_graph() -> Graph:
     return graph.compile()
 
 
-def _unless_answered(state: TurnState) -> Literal["tool_loop", "respond"]:
+async def _unless_answered(state: TurnState) -> Literal["tool_loop", "respond"]:
+    """Async, or LangGraph would hand it to a thread."""
     return "tool_loop" if state.get("answer") is None else "respond"

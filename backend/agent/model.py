@@ -135,9 +135,18 @@ class MeteredModel:
 
 
 class _Provider(ChatOpenAI):
-    """LangChain drops a whole answer for arguments that are JSON but no object. Here they are a call to correct."""
+    def _get_request_payload(
+        self, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Messages and tools are plain JSON already. As `extra_body` they go out as they are; as arguments the client
+        would search each for files and dates to convert: 3 ms for 21 messages.
+        """
+        payload = super()._get_request_payload(input_, stop=stop, **kwargs)
+        plain = {key: payload.pop(key) for key in ("messages", "tools") if key in payload}
+        return {**payload, "messages": [], "extra_body": {**(payload.get("extra_body") or {}), **plain}}
 
     def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
+        """LangChain drops a whole answer for arguments that are JSON but no object. Here they are a call to correct."""
         body = response.model_dump(warnings=False) if isinstance(response, openai.BaseModel) else response
         for choice in body["choices"]:
             for call in choice["message"].get("tool_calls") or ():

@@ -47,12 +47,9 @@ class Cache:
             log.warning("cache_value_unreadable", key=key)
             return None
 
-    async def get_json_with_ttl(self, key: str) -> tuple[Any | None, int]:
-        """The value and the seconds it has left; `(None, 0)` where it is missing."""
-        value = await self.get_json(key)
-        if value is None:
-            return None, 0
-        return value, max(int(await self._attempt("TTL", key) or 0), 0)
+    async def ttl_s(self, key: str) -> int:
+        """The seconds a value has left; 0 where it is missing."""
+        return max(int(await self._attempt("TTL", key) or 0), 0)
 
     async def set_json(self, key: str, value: object, *, ttl_s: int) -> None:
         await self._attempt("SET", key, orjson.dumps(value), "EX", ttl_s)

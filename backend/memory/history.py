@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Row, insert, literal, select, update
+from sqlalchemy import CTE, ColumnElement, Insert, Row, bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.db.models import messages, sessions
@@ -18,6 +18,10 @@ from backend.domain.ids import new_id
 from backend.domain.session import Message, RequestedCall, Role
 
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
+
+NEW_MESSAGE = {
+    column.name: bindparam(f"new_{column.name}", type_=column.type) for column in messages.c if column.name != "seq"
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +44,6 @@ async def append_message(
     tool_call_id: str | None = None,
 ) -> str:
     """Stores a message under the session's next seq, in the caller's transaction, and gives its id."""
-    allocated = (
-        update(sessions)
-        .where(sessions.c.id == turn.session_id)
-        .values(next_seq=sessions.c.next_seq + 1)
-        .returning((sessions.c.next_seq - 1).label("seq"))
-        .cte("allocated")
-    )
     message_id = new_id("msg", now)
     values = message_values(
         turn,
@@ -57,20 +54,14 @@ async def append_message(
         tool_calls=tool_calls,
         tool_call_id=tool_call_id,
     )
-    rows = select(allocated.c.seq, *values.values())
-    await connection.execute(insert(messages).from_select(["seq", *values], rows))
+    await connection.execute(_APPEND, values)
     return message_id
 
 
 async def load_window(connection: AsyncConnection, turn: TurnKey, *, limit: int) -> list[Message]:
     """The last `limit` messages up to and with this turn, in the order of turns, made provider-valid."""
-    statement = (
-        select(messages)
-        .where(messages.c.session_id == turn.session_id, messages.c.turn_seq <= turn.turn_seq)
-        .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
-        .limit(limit)
-    )
-    rows = list(await connection.execute(statement))[::-1]
+    bounds = {"at_session": turn.session_id, "up_to": turn.turn_seq, "at_most": limit}
+    rows = list(await connection.execute(_WINDOW, bounds))[::-1]
     return provider_valid([_message(row) for row in await _opened(connection, turn.session_id, rows)])
 
 
@@ -143,6 +134,12 @@ def _interrupted(message: Message, call: RequestedCall) -> Message:
     return replace(message, role="tool", content=content, tool_calls=(), tool_call_id=call.id)
 
 
+def insert_message(place: CTE, *, opens_turn: bool = False) -> Insert:
+    """Stores NEW_MESSAGE under the seq that `place` allocates. For statements built once."""
+    columns: dict[str, ColumnElement[Any]] = {**NEW_MESSAGE, **({"turn_seq": place.c.seq} if opens_turn else {})}
+    return insert(messages).from_select(["seq", *columns], select(place.c.seq, *columns.values()))
+
+
 def message_values(
     turn: TurnKey,
     *,
@@ -152,8 +149,8 @@ def message_values(
     now: datetime,
     tool_calls: Sequence[RequestedCall] = (),
     tool_call_id: str | None = None,
-) -> dict[str, ColumnElement[Any]]:
-    """The columns of a message but its seq, which the inserting statement allocates."""
+) -> dict[str, Any]:
+    """What a statement of `insert_message` is executed with."""
     text = content if isinstance(content, str) else orjson.dumps(content).decode()
     calls = [asdict(call) for call in tool_calls] or None
     values: dict[str, Any] = {
@@ -167,7 +164,7 @@ def message_values(
         "tool_call_id": tool_call_id,
         "created_at": now,
     }
-    return {name: literal(value, messages.c[name].type) for name, value in values.items()}
+    return {NEW_MESSAGE[name].key: value for name, value in values.items()}
 
 
 def _message(row: Row[Any]) -> Message:
@@ -181,3 +178,18 @@ def _message(row: Row[Any]) -> Message:
         tool_calls=tuple(RequestedCall(**call) for call in row.tool_calls or ()),
         tool_call_id=row.tool_call_id,
     )
+
+
+_APPEND = insert_message(
+    update(sessions)
+    .where(sessions.c.id == NEW_MESSAGE["session_id"])
+    .values(next_seq=sessions.c.next_seq + 1)
+    .returning((sessions.c.next_seq - 1).label("seq"))
+    .cte("allocated")
+)
+_WINDOW = (
+    select(messages)
+    .where(messages.c.session_id == bindparam("at_session"), messages.c.turn_seq <= bindparam("up_to"))
+    .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
+    .limit(bindparam("at_most"))
+)

@@ -30,16 +30,20 @@ class ShortTermMemory:
 _parse = TypeAdapter(ShortTermMemory).validate_python
 
 
-async def read(cache: Cache, session_id: str, *, last_turn_id: str | None) -> tuple[ShortTermMemory | None, int]:
-    """The memory and the seconds it has left, or `(None, 0)`: missing, unreadable, another session's, or outdated."""
-    value, ttl_s = await cache.get_json_with_ttl(short_term_memory_key(session_id))
+async def read(cache: Cache, session_id: str, *, last_turn_id: str | None) -> ShortTermMemory | None:
+    """None where it is missing, unreadable, another session's, or outdated."""
+    value = await cache.get_json(short_term_memory_key(session_id))
     try:
         memory = None if value is None else _parse(value)
     except ValidationError:
         memory = None
     if memory is None or memory.session_id != session_id or memory.turn_id != last_turn_id:
-        return None, 0
-    return memory, ttl_s
+        return None
+    return memory
+
+
+async def seconds_left(cache: Cache, session_id: str) -> int:
+    return await cache.ttl_s(short_term_memory_key(session_id))
 
 
 async def write(cache: Cache, memory: ShortTermMemory, *, ttl_s: int) -> None:

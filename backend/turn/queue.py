@@ -1,7 +1,7 @@
 """Hands turns to tasks the process owns: one line per session, as many lines side by side as the process may run.
 
-The queue delivers, Postgres decides: a line asks for the session's next turn until there is none, and a turn that
-another process has claimed is simply not given to it.
+The queue delivers, Postgres decides: a line asks for the session's next turn until none can be waiting, and a turn
+that another process has claimed is simply not given to it.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ RunNext = Callable[[str], Awaitable[bool]]
 
 
 class TurnQueue:
-    """`run_next(session_id)` claims and runs one turn, or answers False where there is none to run."""
+    """`run_next(session_id)` claims and runs one turn if there is one, and answers whether another may be waiting."""
 
     def __init__(self, run_next: RunNext, *, concurrency: int = 64) -> None:
         self._run_next = run_next

@@ -174,10 +174,11 @@ class TurnService:
             raise
         finally:
             del self._running[turn_id]
+        result = None if task.cancelled() else task.result()
         watched = self._watched.get(turn_id)
-        if watched is not None and not watched.done() and not task.cancelled() and (result := task.result()):
+        if watched is not None and not watched.done() and result is not None:
             watched.set_result(result)
-        return True
+        return not (isinstance(result, ChatAnswer) and _has_last_word(claim, result.message))
 
     async def _run(self, claim: Claim) -> Result | None:
         """One turn, whatever happens in it. None where it turned out to be somebody else's."""
@@ -278,6 +279,13 @@ class TurnService:
         for turn_id, (_, task) in running.items():
             if turn_id not in ours:
                 task.cancel()
+
+
+def _has_last_word(claim: Claim, answer: Message) -> bool:
+    """Whether the answer follows right on what it answers. Then nothing waits: whoever accepts a message and whoever
+    ends a turn take the session's next seq under the lock of its row, and who comes later sees the other's work.
+    """
+    return answer.seq == claim.key.turn_seq + 1
 
 
 def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tuple[ToolCall, ...]) -> ChatAnswer:

@@ -19,11 +19,11 @@ async def load_snapshot(
     database: Database, cache: Cache, claim: Claim, *, history_limit: int, memory_ttl_s: int, now: datetime
 ) -> TurnInput:
     session_id = claim.key.session_id
-    memory, _ = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
+    memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
     async with database.reading() as connection:
         window = await load_window(connection, claim.key, limit=history_limit)
         decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
-        pending = None if decided else await open_plan(connection, session_id)
+        pending = await open_plan(connection, session_id) if claim.has_open_plan and not decided else None
         if memory is None and (last := await last_ended(connection, session_id)):
             stored = claim.message_count - 1
             memory, _ = await _rebuild(connection, session_id, last, message_count=stored, ttl_s=memory_ttl_s, now=now)
@@ -48,9 +48,9 @@ async def working_memory(
         last = await last_ended(connection, session_id)
     if last is None:
         return None, 0
-    memory, left_s = await short_term.read(cache, session_id, last_turn_id=last.turn_id)
+    memory = await short_term.read(cache, session_id, last_turn_id=last.turn_id)
     if memory is not None:
-        return memory, left_s
+        return memory, await short_term.seconds_left(cache, session_id)
     async with database.reading() as connection:
         return await _rebuild(connection, session_id, last, message_count=message_count, ttl_s=ttl_s, now=now)
 

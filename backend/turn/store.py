@@ -11,16 +11,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Row, ScalarSelect, Select, func, insert, literal, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, func, literal, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.db.engine import Database
-from backend.db.models import messages, sessions, tool_calls, turns
+from backend.db.models import tool_calls, turns
 from backend.domain.errors import AppError, NotFound
 from backend.domain.ids import new_id
 from backend.domain.session import Message, TurnReport, TurnStatus
 from backend.memory.history import INTERRUPTED, TurnKey, message_values
+from backend.turn import statements
 
 _read_report = TypeAdapter(TurnReport).validate_python
 
@@ -42,7 +43,8 @@ class ChatRequest:
 class Claim:
     """A turn this worker owns until `epoch` is not the row's any more, and what it knew of the session.
 
-    `last_turn_id` is the turn that ended last, however it ended.
+    `last_turn_id` is the turn that ended last, however it ended; `has_open_plan` can only become false, since plans are
+    made by the turn that runs.
     """
 
     key: TurnKey
@@ -52,6 +54,7 @@ class Claim:
     decided_plan_id: str | None
     message_count: int
     last_turn_id: str | None
+    has_open_plan: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +78,6 @@ async def begin_turn(
 ) -> TurnKey:
     """Accepts a message: takes the session's next seq, stores the turn as queued and the user's message with it."""
     turn_id = new_id("turn", now)
-    owned = (
-        update(sessions)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
-        .values(next_seq=sessions.c.next_seq + 1, updated_at=now)
-        .returning((sessions.c.next_seq - 1).label("seq"))
-        .cte("owned")
-    )
-    turn = {
-        "id": turn_id,
-        "session_id": session_id,
-        "status": "queued",
-        "request": {"force_web_search": request.force_web_search, "decided_plan_id": request.decided_plan_id},
-        "created_at": now,
-    }
-    queued = (
-        insert(turns)
-        .from_select(
-            ["seq", *turn], select(owned.c.seq, *(literal(value, turns.c[name].type) for name, value in turn.items()))
-        )
-        .returning(turns.c.seq)
-        .cte("queued")
-    )
     message = message_values(
         TurnKey(session_id, turn_id, 0),
         message_id=new_id("msg", now),
@@ -104,9 +85,8 @@ async def begin_turn(
         content=request.message,
         now=now,
     )
-    message["turn_seq"] = queued.c.seq
-    rows = select(queued.c.seq, *message.values())
-    stored = await connection.execute(insert(messages).from_select(["seq", *message], rows).returning(messages.c.seq))
+    asked = {"force_web_search": request.force_web_search, "decided_plan_id": request.decided_plan_id}
+    stored = await connection.execute(statements.BEGIN, {"caller": owner, "asked": asked, **message})
     seq = stored.scalar_one_or_none()
     if seq is None:
         raise NotFound("session")
@@ -115,35 +95,9 @@ async def begin_turn(
 
 async def claim_next(connection: AsyncConnection, session_id: str, *, worker: str, lease_s: float) -> Claim | None:
     """The session's oldest open turn, if it is queued: now running, under a new epoch. None where one runs already."""
-    oldest = (
-        select(turns.c.id)
-        .where(turns.c.session_id == session_id, turns.c.status.in_(("queued", "running")))
-        .order_by(turns.c.seq)
-        .limit(1)
-        .scalar_subquery()
-    )
-    statement = (
-        update(turns)
-        .where(turns.c.id == oldest, turns.c.status == "queued", sessions.c.id == turns.c.session_id)
-        .values(
-            status="running",
-            epoch=turns.c.epoch + 1,
-            worker=worker,
-            lease_until=func.now() + timedelta(seconds=lease_s),
-            started_at=func.now(),
-        )
-        .returning(
-            turns.c.id,
-            turns.c.seq,
-            turns.c.epoch,
-            turns.c.request,
-            sessions.c.owner,
-            sessions.c.next_seq,
-            _last_ended(session_id).label("last_turn_id"),
-        )
-    )
+    claiming = {"at_session": session_id, "claimer": worker, "lease": timedelta(seconds=lease_s)}
     try:
-        row = (await connection.execute(statement)).one_or_none()
+        row = (await connection.execute(statements.CLAIM, claiming)).one_or_none()
     except IntegrityError:
         return None
     if row is None:
@@ -156,6 +110,7 @@ async def claim_next(connection: AsyncConnection, session_id: str, *, worker: st
         decided_plan_id=row.request.get("decided_plan_id"),
         message_count=row.next_seq - 1,
         last_turn_id=row.last_turn_id,
+        has_open_plan=row.has_open_plan,
     )
 
 
@@ -163,8 +118,7 @@ async def claim_next(connection: AsyncConnection, session_id: str, *, worker: st
 async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[AsyncConnection]:
     """A transaction of a running turn. Raises StaleTurn before anything is written by a worker that lost it."""
     async with database.transaction() as connection:
-        mine = select(turns.c.id).where(*_owned_by(claim)).with_for_update(read=True)
-        if (await connection.execute(mine)).one_or_none() is None:
+        if (await connection.execute(statements.FENCE, _held(claim))).one_or_none() is None:
             raise StaleTurn
         yield connection
 
@@ -173,24 +127,9 @@ async def finish_turn(
     connection: AsyncConnection, claim: Claim, *, answer: str, report: TurnReport, now: datetime
 ) -> Message:
     """Stores the answer and completes the turn in one statement. Raises StaleTurn where the turn is not ours."""
-    finished = (
-        update(turns)
-        .where(*_owned_by(claim))
-        .values(status="completed", report=asdict(report), lease_until=None, finished_at=now)
-        .returning(turns.c.session_id)
-        .cte("finished")
-    )
-    moved = (
-        update(sessions)
-        .where(sessions.c.id == finished.c.session_id)
-        .values(next_seq=sessions.c.next_seq + 1, updated_at=now, last_turn_id=claim.key.turn_id)
-        .returning((sessions.c.next_seq - 1).label("seq"))
-        .cte("moved")
-    )
     message_id = new_id("msg", now)
     values = message_values(claim.key, message_id=message_id, role="assistant", content=answer, now=now)
-    rows = select(moved.c.seq, *values.values())
-    stored = await connection.execute(insert(messages).from_select(["seq", *values], rows).returning(messages.c.seq))
+    stored = await connection.execute(statements.FINISH, {"outcome": asdict(report), **_held(claim), **values})
     seq = stored.scalar_one_or_none()
     if seq is None:
         raise StaleTurn
@@ -199,7 +138,7 @@ async def finish_turn(
 
 async def fail_turn(connection: AsyncConnection, claim: Claim, error: AppError, *, now: datetime) -> None:
     """Ends a turn with an error everyone who asks will hear. Says nothing where the turn is no longer ours."""
-    await connection.execute(_failing(_owned_by(claim), error, finished_at=literal(now)))
+    await connection.execute(_failing(statements.IS_HELD, error, finished_at=literal(now)), _held(claim))
 
 
 async def renew_leases(connection: AsyncConnection, claims: Sequence[Claim], *, lease_s: float) -> set[str]:
@@ -243,8 +182,7 @@ async def turn_outcome(connection: AsyncConnection, turn_id: str) -> TurnOutcome
 
 
 async def last_ended(connection: AsyncConnection, session_id: str) -> EndedTurn | None:
-    statement = select(turns.c.id, turns.c.finished_at).where(turns.c.id == _last_ended(session_id))
-    row = (await connection.execute(statement)).one_or_none()
+    row = (await connection.execute(statements.LAST_ENDED, {"at_session": session_id})).one_or_none()
     return EndedTurn(row.id, row.finished_at) if row else None
 
 
@@ -255,17 +193,6 @@ def interrupted() -> AppError:
         title="The turn was interrupted",
         detail="The process that ran this turn stopped. The message is kept; send another to go on.",
         retryable=True,
-    )
-
-
-def _last_ended(session_id: str) -> ScalarSelect[str]:
-    ended = turns.alias("ended")
-    return (
-        select(ended.c.id)
-        .where(ended.c.session_id == session_id, ended.c.finished_at.is_not(None))
-        .order_by(ended.c.seq.desc())
-        .limit(1)
-        .scalar_subquery()
     )
 
 
@@ -289,8 +216,9 @@ def _failing(
     return select(failed.c.id).add_cte(left_open)
 
 
-def _owned_by(claim: Claim) -> tuple[ColumnElement[bool], ...]:
-    return turns.c.id == claim.key.turn_id, turns.c.epoch == claim.epoch, turns.c.status == "running"
+def _held(claim: Claim) -> dict[str, Any]:
+    """What a statement with statements.IS_HELD is executed with."""
+    return {"held_turn": claim.key.turn_id, "held_epoch": claim.epoch}
 
 
 def _error_row(error: AppError) -> dict[str, Any]:

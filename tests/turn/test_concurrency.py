@@ -7,7 +7,11 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
+from backend.api.deps import LOCAL_USER
 from backend.config import Settings
+from backend.db.engine import Database
+from backend.main import utc_now
+from backend.turn.store import ChatRequest, begin_turn
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 
@@ -67,6 +71,31 @@ async def test_eight_messages_at_once_run_one_after_the_other_and_each_sees_thos
         before += exchange(zone)
     assert [result["args"]["timezone"] for result in memory["results"]] == arrived[::-1]
     assert (memory["last_user_message"], memory["message_count"]) == (arrived[-1], 32)
+
+
+async def test_a_message_that_another_process_accepted_meanwhile_is_answered_next(
+    settings: Settings, provider: Provider, database_url: str
+) -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        entered.set()
+        await release.wait()
+        return says("first")
+
+    provider.will(held, says("second"))
+    async with running(settings.model_copy(update={"turn_lease_s": 600})) as client:
+        session = await client.new_session()
+        first = asyncio.create_task(client.chat(session, "0"))
+        await entered.wait()
+        elsewhere = Database(database_url)
+        async with elsewhere.reading() as connection:
+            await begin_turn(connection, LOCAL_USER, session, ChatRequest("1"), now=utc_now())
+        await elsewhere.close()
+        release.set()
+        await first
+        await provider.wait_for_requests(2)
+    assert provider.messages(1, role="user")[-1]["content"] == "1"
 
 
 async def test_sessions_do_not_wait_for_each_other(client: Client, provider: Provider) -> None:
