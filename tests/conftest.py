@@ -1,7 +1,6 @@
 """The stores every test uses: a real PostgreSQL and a real Redis for the run, a database of its own for each test."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from backend.db.migrations import upgrade
 from backend.embedded import Servers, embedded_servers
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
+from tests.support.stores import named, new_database, plain
 
 TEMPLATE = "segue_template"
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -29,25 +28,19 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 @pytest.fixture(scope="session")
 async def template(servers: Servers) -> str:
     """The name of an empty database at the newest revision."""
-    connection = await asyncpg.connect(_plain(servers.database_url))
+    connection = await asyncpg.connect(plain(servers.database_url))
     try:
         await connection.execute(f"CREATE DATABASE {TEMPLATE}")
     finally:
         await connection.close()
-    await asyncio.to_thread(upgrade, _named(servers.database_url, TEMPLATE))
+    await asyncio.to_thread(upgrade, named(servers.database_url, TEMPLATE))
     return TEMPLATE
 
 
 @pytest.fixture
 async def database_url(servers: Servers, template: str) -> AsyncIterator[str]:
-    name = f"test_{next(_numbers)}"
-    connection = await asyncpg.connect(_plain(servers.database_url))
-    try:
-        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-        yield _named(servers.database_url, name)
-        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    finally:
-        await connection.close()
+    async with new_database(servers, template) as url:
+        yield url
 
 
 @pytest.fixture
@@ -84,11 +77,3 @@ def settings(redis_url: str, database_url: str, provider: Provider, tmp_path: Pa
 async def client(settings: Settings) -> AsyncIterator[Client]:
     async with running(settings) as served:
         yield served
-
-
-def _plain(url: str) -> str:
-    return url.replace("postgresql+asyncpg://", "postgresql://")
-
-
-def _named(url: str, database: str) -> str:
-    return url.replace("/segue?", f"/{database}?")

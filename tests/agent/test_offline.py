@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from backend.config import Settings
+from backend.embedded import Servers
 from tests.support.service import ROOT, Client, running
+from tests.support.stores import new_database
 
 OFFLINE = {
     "en": "(Offline model: no language model is configured, so I only pick tools by their words.)",
@@ -22,26 +25,42 @@ OFFLINE = {
 TOOLS = ("current_time", "mcp_get_email", "mcp_search_emails", "mcp_send_email", "web_fetch")
 
 
-@pytest.fixture
-def outbox(tmp_path: Path) -> Path:
-    return tmp_path / "outbox.mbox"
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("offline") / "outbox.mbox"
 
 
 @pytest.fixture
-def settings(settings: Settings, outbox: Path) -> Settings:
+def outbox(sent: Path) -> Path:
+    """Where sent mails stand, empty."""
+    sent.unlink(missing_ok=True)
+    return sent
+
+
+@pytest.fixture(scope="module")
+async def client(servers: Servers, template: str, sent: Path) -> AsyncIterator[Client]:
+    """One service for all: each conversation is a session of its own, and the mailbox takes a second to start."""
     server = {
         "command": "python",
         "args": [str(ROOT / "examples" / "mailbox" / "server.py")],
-        "env": {"MAILBOX_OUTBOX": str(outbox)},
+        "env": {"MAILBOX_OUTBOX": str(sent)},
     }
-    settings.mcp_config.write_text(json.dumps({"mcpServers": {"mailbox": server}}))
-    return settings.model_copy(update={"openai_base_url": None})
-
-
-@pytest.fixture
-async def client(settings: Settings) -> AsyncIterator[Client]:
-    async with running(settings) as served:
-        yield served
+    config = sent.with_name("mcp.json")
+    config.write_text(json.dumps({"mcpServers": {"mailbox": server}}))
+    async with new_database(servers, template) as database_url:
+        settings = Settings(
+            _env_file=None,
+            database_url=SecretStr(database_url),
+            redis_url=SecretStr(servers.redis_url),
+            openai_base_url=None,
+            llm_model="scripted",
+            llm_max_retries=0,
+            mcp_config=config,
+            web_search_provider="none",
+            migrate_on_start=False,
+        )
+        async with running(settings) as served:
+            yield served
 
 
 async def say(client: Client, session: str, message: str, language: str) -> tuple[str, list[tuple[str, Any]]]:

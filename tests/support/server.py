@@ -3,17 +3,45 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 
 import uvicorn
 from starlette.types import ASGIApp
 
+GRACE_S = 5
+
 
 class _Server(uvicorn.Server):
-    """Leaves signals to pytest."""
+    """Leaves signals to pytest, and leaves when it is told to: uvicorn looks ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.left = asyncio.Event()
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return nullcontext()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self.left.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Takes no more, lets every request end, then ends the application, as uvicorn does."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        if self.server_state.tasks:
+            _, late = await asyncio.wait(self.server_state.tasks, timeout=GRACE_S)
+            for request in late:
+                request.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                for server in self.servers:
+                    await server.wait_closed()
+        await self.lifespan.shutdown()
 
 
 @asynccontextmanager
@@ -21,7 +49,7 @@ async def serving(app: ASGIApp) -> AsyncIterator[str]:
     """The base URL of `app`, its lifespan entered, until the block is left."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5, ws="none"))
+    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         async with asyncio.timeout(30):
@@ -31,5 +59,5 @@ async def serving(app: ASGIApp) -> AsyncIterator[str]:
             raise RuntimeError("the server did not start; its log says why")
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
+        server.left.set()
         await task
