@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import orjson
@@ -15,6 +16,7 @@ from backend.db.redis import plan_cache_key
 from backend.domain.plan import Plan, Step
 from backend.domain.tool import Tool
 from backend.plans.draft import objects_in, read_draft
+from backend.tools.payload import clean
 
 CACHE_TTL_S = 600
 
@@ -35,7 +37,7 @@ async def make_plan(context: TurnContext, state: TurnState, tools: Mapping[str, 
     if not isinstance(text, str):
         text = (await context.model.reply(conversation)).text
         await context.cache.set_json(key, text, ttl_s=CACHE_TTL_S)
-    return read_draft(text, tools=plannable)
+    return _storable(read_draft(text, tools=plannable))
 
 
 async def amend_plan(context: TurnContext, state: TurnState, plan: Plan, tools: Mapping[str, Tool]) -> tuple[Step, ...]:
@@ -43,7 +45,7 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan, tools: 
     plannable = _plannable(tools)
     note = prompts.amender_note(plan, [tool.spec for tool in plannable.values()])
     reply = await context.model.reply(prompts.assemble(state["history"], state["memory"], note=note))
-    return read_draft(reply.text, tools=plannable)
+    return _storable(read_draft(reply.text, tools=plannable, done=len(plan.over)))
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
@@ -56,6 +58,14 @@ async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> 
         except ValidationError:
             continue
     return "none"
+
+
+def _storable(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """JSON may spell out what a text may not hold, as in `\\u0000`."""
+    return tuple(
+        replace(step, description=clean(step.description), args=None if step.args is None else clean(step.args))
+        for step in steps
+    )
 
 
 def _plannable(tools: Mapping[str, Tool]) -> dict[str, Tool]:

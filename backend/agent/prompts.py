@@ -30,6 +30,10 @@ CONFIRMED = (
     "do not ask again for what was just approved."
 )
 REJECTED = "The user's last message is a no. Do not do what you last proposed; acknowledge it in one sentence."
+TOO_LATE = (
+    "The user's last message answers a plan that has been decided or has ended in the meantime. Say how it stands; "
+    "carry out nothing because of this message."
+)
 EARLIER_RESULTS = "Results from earlier in this session, newest first (load one with get_tool_result):"
 OUT_OF_ROUNDS = (
     "You have used all the tool calls this turn allows. Answer now from what you have, and say what is still open."

@@ -27,6 +27,7 @@ from backend.plans.arguments import Unresolved, missing, resolve
 from backend.plans.policy import needs_confirmation
 from backend.plans.store import StoredPlan
 from backend.tools import results
+from backend.tools.paging import InvalidPath, at_path
 from backend.tools.payload import clean
 from backend.tools.results import PlanStep
 from backend.tools.run import Outcome, accepts, check_args
@@ -112,7 +113,7 @@ async def _run_with_tool(context: TurnContext, run: PlanRun, step: Step, tool: T
     try:
         args = (step.args or {}) if granted else await _whole_args(context, run, step, tool)
         check_args(tool, args)
-    except (Unresolved, ToolRetry, ToolFailed) as reason:
+    except (Unresolved, ToolRetry, ToolFailed, InvalidPath) as reason:
         await _fail(context, run, step, str(reason))
         return
     shown = _definition_hash(tool.spec)
@@ -156,15 +157,15 @@ def _after(plan: Plan, step: Step, outcome: Outcome, ledger: ToolCall) -> Plan:
 
 async def _whole_args(context: TurnContext, run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
     """References resolved, what is still open filled by one model call bound to the tool. Raises Unresolved."""
-    args = resolve(step.args, await _values(context, run))
-    open_arguments = missing(args, tool.spec.input_schema)
+    args = resolve(step.args, await _values(context, run), at_path=at_path)
+    open_arguments = missing(args, tool.spec.input_schema, step.args or ())
     if not open_arguments and accepts(tool, args):
         return args
     note = prompts.fill_step(run.plan, step, args, open_arguments)
     reply = await context.model.reply(prompts.with_note(run.conversation, note), [tool.spec], must_call=True)
     filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
     whole: dict[str, Any] = clean({**filled, **args} if accepts(tool, {**filled, **args}) else filled)
-    if still_open := missing(whole, tool.spec.input_schema):
+    if still_open := missing(whole, tool.spec.input_schema, step.args or ()):
         raise Unresolved(f"{', '.join(still_open)} could not be found for {tool.spec.name}")
     return whole
 

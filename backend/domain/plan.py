@@ -80,6 +80,11 @@ class Plan:
         return next((step for step in self.steps if step.status == "waiting"), None)
 
     @property
+    def over(self) -> tuple[Step, ...]:
+        """What has been started; in an open plan these come first."""
+        return tuple(step for step in self.steps if step.status not in NOT_STARTED)
+
+    @property
     def next_step(self) -> Step | None:
         """The first step that has not been started."""
         return next((step for step in self.steps if step.status in NOT_STARTED), None)
@@ -131,7 +136,7 @@ def end(plan: Plan, status: Literal["cancelled", "expired", "superseded"]) -> Pl
 
 def replace_open_steps(plan: Plan, steps: Sequence[Step]) -> Plan:
     """An amended plan: what has been started stays, everything else makes room for `steps`, numbered on."""
-    kept = [step for step in plan.steps if step.status not in NOT_STARTED]
+    kept = plan.over
     room = MAX_STEPS - len(kept)
     renumbered = [replace(step, id=len(kept) + index) for index, step in enumerate(steps[:room], start=1)]
     return _next_version(plan, "active", [*kept, *renumbered])

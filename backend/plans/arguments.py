@@ -3,51 +3,57 @@
 `{"$from": 1, "path": "emails[0].id"}` is what step 1 gave, at that JMESPath; without a path it is the whole of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
-import jmespath
-from jmespath.exceptions import JMESPathError
-
 from backend.plans.draft import REFERENCE
+
+AtPath = Callable[[Any, str], Any]
 
 
 class Unresolved(Exception):
     """Says which argument cannot be had, and why."""
 
 
-def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any]) -> dict[str, Any]:
+class _Nothing(Exception):
+    """A reference leads to nothing."""
+
+
+def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_path: AtPath) -> dict[str, Any]:
     """Plain arguments. One whose reference leads to nothing is left out, to be filled from what there is.
 
-    Raises Unresolved for a step without a result and for a path that is not JMESPath.
+    Raises Unresolved for a step without a result, and lets through what `at_path` raises.
     """
-    given = args or {}
-    resolved = {name: _resolved(value, results) for name, value in given.items()}
-    return {name: value for name, value in resolved.items() if value is not None or given[name] is None}
+    resolved = {}
+    for name, value in (args or {}).items():
+        with suppress(_Nothing):
+            resolved[name] = _resolved(value, results, at_path)
+    return resolved
 
 
-def missing(args: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    """The required arguments that are not there."""
-    return [name for name in schema.get("required", ()) if name not in args]
+def missing(args: Mapping[str, Any], schema: Mapping[str, Any], planned: Iterable[str] = ()) -> list[str]:
+    """The arguments that are required or were planned, and are not there: without one of them it is another call."""
+    return [name for name in dict.fromkeys((*schema.get("required", ()), *planned)) if name not in args]
 
 
-def _resolved(value: Any, results: Mapping[int, Any]) -> Any:
+def _resolved(value: Any, results: Mapping[int, Any], at_path: AtPath) -> Any:
     if isinstance(value, dict) and REFERENCE in value:
-        return _referred(value, results)
+        return _referred(value, results, at_path)
     if isinstance(value, dict):
-        return {key: _resolved(item, results) for key, item in value.items()}
+        return {key: _resolved(item, results, at_path) for key, item in value.items()}
     if isinstance(value, list):
-        return [_resolved(item, results) for item in value]
+        return [_resolved(item, results, at_path) for item in value]
     return value
 
 
-def _referred(reference: Mapping[str, Any], results: Mapping[int, Any]) -> Any:
+def _referred(reference: Mapping[str, Any], results: Mapping[int, Any], at_path: AtPath) -> Any:
     step, path = reference[REFERENCE], reference.get("path")
     if step not in results:
         raise Unresolved(f"step {step} has no result to refer to")
     if not path:
         return results[step]
-    try:
-        return jmespath.search(str(path), results[step])
-    except JMESPathError as error:
-        raise Unresolved(f"{str(path)[:200]!r} is not JMESPath") from error
+    found = None if isinstance(results[step], str) else at_path(results[step], str(path))
+    if found is None:
+        raise _Nothing
+    return found

@@ -6,6 +6,7 @@ tools must exist, at most MAX_STEPS are kept, references point backwards. What c
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,9 @@ from backend.domain.plan import MAX_STEPS, Step
 REFERENCE = "$from"
 MAX_DESCRIPTION_CHARS = 300
 MAX_TEXT_CHARS = 100_000
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+MAX_DEPTH = 64
+_OPENING = re.compile(r"[{\[]")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|[{}\[\]]', re.DOTALL)  # an open string ends with the text
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
 
@@ -50,21 +53,24 @@ class Draft(BaseModel):
     steps: list[DraftStep]
 
 
-def read_draft(text: str, *, tools: Collection[str]) -> tuple[Step, ...]:
-    """The steps of the first JSON object in the text that is a plan; none unless we can carry out all of them."""
+def read_draft(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Step, ...]:
+    """The steps of the first JSON object in the text that is a plan; none unless we can carry out all of them.
+
+    `done` steps come before these: ours are numbered on from them, and may refer to them.
+    """
     for value in objects_in(text):
         try:
             draft = Draft.model_validate(value)
         except ValidationError:
             continue
-        return _usable_steps(draft.steps[:MAX_STEPS], tools)
+        return _usable_steps(draft.steps[: MAX_STEPS - done], tools, done)
     return ()
 
 
-def _usable_steps(drafts: list[DraftStep], tools: Collection[str]) -> tuple[Step, ...]:
-    numbers = {str(draft.id if draft.id is not None else index): index for index, draft in enumerate(drafts, start=1)}
+def _usable_steps(drafts: list[DraftStep], tools: Collection[str], done: int) -> tuple[Step, ...]:
+    numbers = _numbers(drafts, done)
     steps = []
-    for index, draft in enumerate(drafts, start=1):
+    for index, draft in enumerate(drafts, start=done + 1):
         tool = _known_tool(draft.tool, tools) if draft.tool else None
         if draft.tool and tool is None:
             return ()
@@ -75,6 +81,14 @@ def _usable_steps(drafts: list[DraftStep], tools: Collection[str]) -> tuple[Step
         confirm = draft.requires_confirmation
         steps.append(Step(index, description, tool, args, requires_confirmation=confirm))
     return tuple(steps)
+
+
+def _numbers(drafts: list[DraftStep], done: int) -> dict[str, int]:
+    """Our id by the model's. What it calls by one name twice cannot be referred to."""
+    called = [str(draft.id if draft.id is not None else index) for index, draft in enumerate(drafts, start=done + 1)]
+    counted = Counter(called)
+    ours = {name: index if counted[name] == 1 else 0 for index, name in enumerate(called, start=done + 1)}
+    return {str(index): index for index in range(1, done + 1)} | ours
 
 
 def _known_tool(name: str, tools: Collection[str]) -> str | None:
@@ -118,14 +132,17 @@ def objects_in(text: str) -> Iterator[Any]:
 
 
 def _balanced(text: str) -> Iterator[str]:
-    """The outermost brackets of a text with what is in them; brackets inside JSON strings do not count."""
-    depth, start = 0, 0
-    for token in _TOKEN.finditer(text[:MAX_TEXT_CHARS]):
-        match token.group()[0]:
-            case "{" | "[":
-                start = token.start() if depth == 0 else start
-                depth += 1
-            case "}" | "]" if depth:
-                depth -= 1
-                if depth == 0:
-                    yield text[start : token.end()]
+    """The outermost brackets of a text with what is in them, not too deep; those inside JSON strings do not count."""
+    text, at = text[:MAX_TEXT_CHARS], 0
+    while opening := _OPENING.search(text, at):
+        depth = deepest = 0
+        for token in _TOKEN.finditer(text, opening.start()):
+            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token.group()[0], 0)
+            deepest = max(deepest, depth)
+            if depth == 0:
+                break
+        else:
+            return
+        if deepest <= MAX_DEPTH:
+            yield text[opening.start() : token.end()]
+        at = token.end()

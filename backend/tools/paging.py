@@ -21,6 +21,13 @@ MAX_PAGE_CHARS = 10_000_000
 _SIDE_BY_SIDE = frozenset({"multi_select_list", "multi_select_dict", "function_expression"})
 
 
+class InvalidPath(AppError):
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(
+            "invalid_path", status=422, title="Not a path into this result", detail=f"The path {path[:200]!r} {what}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ResultPage:
     """Totals and offsets count characters of text or items of a list; None where there is nothing to page."""
@@ -57,7 +64,7 @@ class _BoundedFunctions(functions.Functions):
 def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultPage:
     """The part of a value at a JMESPath, from `offset`, at most `limit` characters or items of it.
 
-    Raises AppError `invalid_path` for what is not JMESPath, does not fit the value, or would multiply it.
+    Raises InvalidPath for what is not JMESPath, does not fit the value, or would multiply it.
     """
     found = at_path(value, path) if path else value
     pageable, end = isinstance(found, str | list), offset + limit
@@ -70,25 +77,19 @@ def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultP
 
 
 def at_path(value: Any, path: str) -> Any:
-    """What stands in a value at a JMESPath. Raises AppError `invalid_path`."""
+    """What stands in a value at a JMESPath. Raises InvalidPath."""
     if isinstance(value, str):
-        raise _invalid_path(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
+        raise InvalidPath(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
     try:
         expression = jmespath.compile(path)
         if _growth(expression.parsed) > MAX_GROWTH:
-            raise _invalid_path(path, "asks for too many copies of the result at once.")
+            raise InvalidPath(path, "asks for too many copies of the result at once.")
         return expression.search(value, jmespath.Options(custom_functions=_BoundedFunctions()))
     except (JMESPathError, ValueError, TypeError, AttributeError, RecursionError) as error:  # jmespath lets all through
-        raise _invalid_path(path, "is not JMESPath, or does not fit the result. An example: emails[0].id") from error
+        raise InvalidPath(path, "is not JMESPath, or does not fit the result. An example: emails[0].id") from error
 
 
 def _growth(node: Mapping[str, Any]) -> int:
     """How many times its input an expression may give: `[@,@]|[@,@]` four times, and so on without end."""
     parts = [_growth(child) for child in node["children"] if isinstance(child, dict)]
     return max(sum(parts), 1) if node["type"] in _SIDE_BY_SIDE else math.prod(parts)
-
-
-def _invalid_path(path: str, what: str) -> AppError:
-    return AppError(
-        "invalid_path", status=422, title="Not a path into this result", detail=f"The path {path[:200]!r} {what}"
-    )

@@ -9,7 +9,7 @@ from backend.memory.history import TurnKey
 from backend.memory.sessions import get_session
 from backend.plans import store as plans
 from backend.plans.store import PlanChanged
-from backend.turn.store import ChatRequest, begin_turn
+from backend.turn.store import ChatRequest, a_turn_is_open, begin_turn
 
 SAID: dict[Decision, str] = {"confirm": "👍", "reject": "👎"}
 
@@ -19,6 +19,7 @@ async def begin_decision(
 ) -> TurnKey | None:
     """In the caller's transaction. None where the plan has expired, which is then stored.
 
+    A plan whose turn died on its way waits for a word too, though no step says so yet: its next turn settles it.
     Raises NotFound, AppError `no_open_plan`, and PlanChanged for every version but the one that waits.
     """
     await get_session(connection, owner, session_id)
@@ -27,6 +28,10 @@ async def begin_decision(
         raise plans.no_open_plan()
     if stored.plan.version != version:
         raise PlanChanged
+    if stored.plan.status == "active":
+        if await a_turn_is_open(connection, session_id):
+            raise PlanChanged
+        return await begin_turn(connection, owner, session_id, ChatRequest(SAID[decision]), now=now)
     if stored.plan.expires_at <= now:
         await plans.swap(connection, stored, end(stored.plan, "expired"))
         return None

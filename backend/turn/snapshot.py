@@ -37,6 +37,7 @@ async def load_snapshot(
         message_count=claim.message_count,
         open_plan=pending,
         decided_plan=decided,
+        shown_plan=claim.shown_plan,
     )
 
 

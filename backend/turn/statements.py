@@ -6,7 +6,7 @@ no column's, since SQLAlchemy takes a column's name for a value to set.
 
 from typing import Any
 
-from sqlalchemy import Interval, ScalarSelect, bindparam, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, Interval, ScalarSelect, bindparam, func, insert, literal, select, update
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from backend.db.models import messages, plans, sessions, turns
@@ -29,7 +29,9 @@ def _beginning() -> ReturningInsert[int]:
         "id": NEW_MESSAGE["turn_id"],
         "session_id": session_id,
         "status": literal("queued"),
-        "request": bindparam("asked", type_=turns.c.request.type),
+        "request": bindparam("asked", type_=turns.c.request.type).op("||")(
+            func.jsonb_build_object("shown_plan", _open_plan(session_id))
+        ),
         "created_at": now,
     }
     queued = (
@@ -39,6 +41,15 @@ def _beginning() -> ReturningInsert[int]:
         .cte("queued")
     )
     return insert_message(queued, opens_turn=True).returning(messages.c.seq)
+
+
+def _open_plan(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
+    """The open plan, and its version, as the message comes: what a yes can be for."""
+    return (
+        select(func.jsonb_build_array(plans.c.id, plans.c.version))
+        .where(plans.c.session_id == session_id, is_open())
+        .scalar_subquery()
+    )
 
 
 def _last_ended() -> ScalarSelect[str]:

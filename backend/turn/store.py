@@ -44,7 +44,8 @@ class Claim:
     """A turn this worker owns until `epoch` is not the row's any more, and what it knew of the session.
 
     `last_turn_id` is the turn that ended last, however it ended; `has_open_plan` can only become false, since plans are
-    made by the turn that runs.
+    made by the turn that runs. `shown_plan` is the open plan, and its version, that stood when the message came: a yes
+    is for that one.
     """
 
     key: TurnKey
@@ -52,6 +53,7 @@ class Claim:
     owner: str
     force_web_search: bool
     decided_plan_id: str | None
+    shown_plan: tuple[str, int] | None
     message_count: int
     last_turn_id: str | None
     has_open_plan: bool
@@ -102,12 +104,14 @@ async def claim_next(connection: AsyncConnection, session_id: str, *, worker: st
         return None
     if row is None:
         return None
+    shown = row.request.get("shown_plan")
     return Claim(
         key=TurnKey(session_id, row.id, row.seq),
         epoch=row.epoch,
         owner=row.owner,
         force_web_search=row.request["force_web_search"],
         decided_plan_id=row.request.get("decided_plan_id"),
+        shown_plan=(shown[0], shown[1]) if shown else None,
         message_count=row.next_seq - 1,
         last_turn_id=row.last_turn_id,
         has_open_plan=row.has_open_plan,
@@ -166,6 +170,11 @@ async def sessions_waiting(connection: AsyncConnection) -> list[str]:
     busy = select(running.c.id).where(running.c.session_id == turns.c.session_id, running.c.status == "running")
     statement = select(turns.c.session_id).where(turns.c.status == "queued", ~busy.exists()).distinct()
     return list((await connection.execute(statement)).scalars())
+
+
+async def a_turn_is_open(connection: AsyncConnection, session_id: str) -> bool:
+    statement = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status.in_(("queued", "running")))
+    return (await connection.execute(statement.limit(1))).one_or_none() is not None
 
 
 async def turn_outcome(connection: AsyncConnection, turn_id: str) -> TurnOutcome | None:

@@ -3,6 +3,7 @@
 import pytest
 
 from backend.plans.arguments import Unresolved, missing, resolve
+from backend.tools.paging import InvalidPath, at_path
 
 RESULTS = {1: {"emails": [{"id": "eml-1"}, {"id": "eml-2"}]}, 2: "plain text"}
 
@@ -20,13 +21,20 @@ RESULTS = {1: {"emails": [{"id": "eml-1"}, {"id": "eml-2"}]}, 2: "plain text"}
     ],
 )
 def test_references_become_what_they_point_at(args: dict[str, object] | None, resolved: dict[str, object]) -> None:
-    assert resolve(args, RESULTS) == resolved
+    assert resolve(args, RESULTS, at_path=at_path) == resolved
 
 
-@pytest.mark.parametrize("reference", [{"$from": 3}, {"$from": 1, "path": "emails[["}])
-def test_a_reference_that_cannot_be_followed_says_why(reference: dict[str, object]) -> None:
-    with pytest.raises(Unresolved, match=r"step 3|JMESPath"):
-        resolve({"id": reference}, RESULTS)
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        ({"$from": 3}, "step 3 has no result"),
+        ({"$from": 1, "path": "emails[["}, "is not JMESPath"),
+        ({"$from": 1, "path": "(" * 3000}, "is not JMESPath"),
+    ],
+)
+def test_a_reference_that_cannot_be_followed_says_why(reference: dict[str, object], why: str) -> None:
+    with pytest.raises((Unresolved, InvalidPath), match=why):
+        resolve({"id": reference}, RESULTS, at_path=at_path)
 
 
 def test_missing_are_the_required_arguments_that_are_not_there() -> None:

@@ -11,7 +11,7 @@ from langgraph.runtime import Runtime
 from backend.agent import questions
 from backend.agent.context import TurnContext
 from backend.agent.planner import amend_plan, classify_reply, make_plan
-from backend.agent.prompts import verdict_note, waiting_note
+from backend.agent.prompts import TOO_LATE, verdict_note, waiting_note
 from backend.agent.state import TurnState, Update
 from backend.agent.steps import offer_plan
 from backend.domain.plan import Decision, Plan, Step, end, move_step, replace_open_steps
@@ -26,20 +26,25 @@ async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     context = runtime.context
     decided = state["decided_plan"]
     if decided is not None:
-        return _after_decision(context, decided)
+        return await _after_decision(context, decided)
     stored = state["open_plan"]
     if stored is None or _is_for_a_later_turn(context, stored):
         return await _without_plan(context, state)
+    seen = state["shown_plan"] == (stored.plan.id, stored.plan.version)
     if stored.plan.status == "active":
         stored = await _settle(context, stored)
         if not stored.plan.is_open:
             return await _without_plan(context, state, over=stored)
-    return await _with_plan(context, state, stored)
+    return await _with_plan(context, state, stored, seen=seen)
 
 
-def _after_decision(context: TurnContext, decided: StoredPlan) -> Update:
+async def _after_decision(context: TurnContext, decided: StoredPlan) -> Update:
     """A button was pressed: what it decided stands already, unless a turn in between has changed the plan."""
     update: Update = {"replied_to": (decided.plan.id, decided.plan.version - 1)}
+    if decided.plan.is_open and decided.plan.expires_at <= context.clock():
+        async with context.transaction() as connection:
+            over = await store.swap(connection, decided, end(decided.plan, "expired"))
+        return update | {"touched_plan": over, "plan_runs": False, "answer": questions.ended(over.plan)}
     if decided.plan.status == "active" and decided.granted_to == context.turn.turn_id:
         return update | _runs(decided)
     if decided.plan.status == "cancelled":
@@ -58,7 +63,10 @@ async def _without_plan(context: TurnContext, state: TurnState, *, over: StoredP
     `over` is a plan that has just turned out to be at its end: the answer says so beside whatever it is about.
     """
     acknowledgement = state["acknowledgement"]
-    update: Update = {"note": verdict_note(acknowledgement.verdict), "plan_runs": False, "touched_plan": over}
+    note = verdict_note(acknowledgement.verdict)
+    if note is not None and (over is not None or state["shown_plan"] is not None):
+        note = TOO_LATE
+    update: Update = {"note": note, "plan_runs": False, "touched_plan": over}
     if over is not None:
         update["postscript"] = questions.ended(over.plan)
     if not should_plan(state["message"], mode=context.limits.planning, verdict=acknowledgement.verdict):
@@ -71,30 +79,31 @@ async def _without_plan(context: TurnContext, state: TurnState, *, over: StoredP
     )
 
 
-async def _with_plan(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+async def _with_plan(context: TurnContext, state: TurnState, stored: StoredPlan, *, seen: bool) -> Update:
+    """`seen`: the message came when the plan stood as it stands. A yes that came before the question is no answer."""
     verdict = state["acknowledgement"].verdict
     if stored.plan.expires_at <= context.clock():
         return await _expire(context, state, stored)
     update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
     match verdict:
+        case "confirm" if not seen:
+            return update | _asks_again(stored)
         case "confirm" | "reject":
             return update | await _decide(context, stored, verdict)
         case "amend":
             return update | await _amend(context, state, stored)
         case _ if len(state["message"]) <= SHORT_REPLY_CHARS:
-            return update | await _as_the_model_reads_it(context, state, stored)
+            return update | await _as_the_model_reads_it(context, state, stored, seen=seen)
         case _:
             return update | await _beside(context, state, stored)
 
 
-async def _as_the_model_reads_it(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+async def _as_the_model_reads_it(context: TurnContext, state: TurnState, stored: StoredPlan, *, seen: bool) -> Update:
     reading = await classify_reply(context, state, stored.plan)
     report = replace(state["acknowledgement"], rule=f"model_{reading}")
     match reading:
-        case "confirm" if _changes_the_world(context, stored.plan):
-            return {"acknowledgement": report, "touched_plan": stored, "plan_runs": False} | {
-                "answer": questions.ask(stored.plan, again=True)
-            }
+        case "confirm" if not seen or _changes_the_world(context, stored.plan):
+            return {"acknowledgement": report} | _asks_again(stored)
         case "confirm" | "reject":
             report = replace(report, verdict=reading)
             return {"acknowledgement": report} | await _decide(context, stored, reading)
@@ -116,8 +125,12 @@ async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> 
     """The rest of the plan as the user wants it now. What waited is asked about again."""
     steps = await amend_plan(context, state, stored.plan, context.catalog.tools())
     if not steps:
-        return {"touched_plan": stored, "plan_runs": False, "answer": questions.ask(stored.plan, again=True)}
-    asked = {step.tool for step in stored.plan.steps if step.status == "waiting"}
+        return _asks_again(stored)
+    asked = {
+        step.tool
+        for step in stored.plan.steps
+        if step.status == "waiting" or (step.status == "pending" and step.requires_confirmation)
+    }
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     async with context.transaction() as connection:
         amended = await store.swap(connection, stored, replace_open_steps(stored.plan, wanted))
@@ -172,6 +185,10 @@ def _changes_the_world(context: TurnContext, plan: Plan) -> bool:
     step = plan.waiting_step
     tool = context.catalog.tools().get(step.tool or "") if step else None
     return step is not None and step.tool is not None and (tool is None or tool.spec.effect != "read_only")
+
+
+def _asks_again(stored: StoredPlan) -> Update:
+    return {"touched_plan": stored, "plan_runs": False, "answer": questions.ask(stored.plan, again=True)}
 
 
 def _runs(stored: StoredPlan) -> Update:

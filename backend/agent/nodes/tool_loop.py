@@ -89,9 +89,10 @@ async def _ask(
     done: TurnCalls,
 ) -> Update:
     """The calls that need a yes, as a plan of their own that waits at its first step."""
+    distinct = list({call.key: call for call in reversed(held)}.values())[::-1]
     steps = tuple(
         Step(index, _first_line(tools[call.request.name]), call.request.name, call.request.args)
-        for index, call in enumerate(held[:MAX_STEPS], start=1)
+        for index, call in enumerate(distinct[:MAX_STEPS], start=1)
     )
     stored = await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=steps)
     run = await run_plan(context, stored, tools, conversation=[], done=done)

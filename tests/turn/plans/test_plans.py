@@ -2,85 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from typing import Any
-
-import pytest
+from datetime import timedelta
 
 from backend.config import Settings
+from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
-
-THREE_STEPS = [
-    {"id": 1, "description": "Cerca", "tool": "mcp_find_items", "args": {"query": "Rossi"}},
-    {"id": 2, "description": "Leggi", "tool": "mcp_get_item", "args": {"item_id": {"$from": 1, "path": "items[0].id"}}},
-    {
-        "id": 3,
-        "description": "Cancella",
-        "tool": "mcp_delete_item",
-        "args": {"item_id": {"$from": 1, "path": "items[0].id"}},
-    },
-]
-ASK = "Cerca le cose di Rossi, poi leggi la prima e infine cancellala"
-
-
-def planned(steps: list[dict[str, Any]]) -> Any:
-    return says(json.dumps({"steps": steps}))
-
-
-def deletion(number: int) -> dict[str, Any]:
-    return {
-        "id": number,
-        "description": f"Delete {number}",
-        "tool": "mcp_delete_item",
-        "args": {"item_id": f"itm-{number}"},
-    }
-
-
-class Frozen:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
-
-
-@pytest.fixture
-def effects(shelf: Shelf) -> list[str]:
-    return shelf.effects
-
-
-@pytest.fixture
-def clock() -> Frozen:
-    return Frozen()
-
-
-@pytest.fixture
-async def client(settings: Settings, shelf: Shelf, clock: Frozen) -> AsyncIterator[Client]:
-    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
-    async with running(settings, clock=clock) as served:
-        yield served
-
-
-async def offered(
-    client: Client, provider: Provider, steps: list[dict[str, Any]], message: str = ASK
-) -> tuple[str, dict[str, Any]]:
-    """A session whose plan waits, and the answer that asks."""
-    provider.will(planned(steps))
-    session = await client.new_session()
-    answer = await client.chat(session, message)
-    assert answer["plan"]["status"] == "waiting"
-    return session, answer
+from tests.support.shelf import Shelf
 
 
 async def test_a_plan_runs_to_the_step_that_needs_a_yes_and_shows_its_exact_arguments(
@@ -334,3 +262,12 @@ async def test_a_turn_that_dies_between_two_steps_leaves_a_plan_that_asks_before
     answer = await client.chat(session, "sì, continua")
     assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "complete", "waiting"]
     assert effects == []
+
+
+async def test_equal_destructive_calls_of_one_reply_are_one_step(
+    client: Client,
+    provider: Provider,
+) -> None:
+    provider.will(calls(*[("mcp_delete_item", {"item_id": "itm-1"})] * 3))
+    answer = await client.chat(await client.new_session(), "Delete item 1")
+    assert len(answer["plan"]["steps"]) == 1

@@ -1,0 +1,54 @@
+"""Plans as tests write them: steps on the shelf of `shelf.py`, and a conversation up to the question."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.support.provider import Provider, says
+from tests.support.service import Client
+
+THREE_STEPS = [
+    {"id": 1, "description": "Cerca", "tool": "mcp_find_items", "args": {"query": "Rossi"}},
+    {"id": 2, "description": "Leggi", "tool": "mcp_get_item", "args": {"item_id": {"$from": 1, "path": "items[0].id"}}},
+    {
+        "id": 3,
+        "description": "Cancella",
+        "tool": "mcp_delete_item",
+        "args": {"item_id": {"$from": 1, "path": "items[0].id"}},
+    },
+]
+ASK = "Cerca le cose di Rossi, poi leggi la prima e infine cancellala"
+
+
+def planned(steps: list[dict[str, Any]]) -> Any:
+    return says(json.dumps({"steps": steps}))
+
+
+def deletion(number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "description": f"Delete {number}",
+        "tool": "mcp_delete_item",
+        "args": {"item_id": f"itm-{number}"},
+    }
+
+
+class Frozen:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+async def offered(
+    client: Client, provider: Provider, steps: list[dict[str, Any]], message: str = ASK
+) -> tuple[str, dict[str, Any]]:
+    """A session whose plan waits, and the answer that asks."""
+    provider.will(planned(steps))
+    session = await client.new_session()
+    answer = await client.chat(session, message)
+    assert answer["plan"]["status"] == "waiting"
+    return session, answer

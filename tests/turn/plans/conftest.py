@@ -1,0 +1,34 @@
+"""A service whose tools are a shelf, under a clock that stands still."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from backend.config import Settings
+from tests.support.plans import Frozen
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        yield served
+
+
+@pytest.fixture
+def effects(shelf: Shelf) -> list[str]:
+    return shelf.effects
+
+
+@pytest.fixture
+def clock() -> Frozen:
+    return Frozen()
+
+
+@pytest.fixture
+async def client(settings: Settings, shelf: Shelf, clock: Frozen) -> AsyncIterator[Client]:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+    async with running(settings, clock=clock) as served:
+        yield served
