@@ -27,6 +27,13 @@ def upgrade() -> None:
         sa.Column("granted_to", sa.Text(collation="C"), nullable=True),
         sa.Column("granted_step", sa.Integer(), nullable=True),
         sa.Column("tool_hash", sa.Text(), nullable=True),
+        sa.Column("asked_in", sa.Text(collation="C"), nullable=True),
+        sa.Column(
+            "texts",
+            postgresql.JSONB(none_as_null=True, astext_type=sa.Text()),
+            server_default=sa.text("'{}'"),
+            nullable=False,
+        ),
         sa.Column("reminded", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),

@@ -25,6 +25,7 @@ from backend.tools.payload import clean_text
 
 FIRST_DELAY_S = 0.5
 MAX_BOUND_SETS = 64
+MAX_TOKENS = 10**9  # a count beyond it is no count
 _CUT_OFF = frozenset({None, "", "length", "content_filter"})
 _MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
@@ -179,7 +180,8 @@ def read_reply(message: AIMessage) -> Reply:
     if not text and not calls:
         raise ValueError("the answer is empty")
     usage = message.usage_metadata
-    return Reply(text, tuple(calls), usage["input_tokens"] if usage else 0, usage["output_tokens"] if usage else 0)
+    tokens = (usage["input_tokens"], usage["output_tokens"]) if usage else (0, 0)
+    return Reply(text, tuple(calls), *(min(max(count, 0), MAX_TOKENS) for count in tokens))
 
 
 def _sendable(name: str) -> str:

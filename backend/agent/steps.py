@@ -99,33 +99,41 @@ async def _run_without_tool(context: TurnContext, run: PlanRun, step: Step) -> N
     moved = move_step(run.plan, step.id, "complete", result_preview=text[: context.limits.retention.preview_chars])
     async with context.transaction() as connection:
         await history.append_message(connection, context.turn, role="assistant", content=text, now=context.clock())
-        run.stored = await store.swap(connection, run.stored, moved)
+        run.stored = await store.swap(connection, run.stored, moved, texts={**run.stored.texts, str(step.id): text})
     run.done.stored_messages += 1
-    run.values[step.id] = text
     run.conversation.append(AIMessage(text))
 
 
 async def _run_with_tool(context: TurnContext, run: PlanRun, step: Step, tool: Tool | None) -> None:
-    if tool is None:
-        await _fail(context, run, step, f"{step.tool} is not available now")
-        return
     granted = run.stored.grants(step, context.turn.turn_id) and run.stored.tool_hash is not None
+    if tool is None:
+        await _without_its_tool(context, run, step, granted=granted)
+        return
+    shown = _definition_hash(tool.spec)
+    as_shown = granted and run.stored.tool_hash == shown
     try:
-        args = (step.args or {}) if granted else await _whole_args(context, run, step, tool)
+        args = (step.args or {}) if as_shown else await _whole_args(context, run, step, tool)
         check_args(tool, args)
     except (Unresolved, ToolRetry, ToolFailed, InvalidPath) as reason:
         await _fail(context, run, step, str(reason))
         return
-    shown = _definition_hash(tool.spec)
     must_ask = step.requires_confirmation or needs_confirmation(tool.spec, context.limits.confirm)
-    if must_ask and not (granted and run.stored.tool_hash == shown):
+    if must_ask and not as_shown:
         run.changed = granted
         moved = move_step(run.plan, step.id, "waiting", args=args, requires_confirmation=True)
         await _move(context, run, moved, tool_hash=shown)
         return
-    await _execute(
-        context, run, step, PreparedCall(RequestedCall(new_id("call", context.clock()), tool.spec.name, args), tool)
-    )
+    call = PreparedCall(RequestedCall(new_id("call", context.clock()), tool.spec.name, args), tool)
+    await _execute(context, run, step, call)
+
+
+async def _without_its_tool(context: TurnContext, run: PlanRun, step: Step, *, granted: bool) -> None:
+    """What was approved waits for its tool to come back, a server may only be slow; what was not has no way to run."""
+    if not granted:
+        await _fail(context, run, step, f"{step.tool} is not available now")
+        return
+    run.changed = True
+    await _move(context, run, move_step(run.plan, step.id, "waiting"), tool_hash=run.stored.tool_hash)
 
 
 async def _execute(context: TurnContext, run: PlanRun, step: Step, call: PreparedCall) -> None:
@@ -181,8 +189,8 @@ async def _values(context: TurnContext, run: PlanRun) -> Mapping[int, Any]:
         async with context.transaction() as connection:
             loaded = await results.load_values(connection, context.turn.session_id, list(lacking), now=context.clock())
         run.values.update({lacking[call_id]: value for call_id, value in loaded.items()})
-    said = {step.id: step.result_preview for step in run.plan.steps if step.status == "complete" and step.tool is None}
-    return {**said, **run.values}
+    written = {int(step_id): text for step_id, text in run.stored.texts.items()}
+    return {**written, **run.values}
 
 
 async def _fail(context: TurnContext, run: PlanRun, step: Step, error: str) -> None:
@@ -191,4 +199,5 @@ async def _fail(context: TurnContext, run: PlanRun, step: Step, error: str) -> N
 
 async def _move(context: TurnContext, run: PlanRun, moved: Plan, *, tool_hash: str | None = None) -> None:
     async with context.transaction() as connection:
-        run.stored = await store.swap(connection, run.stored, moved, tool_hash=tool_hash)
+        asked_in = context.turn.turn_id if moved.status == "waiting" else None
+        run.stored = await store.swap(connection, run.stored, moved, tool_hash=tool_hash, asked_in=asked_in)

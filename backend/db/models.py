@@ -117,6 +117,8 @@ plans = Table(
     Column("granted_to", _id()),
     Column("granted_step", Integer),
     Column("tool_hash", Text),
+    Column("asked_in", _id()),
+    Column("texts", _json(), nullable=False, server_default=text("'{}'")),
     Column("reminded", Boolean, nullable=False, server_default=text("false")),
     Column("created_at", _time(), nullable=False),
     Column("expires_at", _time(), nullable=False),

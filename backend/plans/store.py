@@ -3,7 +3,8 @@
 Who loses a race hears PlanChanged and reads again. Buttons, curl and a yes in the chat all end in `decide`.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -33,7 +34,8 @@ class StoredPlan:
     """A plan and what only the engine knows of it.
 
     A yes is kept as `granted_step`, for the turn `granted_to` alone, until that step starts. `tool_hash` is the
-    definition that was shown with the waiting step; `reminded` says that an unrelated answer has mentioned the plan.
+    definition that was shown with the waiting step, `asked_in` the turn whose answer asked for the yes last; `reminded`
+    says that an unrelated answer has mentioned the plan. `texts` is what steps without a tool wrote, by their id.
     """
 
     plan: Plan
@@ -41,6 +43,8 @@ class StoredPlan:
     granted_to: str | None = None
     granted_step: int | None = None
     tool_hash: str | None = None
+    asked_in: str | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
     reminded: bool = False
 
     def grants(self, step: Step, turn_id: str) -> bool:
@@ -89,12 +93,22 @@ async def swap(
     granted_to: str | None = None,
     granted_step: int | None = None,
     tool_hash: str | None = None,
+    asked_in: str | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> StoredPlan:
     """Puts `moved` in the place of the version it was made from. A grant that is not given anew is gone.
 
     Raises PlanChanged where that version is no longer what is stored.
     """
-    after = StoredPlan(moved, stored.session_id, granted_to, granted_step, tool_hash, stored.reminded)
+    after = replace(
+        stored,
+        plan=moved,
+        granted_to=granted_to,
+        granted_step=granted_step,
+        tool_hash=tool_hash,
+        asked_in=asked_in or stored.asked_in,
+        texts=texts or stored.texts,
+    )
     swapped = await connection.execute(
         update(plans)
         .where(plans.c.id == stored.plan.id, plans.c.version == stored.plan.version, is_open())
@@ -124,8 +138,10 @@ async def decide(
     return await swap(connection, stored, moved, granted_to=turn_id, granted_step=step.id, tool_hash=stored.tool_hash)
 
 
-async def mark_reminded(connection: AsyncConnection, stored: StoredPlan) -> None:
-    await connection.execute(update(plans).where(plans.c.id == stored.plan.id).values(reminded=True))
+async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str, reminded: bool) -> None:
+    """The answer of this turn asks for the yes again, or mentions beside something else that it is still waited for."""
+    asked = {"asked_in": turn_id, "reminded": stored.reminded or reminded}
+    await connection.execute(update(plans).where(plans.c.id == stored.plan.id).values(asked))
 
 
 def expired() -> AppError:
@@ -157,7 +173,16 @@ def stored_plan(row: Row[Any]) -> StoredPlan:
         created_at=row.created_at,
         steps=_read_steps(row.steps),
     )
-    return StoredPlan(plan, row.session_id, row.granted_to, row.granted_step, row.tool_hash, row.reminded)
+    return StoredPlan(
+        plan=plan,
+        session_id=row.session_id,
+        granted_to=row.granted_to,
+        granted_step=row.granted_step,
+        tool_hash=row.tool_hash,
+        asked_in=row.asked_in,
+        texts=row.texts,
+        reminded=row.reminded,
+    )
 
 
 def _columns(stored: StoredPlan) -> dict[str, Any]:
@@ -174,5 +199,7 @@ def _columns(stored: StoredPlan) -> dict[str, Any]:
         "granted_to": stored.granted_to,
         "granted_step": stored.granted_step,
         "tool_hash": stored.tool_hash,
+        "asked_in": stored.asked_in,
+        "texts": dict(stored.texts),
         "reminded": stored.reminded,
     }

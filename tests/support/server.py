@@ -44,13 +44,19 @@ class _Server(uvicorn.Server):
         await self.lifespan.shutdown()
 
 
+async def _serve(server: _Server, listener: socket.socket) -> None:
+    """A start that fails leaves by SystemExit, which would stop the loop of all the tests to come."""
+    with suppress(SystemExit), listener:
+        await server.serve(sockets=[listener])
+
+
 @asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncIterator[str]:
     """The base URL of `app`, its lifespan entered, until the block is left."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = _Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none"))
-    task = asyncio.create_task(server.serve(sockets=[listener]))
+    task = asyncio.create_task(_serve(server, listener))
     try:
         async with asyncio.timeout(30):
             while not server.started and not task.done():  # noqa: ASYNC110 (uvicorn tells by a flag)

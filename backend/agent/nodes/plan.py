@@ -86,8 +86,8 @@ async def _with_plan(context: TurnContext, state: TurnState, stored: StoredPlan,
         return await _expire(context, state, stored)
     update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
     match verdict:
-        case "confirm" if not seen:
-            return update | _asks_again(stored)
+        case "confirm" if not seen or _answers_something_else(context, state, stored):
+            return update | await _ask_again(context, stored)
         case "confirm" | "reject":
             return update | await _decide(context, stored, verdict)
         case "amend":
@@ -103,7 +103,7 @@ async def _as_the_model_reads_it(context: TurnContext, state: TurnState, stored:
     report = replace(state["acknowledgement"], rule=f"model_{reading}")
     match reading:
         case "confirm" if not seen or _changes_the_world(context, stored.plan):
-            return {"acknowledgement": report} | _asks_again(stored)
+            return {"acknowledgement": report} | await _ask_again(context, stored)
         case "confirm" | "reject":
             report = replace(report, verdict=reading)
             return {"acknowledgement": report} | await _decide(context, stored, reading)
@@ -125,7 +125,7 @@ async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> 
     """The rest of the plan as the user wants it now. What waited is asked about again."""
     steps = await amend_plan(context, state, stored.plan, context.catalog.tools())
     if not steps:
-        return _asks_again(stored)
+        return await _ask_again(context, stored)
     asked = {
         step.tool
         for step in stored.plan.steps
@@ -145,7 +145,7 @@ async def _beside(context: TurnContext, state: TurnState, stored: StoredPlan) ->
     update: Update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None}
     if not stored.reminded:
         async with context.transaction() as connection:
-            await store.mark_reminded(connection, stored)
+            await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)
         update["postscript"] = questions.still_waiting(stored.plan)
     return update
 
@@ -187,8 +187,15 @@ def _changes_the_world(context: TurnContext, plan: Plan) -> bool:
     return step is not None and step.tool is not None and (tool is None or tool.spec.effect != "read_only")
 
 
-def _asks_again(stored: StoredPlan) -> Update:
+async def _ask_again(context: TurnContext, stored: StoredPlan) -> Update:
+    async with context.transaction() as connection:
+        await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=False)
     return {"touched_plan": stored, "plan_runs": False, "answer": questions.ask(stored.plan, again=True)}
+
+
+def _answers_something_else(context: TurnContext, state: TurnState, stored: StoredPlan) -> bool:
+    """The last answer neither asked for this yes nor mentioned it: too little to change the world on."""
+    return stored.asked_in != state["last_turn_id"] and _changes_the_world(context, stored.plan)
 
 
 def _runs(stored: StoredPlan) -> Update:

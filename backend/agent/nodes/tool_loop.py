@@ -17,6 +17,7 @@ from backend.agent.state import TurnState, Update
 from backend.agent.steps import offer_plan, run_plan
 from backend.domain.plan import MAX_STEPS, Step
 from backend.domain.tool import Tool
+from backend.plans.policy import needs_confirmation
 
 WEB_SEARCH = "web_search"
 MAX_QUERY_CHARS = 400
@@ -28,7 +29,7 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     tools = context.catalog.tools()
     done = TurnCalls()
     conversation = prompts.assemble(state["history"], state["memory"], note=state.get("note"))
-    if _searches_first(state, tools):
+    if _searches_first(context, state, tools):
         conversation += (await run_round(context, _search_call(state["message"]), tools, done)).messages
     if state["plan_runs"]:
         update = await _run_the_plan(context, state, tools, conversation, done)
@@ -104,10 +105,11 @@ def _first_line(tool: Tool) -> str:
     return tool.spec.description.strip().partition("\n")[0].partition(". ")[0][:200] or tool.spec.name
 
 
-def _searches_first(state: TurnState, tools: Mapping[str, Tool]) -> bool:
+def _searches_first(context: TurnContext, state: TurnState, tools: Mapping[str, Tool]) -> bool:
     """The toggle is honoured, or the message asks for the web in words and no plan takes care of it."""
     wanted = state["search"].search and (state["force_web_search"] or not state["plan_runs"])
-    return wanted and WEB_SEARCH in tools
+    tool = tools.get(WEB_SEARCH)
+    return wanted and tool is not None and not needs_confirmation(tool.spec, context.limits.confirm)
 
 
 def _search_call(message: str) -> Reply:

@@ -1,11 +1,14 @@
 """A yes is for the question that stood when it was sent."""
 
 import asyncio
+import json
 from typing import Any
 
+from backend.config import Settings
 from tests.support.plans import ASK, deletion, offered, planned
 from tests.support.provider import Provider, says
-from tests.support.service import Client
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf
 
 
 async def test_two_spoken_yeses_at_once_approve_one_step(
@@ -55,3 +58,52 @@ async def test_a_second_yes_to_a_plan_that_is_over_is_no_order_to_do_it_again(
     await asyncio.gather(client.chat(session, "ok"), client.chat(session, "ok"))
     assert effects == ["delete itm-1"]
     assert "Do now what you last proposed" not in provider.messages(role="system")[0]["content"]
+
+
+async def test_a_yes_to_a_later_question_does_not_approve_what_waits(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session, _ = await offered(client, provider, [deletion(1), deletion(2)])
+    provider.will(says("Twelve."), says("Thirteen. Shall I list their names?"))
+    question = "How many items would you say there are altogether on the shelf in the hall downstairs?"
+    await client.chat(session, question)
+    await client.chat(session, question + " And the day before?")
+    answer = await client.chat(session, "yes")
+    assert answer["plan"]["status"] == "waiting"
+    assert "itm-1" in answer["message"]["content"]
+    assert effects == []
+    await client.chat(session, "yes")
+    assert effects == ["delete itm-1"]
+
+
+async def test_a_yes_while_the_tool_is_away_waits_for_its_return(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    config = settings.mcp_config
+    config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+    async with running(settings) as client:
+        session, _ = await offered(client, provider, [deletion(1), deletion(2)])
+    with_shelf = config.read_text()
+    config.write_text(json.dumps({"mcpServers": {}}))
+    async with running(settings) as client:
+        answer = await client.chat(session, "yes")
+        assert answer["plan"]["status"] == "waiting"
+    config.write_text(with_shelf)
+    async with running(settings) as client:
+        await client.chat(session, "yes")
+    assert shelf.effects == ["delete itm-1"]
+
+
+async def test_what_a_step_wrote_is_whole_after_a_wait(client: Client, provider: Provider, effects: list[str]) -> None:
+    letter = "Dear Ada, " + "all is well and " * 60 + "goodbye."
+    steps = [
+        {"id": 1, "description": "Write a note", "tool": None},
+        deletion(2),
+        {"id": 3, "description": "Send", "tool": "mcp_send_note", "args": {"to": "Ada", "text": {"$from": 1}}},
+    ]
+    provider.will(planned(steps), says(letter))
+    session = await client.new_session()
+    await client.chat(session, ASK)
+    answer = await client.chat(session, "ok")
+    assert answer["plan"]["steps"][2]["args"] == {"to": "Ada", "text": letter}
+    assert effects == ["delete itm-2"]
