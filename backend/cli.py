@@ -14,7 +14,7 @@ from backend.config import Settings
 from backend.db.migrations import upgrade
 from backend.domain.errors import AppError
 from backend.log import configure_logging
-from backend.main import create_app, server_urls
+from backend.main import SHUTDOWN_SHARE, create_app, server_urls
 
 app = typer.Typer(help="Segue: an agent web service that picks up where it left off.", no_args_is_help=True)
 
@@ -36,7 +36,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=max(round(settings.shutdown_grace_s / 2), 1),
+        timeout_graceful_shutdown=max(round(settings.shutdown_grace_s * SHUTDOWN_SHARE), 1),
     )
 
 

@@ -37,6 +37,7 @@ from backend.tools.run import RunLimits
 from backend.turn.service import TurnDeps, TurnLimits, TurnService
 
 FRESH_RESULT_FACTOR = 10
+SHUTDOWN_SHARE = 0.4  # for requests, then for turns; what is left closes the stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ async def _start(stack: AsyncExitStack, settings: Settings, model: ChatModel, cl
         limits=TurnLimits(
             timeout_s=settings.turn_timeout_s,
             lease_s=settings.turn_lease_s,
-            grace_s=settings.shutdown_grace_s / 2,
+            grace_s=settings.shutdown_grace_s * SHUTDOWN_SHARE,
             history_limit=settings.history_limit,
         ),
     )

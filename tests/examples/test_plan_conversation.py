@@ -1,6 +1,5 @@
 """The plan of three steps from the README, killed with kill -9 and robbed of Redis while it waits."""
 
-import json
 import mailbox
 import os
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 from redis import Redis
 
 from backend.embedded import Servers
+from tests.support.mailbox import write_mailbox_config
 from tests.support.service import ROOT, Process
 
 
@@ -21,14 +21,8 @@ def outbox(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def process(servers: Servers, database_url: str, tmp_path: Path, outbox: Path) -> Iterator[Process]:
-    server = {
-        "command": "python",
-        "args": [str(ROOT / "examples" / "mailbox" / "server.py")],
-        "env": {"MAILBOX_OUTBOX": str(outbox)},
-    }
-    config = tmp_path / "mcp.json"
-    config.write_text(json.dumps({"mcpServers": {"mailbox": server}}))
+def process(servers: Servers, database_url: str, tmp_path: Path) -> Iterator[Process]:
+    config, _ = write_mailbox_config(tmp_path)
     started = Process({"DATABASE_URL": database_url, "REDIS_URL": servers.redis_url, "MCP_CONFIG": str(config)})
     yield started
     started.stop()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.mailbox import write_mailbox_config
 from tests.support.service import ROOT, Process
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -18,8 +19,10 @@ TARGETS = [line.split()[1] for block in BLOCKS for line in block.splitlines() if
 
 @pytest.fixture(scope="module")
 def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of `segue serve` with nothing configured but where its data goes."""
-    process = Process({"DATA_DIR": str(tmp_path_factory.mktemp("data"))})
+    """The base URL of `segue serve` with nothing configured but where its data and the mails it sends go."""
+    folder = tmp_path_factory.mktemp("data")
+    config, _ = write_mailbox_config(folder)
+    process = Process({"DATA_DIR": str(folder), "MCP_CONFIG": str(config)})
     url = process.start()
     yield url
     assert process.stop() == 0

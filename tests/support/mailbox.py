@@ -1,0 +1,19 @@
+"""The example mailbox, connected to a service under test, with an outbox of its own."""
+
+import json
+from pathlib import Path
+
+from tests.support.service import ROOT
+
+
+def write_mailbox_config(folder: Path) -> tuple[Path, Path]:
+    """An mcp.json in `folder`, and the outbox beside it that its server will write to."""
+    outbox = folder / "outbox.mbox"
+    server = {
+        "command": "python",
+        "args": [str(ROOT / "examples" / "mailbox" / "server.py")],
+        "env": {"MAILBOX_OUTBOX": str(outbox)},
+    }
+    config = folder / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"mailbox": server}}))
+    return config, outbox
