@@ -30,7 +30,7 @@ from backend.memory.history import TurnKey, final_message
 from backend.plans.store import expired
 from backend.tools.catalog import ToolCatalog
 from backend.tools.results import calls_of_turn, drop_expired
-from backend.turn import store
+from backend.turn import failures, store
 from backend.turn.decisions import begin_decision
 from backend.turn.queue import TurnQueue
 from backend.turn.report import turn_report
@@ -135,7 +135,7 @@ class TurnService:
             try:
                 result = await self._stored_result(turn)
             except AppError as error:
-                raise _lost_sight() from error
+                raise failures.lost_sight() from error
             if result is not None:
                 return result
 
@@ -194,12 +194,12 @@ class TurnService:
                 await short_term.forget(self._deps.cache, claim.key.session_id)
                 return None
             except asyncio.CancelledError:
-                await self._fail(claim, store.interrupted(), started)
+                await self._fail(claim, failures.interrupted(), started)
                 raise
             except AppError as error:
-                failure = _lost_sight() if error.code == "storage_unavailable" else error
+                failure = failures.lost_sight() if error.code == "storage_unavailable" else error
             except Exception as error:  # whatever a turn dies of, it ends with an error of its own
-                failure = _turn_timeout(self._deps.limits.timeout_s) if limit.expired() else _internal()
+                failure = failures.turn_timeout(self._deps.limits.timeout_s) if limit.expired() else failures.internal()
                 log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
             await self._fail(claim, failure, started)
             return failure
@@ -302,29 +302,6 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
         usage=report.usage,
         model=report.model,
     )
-
-
-def _turn_timeout(seconds: float) -> AppError:
-    detail = f"The turn took longer than {seconds:g} s and was stopped. The message is kept; send another to go on."
-    return AppError("turn_timeout", status=504, title="The turn took too long", detail=detail, retryable=True)
-
-
-def _lost_sight() -> AppError:
-    """Unlike `storage_unavailable` before a turn: this message is in, and sending it again would be a second one."""
-    return AppError(
-        "storage_unavailable",
-        status=503,
-        title="Storage is unavailable",
-        detail="The database was lost while the turn ran. The message is kept; read the session's messages before "
-        "sending it again.",
-        retryable=True,
-        extra={"retry_after_s": 2},
-    )
-
-
-def _internal() -> AppError:
-    detail = "Something went wrong on our side. The message is kept; send another to go on."
-    return AppError("internal_error", status=500, title="The turn failed", detail=detail)
 
 
 def _since(started: float) -> int:

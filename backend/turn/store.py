@@ -21,7 +21,7 @@ from backend.domain.errors import AppError, NotFound
 from backend.domain.ids import new_id
 from backend.domain.session import Message, TurnReport, TurnStatus
 from backend.memory.history import INTERRUPTED, TurnKey, message_values
-from backend.turn import statements
+from backend.turn import failures, statements
 
 _read_report = TypeAdapter(TurnReport).validate_python
 
@@ -160,7 +160,7 @@ async def renew_leases(connection: AsyncConnection, claims: Sequence[Claim], *, 
 async def fail_lapsed(connection: AsyncConnection) -> int:
     """Ends every running turn whose worker has let its lease pass, and gives how many."""
     lapsed = (turns.c.status == "running", turns.c.lease_until < func.now())
-    ended = await connection.execute(_failing(lapsed, interrupted(), finished_at=func.now()))
+    ended = await connection.execute(_failing(lapsed, failures.interrupted(), finished_at=func.now()))
     return len(ended.all())
 
 
@@ -193,16 +193,6 @@ async def turn_outcome(connection: AsyncConnection, turn_id: str) -> TurnOutcome
 async def last_ended(connection: AsyncConnection, session_id: str) -> EndedTurn | None:
     row = (await connection.execute(statements.LAST_ENDED, {"at_session": session_id})).one_or_none()
     return EndedTurn(row.id, row.finished_at) if row else None
-
-
-def interrupted() -> AppError:
-    return AppError(
-        "turn_interrupted",
-        status=503,
-        title="The turn was interrupted",
-        detail="The process that ran this turn stopped. The message is kept; send another to go on.",
-        retryable=True,
-    )
 
 
 def _failing(

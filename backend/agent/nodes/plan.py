@@ -116,7 +116,7 @@ async def _as_the_model_reads_it(context: TurnContext, state: TurnState, stored:
 async def _decide(context: TurnContext, stored: StoredPlan, decision: Decision) -> Update:
     async with context.transaction() as connection:
         decided = await store.decide(connection, stored, decision, turn_id=context.turn.turn_id, now=context.clock())
-    if decision == "confirm":
+    if decided.plan.status == "active":
         return _runs(decided)
     return {"touched_plan": decided, "plan_runs": False, "answer": questions.ended(decided.plan)}
 
