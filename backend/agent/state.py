@@ -17,7 +17,8 @@ class TurnInput(TypedDict):
 
     `history` ends with the user's message, `message_id` is its id; `message_count` counts what is stored; `open_plan`
     is the session's; `decided_plan` is the one whose button was pressed where that, not words, is the message.
-    `shown_plan` is the open plan and its version as the message came, `last_turn_id` the turn that ended before.
+    `shown_plan` is the open plan and its version as the message came, `answered_turn_id` the turn that gave the last
+    answer.
     """
 
     message: str
@@ -29,7 +30,7 @@ class TurnInput(TypedDict):
     open_plan: StoredPlan | None
     decided_plan: StoredPlan | None
     shown_plan: tuple[str, int] | None
-    last_turn_id: str | None
+    answered_turn_id: str | None
 
 
 class TurnState(TurnInput, total=False):

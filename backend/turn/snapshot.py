@@ -38,7 +38,7 @@ async def load_snapshot(
         open_plan=pending,
         decided_plan=decided,
         shown_plan=claim.shown_plan,
-        last_turn_id=claim.last_turn_id,
+        answered_turn_id=claim.answered_turn_id,
     )
 
 

@@ -90,6 +90,7 @@ def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
             sessions.c.owner,
             sessions.c.next_seq,
             _last_ended().label("last_turn_id"),
+            sessions.c.last_turn_id.label("answered_turn_id"),
             open_plans.exists().label("has_open_plan"),
         )
     )

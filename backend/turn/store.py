@@ -43,9 +43,9 @@ class ChatRequest:
 class Claim:
     """A turn this worker owns until `epoch` is not the row's any more, and what it knew of the session.
 
-    `last_turn_id` is the turn that ended last, however it ended; `has_open_plan` can only become false, since plans are
-    made by the turn that runs. `shown_plan` is the open plan, and its version, that stood when the message came: a yes
-    is for that one.
+    `last_turn_id` is the turn that ended last, however it ended, `answered_turn_id` the last one with an answer.
+    `has_open_plan` can only become false, since plans are made by the turn that runs. `shown_plan` is the open plan,
+    and its version, that stood when the message came: a yes is for that one.
     """
 
     key: TurnKey
@@ -56,6 +56,7 @@ class Claim:
     shown_plan: tuple[str, int] | None
     message_count: int
     last_turn_id: str | None
+    answered_turn_id: str | None
     has_open_plan: bool
 
 
@@ -114,6 +115,7 @@ async def claim_next(connection: AsyncConnection, session_id: str, *, worker: st
         shown_plan=(shown[0], shown[1]) if shown else None,
         message_count=row.next_seq - 1,
         last_turn_id=row.last_turn_id,
+        answered_turn_id=row.answered_turn_id,
         has_open_plan=row.has_open_plan,
     )
 

@@ -195,7 +195,7 @@ async def _ask_again(context: TurnContext, stored: StoredPlan) -> Update:
 
 def _answers_something_else(context: TurnContext, state: TurnState, stored: StoredPlan) -> bool:
     """The last answer neither asked for this yes nor mentioned it: too little to change the world on."""
-    return stored.asked_in != state["last_turn_id"] and _changes_the_world(context, stored.plan)
+    return stored.asked_in != state["answered_turn_id"] and _changes_the_world(context, stored.plan)
 
 
 def _runs(stored: StoredPlan) -> Update:

@@ -9,6 +9,7 @@ from tests.support.plans import ASK, deletion, offered, planned
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
+from tests.support.stores import looking_into
 
 
 async def test_two_spoken_yeses_at_once_approve_one_step(
@@ -107,3 +108,17 @@ async def test_what_a_step_wrote_is_whole_after_a_wait(client: Client, provider:
     answer = await client.chat(session, "ok")
     assert answer["plan"]["steps"][2]["args"] == {"to": "Ada", "text": letter}
     assert effects == ["delete itm-2"]
+
+
+async def test_a_yes_to_a_question_that_never_arrived_does_not_approve(
+    client: Client, provider: Provider, effects: list[str], settings: Settings
+) -> None:
+    session, _ = await offered(client, provider, [deletion(1), deletion(2)])
+    async with looking_into(settings) as stores:
+        await stores.database.execute("UPDATE turns SET status = 'failed'")
+        await stores.database.execute("UPDATE sessions SET last_turn_id = NULL")
+    answer = await client.chat(session, "yes")
+    assert answer["plan"]["status"] == "waiting"
+    assert effects == []
+    await client.chat(session, "yes")
+    assert effects == ["delete itm-1"]
