@@ -55,6 +55,9 @@ class Settings(BaseSettings):
     tool_result_preview_chars: Count = 500
     tool_result_inline_bytes: Count = 2000
     tool_result_max_bytes: Count = 10_000_000
+    tool_failure_threshold: Count = 3
+    tool_failure_duration_s: Seconds = 300
+    tool_fleet_threshold: Count = 3
     web_search_provider: Literal["ddgs", "searxng", "tavily", "none"] = "ddgs"
     searxng_url: str | None = None
     tavily_api_key: SecretStr | None = None

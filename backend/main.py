@@ -15,7 +15,7 @@ from backend.agent.context import AgentLimits, Clock
 from backend.agent.graph import build_graph
 from backend.agent.model import ChatModel, openai_model
 from backend.agent.offline import OfflineModel
-from backend.api import chat, health, plans, sessions, tool_results
+from backend.api import chat, health, plans, sessions, tool_results, tool_states, tools
 from backend.api.deps import Services, State
 from backend.api.middleware import BodyLimit, PlainStart, RequestContext
 from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
@@ -30,6 +30,8 @@ from backend.tools.builtin.public_http import public_client
 from backend.tools.builtin.web_fetch import web_fetch_tool
 from backend.tools.builtin.web_search import web_search_tool
 from backend.tools.catalog import ToolCatalog
+from backend.tools.fleet import Fleet
+from backend.tools.health import HealthRules
 from backend.tools.mcp.config import read_mcp_config
 from backend.tools.mcp.servers import McpServers
 from backend.tools.results import Retention
@@ -77,7 +79,15 @@ def create_app(settings: Settings, *, model: BaseChatModel | None = None, clock:
     app.add_middleware(RequestContext)
     app.add_middleware(PlainStart)
     add_problem_handlers(app)
-    for router in (sessions.router, chat.router, plans.router, tool_results.router, health.router):
+    for router in (
+        sessions.router,
+        chat.router,
+        plans.router,
+        tool_results.router,
+        tools.router,
+        tool_states.router,
+        health.router,
+    ):
         app.include_router(router)
     return app
 
@@ -95,12 +105,20 @@ async def _start(stack: AsyncExitStack, settings: Settings, model: ChatModel, cl
         McpServers(read_mcp_config(settings.mcp_config), timeout_s=settings.tool_timeout_s)
     )
     catalog = ToolCatalog(await _builtin_tools(stack, settings, database), mcp.tools)
+    rules = HealthRules(
+        threshold=settings.tool_failure_threshold,
+        failure_s=settings.tool_failure_duration_s,
+        fleet_threshold=settings.tool_fleet_threshold,
+    )
+    fleet = Fleet(cache, rules)
     deps = TurnDeps(
         database=database,
         cache=cache,
         graph=build_graph(),
         model=model,
         catalog=catalog,
+        fleet=fleet,
+        health_rules=rules,
         clock=clock,
         agent_limits=_agent_limits(settings),
         limits=TurnLimits(
@@ -115,6 +133,10 @@ async def _start(stack: AsyncExitStack, settings: Settings, model: ChatModel, cl
         database=database,
         cache=cache,
         turns=turns,
+        tools=catalog,
+        fleet=fleet,
+        health_rules=rules,
+        confirm=settings.confirm,
         mcp=mcp,
         clock=clock,
         memory_ttl_s=settings.short_term_memory_ttl,

@@ -20,12 +20,13 @@ from backend.domain.tool import Reference, Tool, ToolCall, ToolContext, canonica
 from backend.memory import history
 from backend.plans.policy import needs_confirmation
 from backend.tools import results
+from backend.tools.guard import refusal
 from backend.tools.payload import clean
 from backend.tools.results import PlanStep
 from backend.tools.run import Outcome, accepts, failed, run_tool
 
 AlsoWrite = Callable[[AsyncConnection], Awaitable[None]]
-AlsoRecord = Callable[[AsyncConnection, ToolCall], Awaitable[None]]
+AlsoRecord = Callable[[AsyncConnection, Outcome, ToolCall], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class Round:
 
 async def run_round(context: TurnContext, reply: Reply, tools: Mapping[str, Tool], done: TurnCalls) -> Round:
     """The assistant's message and an answer to every call in it that may run without asking; equal calls run once."""
+    await context.guard.refresh()
     prepared = [_prepare(context, call, tools) for call in reply.calls[: context.limits.max_calls - done.count]]
     held = [call for call in prepared if _is_held(call, context)]
     runs = [call for call in prepared if call not in held]
@@ -109,19 +111,29 @@ async def record_start(
             await also(connection)
 
 
-async def record_end(
-    context: TurnContext,
-    call: RequestedCall,
-    outcome: Outcome,
-    done: TurnCalls,
-    *,
-    also: AlsoRecord | None = None,
+async def run_and_record(
+    context: TurnContext, call: PreparedCall, done: TurnCalls, *, also: AlsoRecord | None = None
+) -> Outcome:
+    """Runs a call if its tool may run now. A tool that is tried out stays so until the outcome is stored."""
+    if call.tool is None or call.refusal is not None:
+        outcome = failed(call.refusal or "The call was refused.")
+        await _record_end(context, call, outcome, done, also=also)
+        return outcome
+    async with context.guard.admitting(call.tool.spec) as refused:
+        outcome = failed(refused) if refused else await _run(context, call.tool, call.request)
+        if call.recorded:
+            await _record_end(context, call, outcome, done, also=also)
+    return outcome
+
+
+async def _record_end(
+    context: TurnContext, call: PreparedCall, outcome: Outcome, done: TurnCalls, *, also: AlsoRecord | None
 ) -> None:
-    """Stores the outcome, the payload and the tool message of a call, in one transaction."""
+    """Stores the outcome, the payload, the tool message and the tool's state, in one transaction."""
     now = context.clock()
     async with context.transaction() as connection:
         ledger, reference = await results.finish_call(
-            connection, call, outcome, now=now, retention=context.limits.retention
+            connection, call.request, outcome, now=now, retention=context.limits.retention
         )
         await history.append_message(
             connection,
@@ -129,26 +141,27 @@ async def record_end(
             role="tool",
             content=asdict(reference),
             now=now,
-            tool_call_id=call.id,
+            tool_call_id=call.request.id,
         )
         if also is not None:
-            await also(connection, ledger)
+            await also(connection, outcome, ledger)
+        changed = await context.guard.record(connection, call.tool.spec, outcome) if call.tool else None
+    if changed is not None and call.tool is not None:
+        await context.guard.settle(call.tool.spec, changed)
     done.stored_messages += 1
     done.ledger.append(ledger)
     done.references.insert(0, reference)
 
 
-async def run_call(context: TurnContext, call: PreparedCall) -> Outcome:
-    if call.tool is None or call.refusal is not None:
-        return failed(call.refusal or "The call was refused.")
+async def _run(context: TurnContext, tool: Tool, call: RequestedCall) -> Outcome:
     identity = ToolContext(
         owner=context.owner,
         session_id=context.turn.session_id,
         turn_id=context.turn.turn_id,
-        tool_call_id=call.request.id,
+        tool_call_id=call.id,
         now=context.clock(),
     )
-    return await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)
+    return await run_tool(tool, call.args, identity, limits=context.limits.run)
 
 
 def _prepare(context: TurnContext, call: ModelCall, tools: Mapping[str, Tool]) -> PreparedCall:
@@ -159,7 +172,7 @@ def _prepare(context: TurnContext, call: ModelCall, tools: Mapping[str, Tool]) -
         return PreparedCall(request, None, f"There is no tool called {call.name!r}. There are: {offered}.")
     if call.args is None:
         return PreparedCall(request, tool, "The arguments were not a JSON object. Write them again as one.")
-    return PreparedCall(request, tool)
+    return PreparedCall(request, tool, refusal(tool.spec, context.guard.state(tool.spec)))
 
 
 def _is_held(call: PreparedCall, context: TurnContext) -> bool:
@@ -182,10 +195,8 @@ async def _together(context: TurnContext, calls: Sequence[PreparedCall], done: T
 
 async def _answer(context: TurnContext, call: PreparedCall, done: TurnCalls, gate: asyncio.Semaphore) -> str:
     async with gate:
-        outcome = await run_call(context, call)
+        outcome = await run_and_record(context, call, done)
     answer = prompts.fresh_result(call.request.id, outcome, max_bytes=context.limits.inline_bytes)
-    if call.recorded:
-        await record_end(context, call.request, outcome, done)
     if outcome.status == "succeeded" and call.recorded:
         done.answers[call.key] = answer
     return answer

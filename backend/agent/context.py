@@ -11,7 +11,7 @@ from backend.agent.model import MeteredModel
 from backend.db.redis import Cache
 from backend.domain.plan import Confirm, Planning
 from backend.memory.history import TurnKey
-from backend.tools.catalog import ToolCatalog
+from backend.tools.guard import ToolGuard
 from backend.tools.results import Retention
 from backend.tools.run import RunLimits
 
@@ -42,7 +42,7 @@ class TurnContext:
     turn: TurnKey
     clock: Clock
     model: MeteredModel
-    catalog: ToolCatalog
+    guard: ToolGuard
     cache: Cache
     limits: AgentLimits
     transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]

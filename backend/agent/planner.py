@@ -1,7 +1,7 @@
 """Asks the model for a plan, for a changed plan, and how a reply to one is to be read. It only proposes."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -16,6 +16,8 @@ from backend.db.redis import plan_cache_key
 from backend.domain.plan import Plan, Step
 from backend.domain.tool import Tool
 from backend.plans.draft import objects_in, read_draft
+from backend.tools.guard import ToolGuard
+from backend.tools.health import is_blocked
 from backend.tools.payload import clean
 
 CACHE_TTL_S = 600
@@ -27,9 +29,9 @@ class _Reading(BaseModel):
     verdict: Reading
 
 
-async def make_plan(context: TurnContext, state: TurnState, tools: Mapping[str, Tool]) -> tuple[Step, ...]:
+async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     """No steps where the model sees no need for any or writes nothing usable. Identical requests are asked once."""
-    plannable = _plannable(tools)
+    plannable = _plannable(context.guard)
     note = prompts.planner_note(tool.spec for tool in plannable.values())
     conversation = prompts.assemble(state["history"], state["memory"], note=note)
     key = plan_cache_key(context.owner, _digest(context.model.name, conversation))
@@ -40,9 +42,9 @@ async def make_plan(context: TurnContext, state: TurnState, tools: Mapping[str, 
     return _storable(read_draft(text, tools=plannable))
 
 
-async def amend_plan(context: TurnContext, state: TurnState, plan: Plan, tools: Mapping[str, Tool]) -> tuple[Step, ...]:
+async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tuple[Step, ...]:
     """The steps that are still to be done; none where the model writes nothing usable."""
-    plannable = _plannable(tools)
+    plannable = _plannable(context.guard)
     note = prompts.amender_note(plan, [tool.spec for tool in plannable.values()])
     reply = await context.model.reply(prompts.assemble(state["history"], state["memory"], note=note))
     return _storable(read_draft(reply.text, tools=plannable, done=len(plan.over)))
@@ -68,8 +70,11 @@ def _storable(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     )
 
 
-def _plannable(tools: Mapping[str, Tool]) -> dict[str, Tool]:
-    return {name: tool for name, tool in tools.items() if not tool.spec.ephemeral}
+def _plannable(guard: ToolGuard) -> dict[str, Tool]:
+    """What leaves a trace and could run by its turn: an earlier step may unlock a tool, none can mend one."""
+    tools = {name: tool for name, tool in guard.tools().items() if not tool.spec.ephemeral}
+    states = guard.states(tools.values())
+    return {name: tool for name, tool in tools.items() if not is_blocked(states[name])}
 
 
 def _digest(model: str, conversation: Sequence[BaseMessage]) -> str:

@@ -11,6 +11,7 @@ from langchain_core.messages import ToolCall as LangChainCall
 from backend.domain.plan import Plan, Step
 from backend.domain.session import Message, RequestedCall, Verdict
 from backend.domain.tool import Reference, ToolSpec
+from backend.domain.tool_state import ToolState
 from backend.memory.short_term import ShortTermMemory
 from backend.tools.run import Outcome
 
@@ -35,11 +36,13 @@ TOO_LATE = (
     "carry out nothing because of this message."
 )
 EARLIER_RESULTS = "Results from earlier in this session, newest first (load one with get_tool_result):"
+WITHHELD = "Tools that cannot be called now; say so where one is needed and cannot be unlocked:"
 OUT_OF_ROUNDS = (
     "You have used all the tool calls this turn allows. Answer now from what you have, and say what is still open."
 )
 NO_ANSWER = "I could not finish this in one turn. Tell me to go on and I will."
 MAX_EARLIER_CHARS = 4000
+MAX_WITHHELD_CHARS = 2000
 MAX_TOOLS_CHARS = 24_000
 MAX_HISTORY_TEXT_CHARS = 1000
 
@@ -91,6 +94,12 @@ def with_note(conversation: Sequence[BaseMessage], note: str) -> list[BaseMessag
     """The same conversation with an instruction for the next reply only, at the end of the system message."""
     system, *rest = conversation
     return [SystemMessage(f"{system.text}\n\n{note}"), *rest]
+
+
+def withheld_note(states: Mapping[str, ToolState]) -> str | None:
+    """Why tools that exist are not offered now, and what would unlock them."""
+    lines = [f"- {name}: {state.reason}" for name, state in states.items() if not state.available]
+    return f"{WITHHELD}\n{_bounded_lines(lines, MAX_WITHHELD_CHARS)}" if lines else None
 
 
 def planner_note(tools: Iterable[ToolSpec]) -> str:

@@ -1,5 +1,8 @@
 """What the engine itself says of a plan, in the language of its goal: what waits, what was done, how it ended. Pure."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import orjson
 
 from backend.domain.plan import Plan, Step
@@ -10,8 +13,13 @@ MAX_ARGUMENT_CHARS = 4000
 MAX_LINE_CHARS = 160
 
 
-def ask(plan: Plan, *, again: bool = False, changed: bool = False) -> str:
-    """What has been done, the step that waits with its exact arguments, and the question a plain yes answers."""
+def ask(
+    plan: Plan, *, again: bool = False, changed: bool = False, blocked: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """What has been done, the step that waits with its exact arguments, and the question a plain yes answers.
+
+    `blocked` are the tools of open steps that cannot run now, with the reasons.
+    """
     step = plan.waiting_step
     if step is None:
         return ended(plan)
@@ -19,6 +27,7 @@ def ask(plan: Plan, *, again: bool = False, changed: bool = False) -> str:
     parts = [done(plan)] if not again else []
     if changed:
         parts.append(say("changed", language))
+    parts += [say("blocked", language, tool=tool, reason=reason) for tool, reason in blocked.items()]
     parts += [say("ask_step", language, description=step.description), _call_block(step)]
     parts.append(say("ask_again_plainly", language) if again else say("ask", language))
     return "\n\n".join(part for part in parts if part)

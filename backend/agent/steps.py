@@ -15,10 +15,10 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.agent import prompts
-from backend.agent.calls import PreparedCall, TurnCalls, record_end, record_start, run_call
+from backend.agent.calls import PreparedCall, TurnCalls, record_start, run_and_record
 from backend.agent.context import TurnContext
 from backend.domain.ids import new_id
-from backend.domain.plan import Plan, Step, move_step, new_plan
+from backend.domain.plan import NOT_STARTED, Plan, Step, move_step, new_plan
 from backend.domain.session import RequestedCall
 from backend.domain.tool import Tool, ToolCall, ToolFailed, ToolRetry, ToolSpec
 from backend.memory import history
@@ -27,6 +27,8 @@ from backend.plans.arguments import Unresolved, missing, resolve
 from backend.plans.policy import needs_confirmation
 from backend.plans.store import StoredPlan
 from backend.tools import results
+from backend.tools.guard import refusal
+from backend.tools.health import is_blocked
 from backend.tools.paging import InvalidPath, at_path
 from backend.tools.payload import clean
 from backend.tools.results import PlanStep
@@ -73,14 +75,30 @@ async def run_plan(
     conversation: list[BaseMessage],
     done: TurnCalls,
 ) -> PlanRun:
-    """Until the plan waits or is over."""
+    """Until the plan waits or is over. A yes to a plan one of whose tools has failed since is asked for again."""
+    await context.guard.refresh()
     run = PlanRun(stored, conversation, done)
+    step = run.plan.next_step
+    if step is not None and stored.granted_to == context.turn.turn_id and _newly_blocked(context, run, tools):
+        run.changed = True
+        await _wait(context, run, step, tools, tool_hash=stored.tool_hash)
     while run.plan.status == "active" and (step := run.plan.next_step) is not None:
         if step.tool is None:
-            await _run_without_tool(context, run, step)
+            await _run_without_tool(context, run, step, tools)
         else:
-            await _run_with_tool(context, run, step, tools.get(step.tool))
+            await _run_with_tool(context, run, step, tools)
     return run
+
+
+def blocked_tools(context: TurnContext, plan: Plan, tools: Mapping[str, Tool]) -> dict[str, str]:
+    """The tools of the open steps that cannot run now, whatever the plan does, each with the reason."""
+    needed = dict.fromkeys(step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in tools)
+    states = {name: context.guard.state(tools[name].spec) for name in needed if name}
+    return {name: state.reason or state.status for name, state in states.items() if is_blocked(state)}
+
+
+def _newly_blocked(context: TurnContext, run: PlanRun, tools: Mapping[str, Tool]) -> bool:
+    return not blocked_tools(context, run.plan, tools).keys() <= set(run.stored.blocked_tools)
 
 
 def _definition_hash(spec: ToolSpec) -> str:
@@ -89,10 +107,10 @@ def _definition_hash(spec: ToolSpec) -> str:
     return hashlib.sha256(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
-async def _run_without_tool(context: TurnContext, run: PlanRun, step: Step) -> None:
+async def _run_without_tool(context: TurnContext, run: PlanRun, step: Step, tools: Mapping[str, Tool]) -> None:
     """The model answers; what it says is the step's result and part of the conversation."""
     if step.requires_confirmation and not run.stored.grants(step, context.turn.turn_id):
-        await _move(context, run, move_step(run.plan, step.id, "waiting"))
+        await _wait(context, run, step, tools)
         return
     reply = await context.model.reply(prompts.with_note(run.conversation, prompts.answer_step(run.plan, step)))
     text = clean(reply.text) or prompts.NO_ANSWER
@@ -104,10 +122,14 @@ async def _run_without_tool(context: TurnContext, run: PlanRun, step: Step) -> N
     run.conversation.append(AIMessage(text))
 
 
-async def _run_with_tool(context: TurnContext, run: PlanRun, step: Step, tool: Tool | None) -> None:
+async def _run_with_tool(context: TurnContext, run: PlanRun, step: Step, tools: Mapping[str, Tool]) -> None:
+    tool = tools.get(step.tool or "")
     granted = run.stored.grants(step, context.turn.turn_id) and run.stored.tool_hash is not None
-    if tool is None:
-        await _without_its_tool(context, run, step, granted=granted)
+    if tool is None or is_blocked(context.guard.state(tool.spec)):
+        await _without_its_tool(context, run, step, tools, granted=granted)
+        return
+    if locked := refusal(tool.spec, context.guard.state(tool.spec)):
+        await _fail(context, run, step, locked)
         return
     shown = _definition_hash(tool.spec)
     as_shown = granted and run.stored.tool_hash == shown
@@ -120,20 +142,23 @@ async def _run_with_tool(context: TurnContext, run: PlanRun, step: Step, tool: T
     must_ask = step.requires_confirmation or needs_confirmation(tool.spec, context.limits.confirm)
     if must_ask and not as_shown:
         run.changed = granted
-        moved = move_step(run.plan, step.id, "waiting", args=args, requires_confirmation=True)
-        await _move(context, run, moved, tool_hash=shown)
+        await _wait(context, run, step, tools, tool_hash=shown, args=args, requires_confirmation=True)
         return
     call = PreparedCall(RequestedCall(new_id("call", context.clock()), tool.spec.name, args), tool)
     await _execute(context, run, step, call)
 
 
-async def _without_its_tool(context: TurnContext, run: PlanRun, step: Step, *, granted: bool) -> None:
-    """What was approved waits for its tool to come back, a server may only be slow; what was not has no way to run."""
-    if not granted:
+async def _without_its_tool(
+    context: TurnContext, run: PlanRun, step: Step, tools: Mapping[str, Tool], *, granted: bool
+) -> None:
+    """The step waits for its tool to come back: one that has failed is told by name, a server may only be slow. What
+    nobody has approved and nobody offers any more has no way to run.
+    """
+    if step.tool not in tools and not granted:
         await _fail(context, run, step, f"{step.tool} is not available now")
         return
-    run.changed = True
-    await _move(context, run, move_step(run.plan, step.id, "waiting"), tool_hash=run.stored.tool_hash)
+    run.changed = granted
+    await _wait(context, run, step, tools, tool_hash=run.stored.tool_hash if granted else None)
 
 
 async def _execute(context: TurnContext, run: PlanRun, step: Step, call: PreparedCall) -> None:
@@ -143,15 +168,14 @@ async def _execute(context: TurnContext, run: PlanRun, step: Step, call: Prepare
         moved = move_step(run.plan, step.id, "running", args=request.args, tool_call_id=request.id)
         run.stored = await store.swap(connection, run.stored, moved)
 
-    async def ended(connection: AsyncConnection, ledger: ToolCall) -> None:
+    async def ended(connection: AsyncConnection, outcome: Outcome, ledger: ToolCall) -> None:
         run.stored = await store.swap(connection, run.stored, _after(run.plan, step, outcome, ledger))
 
     place = PlanStep(run.plan.id, step.id)
     await record_start(context, "", [request], step=place, also=started)
     run.done.stored_messages += 1
     run.done.count += 1
-    outcome = await run_call(context, call)
-    await record_end(context, request, outcome, run.done, also=ended)
+    outcome = await run_and_record(context, call, run.done, also=ended)
     run.values[step.id] = outcome.payload.value()
     answer = prompts.fresh_result(request.id, outcome, max_bytes=context.limits.inline_bytes)
     run.conversation += [prompts.assistant_message("", [request]), ToolMessage(answer, tool_call_id=request.id)]
@@ -194,10 +218,28 @@ async def _values(context: TurnContext, run: PlanRun) -> Mapping[int, Any]:
 
 
 async def _fail(context: TurnContext, run: PlanRun, step: Step, error: str) -> None:
-    await _move(context, run, move_step(run.plan, step.id, "failed", error=error))
-
-
-async def _move(context: TurnContext, run: PlanRun, moved: Plan, *, tool_hash: str | None = None) -> None:
     async with context.transaction() as connection:
-        asked_in = context.turn.turn_id if moved.status == "waiting" else None
-        run.stored = await store.swap(connection, run.stored, moved, tool_hash=tool_hash, asked_in=asked_in)
+        run.stored = await store.swap(connection, run.stored, move_step(run.plan, step.id, "failed", error=error))
+
+
+async def _wait(
+    context: TurnContext,
+    run: PlanRun,
+    step: Step,
+    tools: Mapping[str, Tool],
+    *,
+    tool_hash: str | None = None,
+    **shown: Any,
+) -> None:
+    """Leaves the step to the user's yes, with what the question shows of it."""
+    moved = move_step(run.plan, step.id, "waiting", **shown)
+    blocked = tuple(blocked_tools(context, moved, tools))
+    async with context.transaction() as connection:
+        run.stored = await store.swap(
+            connection,
+            run.stored,
+            moved,
+            tool_hash=tool_hash,
+            asked_in=context.turn.turn_id,
+            blocked_tools=blocked,
+        )

@@ -15,6 +15,10 @@ from backend.db.engine import Database
 from backend.db.redis import Cache
 from backend.domain.errors import NotFound
 from backend.domain.ids import is_id
+from backend.domain.plan import Confirm
+from backend.tools.catalog import ToolCatalog
+from backend.tools.fleet import Fleet
+from backend.tools.health import HealthRules
 from backend.tools.mcp.servers import McpServers
 from backend.turn.service import TurnService
 
@@ -28,6 +32,10 @@ class Services:
     database: Database
     cache: Cache
     turns: TurnService
+    tools: ToolCatalog
+    fleet: Fleet
+    health_rules: HealthRules
+    confirm: Confirm
     mcp: McpServers
     clock: Clock
     memory_ttl_s: int

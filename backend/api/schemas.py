@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from backend.domain.errors import AppError
 from backend.domain.ids import Prefix, is_id
 from backend.domain.plan import Decision
+from backend.domain.tool_state import StatusByHand
 
 MAX_MESSAGE_CHARS = 32_000
 MAX_METADATA_KEYS = 64
@@ -48,6 +49,25 @@ class PlanDecision(Body):
 
     decision: Decision
     version: int = Field(ge=1, le=MAX_VERSION)
+
+
+class StatusChange(Body):
+    """What a person sets stays until a person changes it."""
+
+    status: StatusByHand
+    reason: Annotated[str, Field(max_length=500)] | None = None
+
+
+class ToolReset(Body):
+    """All tools without a name."""
+
+    tool_name: Annotated[str, Field(max_length=200)] | None = None
+
+
+class FleetReset(ToolReset):
+    """The fleet's states, and those of the session where one is named."""
+
+    session_id: Annotated[str, Field(max_length=200)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ plans = Table(
     Column("granted_step", Integer),
     Column("tool_hash", Text),
     Column("asked_in", _id()),
+    Column("blocked_tools", _json()),
     Column("texts", _json(), nullable=False, server_default=text("'{}'")),
     Column("reminded", Boolean, nullable=False, server_default=text("false")),
     Column("created_at", _time(), nullable=False),
@@ -165,4 +166,32 @@ tool_results = Table(
     Column("expires_at", _time(), nullable=False),
     CheckConstraint("kind IN ('json', 'text')", name="kind"),
     Index("tool_results_expires_at_idx", "expires_at"),
+)
+
+tool_states = Table(
+    "tool_states",
+    metadata,
+    Column("session_id", _id(), _session_key(), primary_key=True),
+    Column("tool", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("health", _json(), nullable=False),
+    Column("updated_at", _time(), nullable=False),
+    Index("tool_states_tool_status_idx", "tool", "status"),
+    Index("tool_states_not_available_idx", "session_id", "tool", postgresql_where=text("status <> 'available'")),
+)
+
+tool_state_changes = Table(
+    "tool_state_changes",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("session_id", _id(), _session_key(), nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("before", Text, nullable=False),
+    Column("after", Text, nullable=False),
+    Column("reason", Text),
+    Column("reason_code", Text),
+    Column("turn_id", _id()),
+    Column("at", _time(), nullable=False),
+    Index("tool_state_changes_session_id_idx", "session_id", "id"),
 )

@@ -4,6 +4,7 @@ Redis only saves time. What fails or takes over a second answers "nothing there"
 """
 
 import asyncio
+import math
 from typing import Any
 
 import orjson
@@ -14,6 +15,8 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 
 OPERATION_TIMEOUT_S = 1.0
+
+_GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 log = structlog.get_logger()
 
@@ -26,8 +29,20 @@ def plan_cache_key(owner: str, request: str) -> str:
     return f"segue:plan:{owner}:{request}"
 
 
+def failed_tools_key() -> str:
+    return "segue:tools:failed"
+
+
+def failed_sessions_key(tool: str) -> str:
+    return f"segue:tools:failed:{tool}"
+
+
+def tool_try_key(tool: str) -> str:
+    return f"segue:tools:try:{tool}"
+
+
 class Cache:
-    """JSON values with a TTL. A value that does not parse counts as missing."""
+    """JSON values with a TTL, hashes, scripts and leases. A value that does not parse counts as missing."""
 
     def __init__(self, url: str) -> None:
         self._redis = Redis.from_url(
@@ -56,6 +71,20 @@ class Cache:
 
     async def delete(self, *keys: str) -> None:
         await self._attempt("DEL", *keys)
+
+    async def hash(self, key: str) -> dict[str, bytes]:
+        return {field.decode(): value for field, value in (await self._attempt("HGETALL", key) or {}).items()}
+
+    async def evaluate(self, script: str, keys: tuple[str, ...], *args: Any) -> Any | None:
+        return await self._attempt("EVAL", script, len(keys), *keys, *args)
+
+    async def take(self, key: str, holder: str, *, ttl_s: float) -> bool:
+        """A lease nobody else holds. Where Redis cannot be asked everyone gets it."""
+        taken = await self._attempt("SET", key, holder, "NX", "PX", math.ceil(ttl_s * 1000))
+        return bool(taken) or self._degraded
+
+    async def give_back(self, key: str, holder: str) -> None:
+        await self.evaluate(_GIVE_BACK, (key,), holder)
 
     async def ping(self) -> bool:
         return await self._attempt("PING") is not None

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 Effect = Literal["read_only", "write", "destructive"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
+GroupType = Literal["any", "all", "sequence"]
 
 
 class ToolRetry(Exception):
@@ -23,6 +24,10 @@ class ToolFailed(Exception):
 
 class ToolLost(ToolFailed):
     """The tool was asked and its answer never came: whether it took effect is unknown."""
+
+
+class ToolUnauthorized(ToolFailed):
+    """The tool's own credentials were refused: trying again cannot help before a person has seen to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,24 @@ ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
+class DependencyGroup:
+    """What has to have succeeded in the session first: one of `tools`, all of them, or all in this order.
+
+    `optional` members never decide; they are only suggested.
+    """
+
+    type: GroupType
+    tools: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ToolSpec:
     """What everyone may know of a tool.
 
     `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin` or `mcp:<server>`; `confirm`
     forces (True) or waives (False) the user's yes, None leaves it to `effect`. An `ephemeral` tool leaves no row in the
-    ledger. `original_name` is the name the source itself uses.
+    ledger. `original_name` is the name the source itself uses. Every group of `depends_on` has to be satisfied.
     """
 
     name: str
@@ -58,6 +75,7 @@ class ToolSpec:
     timeout_s: float | None = None
     ephemeral: bool = False
     original_name: str = ""
+    depends_on: tuple[DependencyGroup, ...] = ()
 
     @property
     def may_repeat(self) -> bool:

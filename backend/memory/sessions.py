@@ -50,6 +50,13 @@ async def get_session(connection: AsyncConnection, owner: str, session_id: str) 
     return _session(row)
 
 
+async def hold_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Keeps the session from being deleted until the caller's transaction ends. Raises NotFound as get_session does."""
+    held = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
+    if (await connection.execute(held.with_for_update(read=True, key_share=True))).one_or_none() is None:
+        raise NotFound("session")
+
+
 async def list_sessions(
     connection: AsyncConnection, owner: str, *, before: Position | None, limit: int
 ) -> list[Session]:

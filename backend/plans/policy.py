@@ -21,7 +21,7 @@ SEARCH_LEXICON: Final = load_lexicon("search.toml", kinds=SEARCH_WORD_KINDS | {"
 
 @dataclass(frozen=True, slots=True)
 class SearchDecision:
-    """`reason` is one of acknowledgement, asked_for, earlier_results, forced, not_asked, too_short."""
+    """`reason` is one of acknowledgement, asked_for, earlier_results, forced, not_asked, too_short, unavailable."""
 
     search: bool
     reason: str

@@ -34,8 +34,9 @@ class StoredPlan:
     """A plan and what only the engine knows of it.
 
     A yes is kept as `granted_step`, for the turn `granted_to` alone, until that step starts. `tool_hash` is the
-    definition that was shown with the waiting step, `asked_in` the turn whose answer asked for the yes last; `reminded`
-    says that an unrelated answer has mentioned the plan. `texts` is what steps without a tool wrote, by their id.
+    definition that was shown with the waiting step, `asked_in` the turn whose answer asked for the yes last and
+    `blocked_tools` what it said cannot run; `reminded` says that an unrelated answer has mentioned the plan. `texts` is
+    what steps without a tool wrote, by their id.
     """
 
     plan: Plan
@@ -44,6 +45,7 @@ class StoredPlan:
     granted_step: int | None = None
     tool_hash: str | None = None
     asked_in: str | None = None
+    blocked_tools: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     reminded: bool = False
 
@@ -94,6 +96,7 @@ async def swap(
     granted_step: int | None = None,
     tool_hash: str | None = None,
     asked_in: str | None = None,
+    blocked_tools: tuple[str, ...] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> StoredPlan:
     """Puts `moved` in the place of the version it was made from. A grant that is not given anew is gone.
@@ -107,6 +110,7 @@ async def swap(
         granted_step=granted_step,
         tool_hash=tool_hash,
         asked_in=asked_in or stored.asked_in,
+        blocked_tools=stored.blocked_tools if blocked_tools is None else blocked_tools,
         texts=texts or stored.texts,
     )
     swapped = await connection.execute(
@@ -180,6 +184,7 @@ def stored_plan(row: Row[Any]) -> StoredPlan:
         granted_step=row.granted_step,
         tool_hash=row.tool_hash,
         asked_in=row.asked_in,
+        blocked_tools=tuple(row.blocked_tools or ()),
         texts=row.texts,
         reminded=row.reminded,
     )
@@ -200,6 +205,7 @@ def _columns(stored: StoredPlan) -> dict[str, Any]:
         "granted_step": stored.granted_step,
         "tool_hash": stored.tool_hash,
         "asked_in": stored.asked_in,
+        "blocked_tools": list(stored.blocked_tools) or None,
         "texts": dict(stored.texts),
         "reminded": stored.reminded,
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from backend.domain.tool import Tool
+from backend.tools.dependencies import check_groups, unknown_members
 
 Source = Callable[[], Iterable[Tool]]
 
@@ -17,6 +18,13 @@ class ToolCatalog:
 
     builtin: tuple[Tool, ...]
     offered: Source = tuple
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where built-in tools depend on what does not exist or on each other in a circle."""
+        depends_on = {tool.spec.name: tool.spec.depends_on for tool in self.builtin if not tool.spec.ephemeral}
+        check_groups(depends_on)
+        if unknown := unknown_members(depends_on, depends_on):
+            raise ValueError(f"built-in tools depend on tools that do not exist: {', '.join(unknown)}")
 
     def tools(self) -> Mapping[str, Tool]:
         """By name, built-in first. A server cannot take the name of a built-in tool."""

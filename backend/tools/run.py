@@ -4,6 +4,7 @@ Never raises but for the caller's own cancellation: whatever a tool does is an o
 """
 
 import asyncio
+import re
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,12 +16,21 @@ import structlog
 from jsonschema.protocols import Validator
 from referencing import Registry
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
 from backend.tools.payload import Payload, clean_text, make_payload
 
 MAX_ERROR_CHARS = 1000
 STOP_GRACE_S = 1.0
 NO_REMOTE: Registry[Any] = Registry()  # a schema may not make us fetch another one
+
+Fault = Literal["tool", "unauthorized", "arguments", "refused"]
+
+_UNAUTHORIZED = re.compile(
+    r"\b(?:HTTP(?:/[\d.]+)?|status(?:[ _]code)?|error|code)[ :=]*401\b|^401\b|\bunauthori[sz]ed\b|\bunauthenticated\b"
+    r"|\b(?:invalid|expired|missing|incorrect)[ _-](?:api[ _-]?key|access[ _-]token|token|credentials)\b"
+    r"|\bauthentication[ _-](?:failed|required|error)\b",
+    re.IGNORECASE,
+)
 
 log = structlog.get_logger()
 
@@ -33,13 +43,15 @@ class _LeftBehind(Exception):
 class Outcome:
     """What came of a call. A failed call may have a payload too: what the tool said when it failed.
 
-    `unknown` is a call that was left behind and may or may not have changed the world.
+    `unknown` is a call that was left behind and may or may not have changed the world. `fault` says whose a failure is:
+    only the tool's own and refused credentials count against its health.
     """
 
     status: Literal["succeeded", "failed", "unknown"]
     payload: Payload
     error: str | None
     duration_ms: int
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +64,13 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     started = time.monotonic()
     timeout_s = tool.spec.timeout_s or limits.timeout_s
     status: Literal["failed", "unknown"] = "failed"
+    fault: Fault = "tool"
     try:
         check_args(tool, args)
         output = await _within(timeout_s, tool, args, context)
         payload = _storable(output, max_bytes=limits.max_result_bytes)
         error = _said_failure(payload)
+        fault = "unauthorized" if error and _UNAUTHORIZED.search(error) else "tool"
     except asyncio.CancelledError:
         if _being_cancelled():
             raise
@@ -67,17 +81,19 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     except (ToolRetry, ToolFailed) as failure:
         status = "unknown" if isinstance(failure, ToolLost) and not tool.spec.may_repeat else "failed"
         payload, error = _no_payload(), clean_text(str(failure)) or f"{tool.spec.name} failed."
-    except Exception as fault:  # a tool may raise anything; it must not end the turn
-        log.warning("tool_raised", tool=tool.spec.name, error=type(fault).__name__, exc_info=fault)
-        payload, error = _no_payload(), clean_text(f"{tool.spec.name} failed: {_described(fault)}")
+        fault = _fault_of(failure, error)
+    except Exception as raised:  # a tool may raise anything; it must not end the turn
+        log.warning("tool_raised", tool=tool.spec.name, error=type(raised).__name__, exc_info=raised)
+        payload, error = _no_payload(), clean_text(f"{tool.spec.name} failed: {_described(raised)}")
     duration_ms = round((time.monotonic() - started) * 1000)
-    error = error and error[:MAX_ERROR_CHARS]
-    return Outcome(status if error else "succeeded", payload, error, duration_ms)
+    if not error:
+        return Outcome("succeeded", payload, None, duration_ms)
+    return Outcome(status, payload, error[:MAX_ERROR_CHARS], duration_ms, fault)
 
 
 def failed(message: str) -> Outcome:
     """The outcome of a call that never reached a tool."""
-    return Outcome("failed", _no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0)
+    return Outcome("failed", _no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0, "refused")
 
 
 def check_args(tool: Tool, args: dict[str, Any]) -> None:
@@ -99,6 +115,16 @@ def accepts(tool: Tool, args: dict[str, Any]) -> bool:
     except (ToolRetry, ToolFailed):
         return False
     return True
+
+
+def _fault_of(failure: ToolRetry | ToolFailed, said: str) -> Fault:
+    match failure:
+        case ToolRetry():
+            return "arguments"
+        case ToolUnauthorized():
+            return "unauthorized"
+        case _:
+            return "unauthorized" if _UNAUTHORIZED.search(said) else "tool"
 
 
 def _said_failure(payload: Payload) -> str | None:

@@ -29,6 +29,9 @@ from backend.memory import short_term
 from backend.memory.history import TurnKey, final_message
 from backend.plans.store import expired
 from backend.tools.catalog import ToolCatalog
+from backend.tools.fleet import Fleet
+from backend.tools.guard import ToolGuard
+from backend.tools.health import HealthRules
 from backend.tools.results import calls_of_turn, drop_expired
 from backend.turn import failures, store
 from backend.turn.decisions import begin_decision
@@ -59,6 +62,8 @@ class TurnDeps:
     graph: Graph
     model: ChatModel
     catalog: ToolCatalog
+    fleet: Fleet
+    health_rules: HealthRules
     clock: Clock
     agent_limits: AgentLimits
     limits: TurnLimits
@@ -184,11 +189,11 @@ class TurnService:
         """One turn, whatever happens in it. None where it turned out to be somebody else's."""
         with bound_contextvars(session_id=claim.key.session_id, turn_id=claim.key.turn_id):
             started = time.monotonic()
-            model = MeteredModel(self._deps.model)
+            model, guard = MeteredModel(self._deps.model), self._guard(claim)
             try:
                 async with asyncio.timeout(self._deps.limits.timeout_s) as limit:
-                    state = await self._answer(claim, model)
-                return await self._finish(claim, state, model, started)
+                    state = await self._answer(claim, model, guard)
+                return await self._finish(claim, state, model, guard, started)
             except StaleTurn:
                 log.warning("turn_lost", epoch=claim.epoch)
                 await short_term.forget(self._deps.cache, claim.key.session_id)
@@ -204,8 +209,23 @@ class TurnService:
             await self._fail(claim, failure, started)
             return failure
 
-    async def _answer(self, claim: Claim, model: MeteredModel) -> TurnState:
+    def _guard(self, claim: Claim) -> ToolGuard:
         deps = self._deps
+        return ToolGuard(
+            deps.catalog,
+            deps.database,
+            deps.fleet,
+            deps.health_rules,
+            deps.clock,
+            session_id=claim.key.session_id,
+            turn_id=claim.key.turn_id,
+            stored=claim.tool_states,
+            timeout_s=deps.agent_limits.run.timeout_s,
+        )
+
+    async def _answer(self, claim: Claim, model: MeteredModel, guard: ToolGuard) -> TurnState:
+        deps = self._deps
+        await guard.look_at_fleet()
         snapshot = await load_snapshot(
             deps.database,
             deps.cache,
@@ -219,20 +239,23 @@ class TurnService:
             turn=claim.key,
             clock=deps.clock,
             model=model,
-            catalog=deps.catalog,
+            guard=guard,
             cache=deps.cache,
             limits=deps.agent_limits,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
         )
         return cast(TurnState, await deps.graph.ainvoke(snapshot, context=context))
 
-    async def _finish(self, claim: Claim, state: TurnState, model: MeteredModel, started: float) -> ChatAnswer:
+    async def _finish(
+        self, claim: Claim, state: TurnState, model: MeteredModel, guard: ToolGuard, started: float
+    ) -> ChatAnswer:
         report = turn_report(state, model, duration_ms=_since(started))
         answer = state["answer"] or ""
         async with self._deps.database.reading() as connection:
             message = await store.finish_turn(connection, claim, answer=answer, report=report, now=self._deps.clock())
         calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))
-        log.info("turn_finished", outcome="completed", tool_calls=len(calls), **asdict(report.usage))
+        usage = asdict(report.usage)
+        log.info("turn_finished", outcome="completed", tool_calls=len(calls), **usage, **guard.summary())
         return chat_answer(claim.key, message, report, calls)
 
     async def _fail(self, claim: Claim, error: AppError, started: float) -> None:

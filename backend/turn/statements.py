@@ -12,6 +12,7 @@ from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from backend.db.models import messages, plans, sessions, turns
 from backend.memory.history import NEW_MESSAGE, insert_message
 from backend.plans.store import is_open
+from backend.tools.states import states_of
 
 IS_HELD = (turns.c.id == bindparam("held_turn"), turns.c.epoch == bindparam("held_epoch"), turns.c.status == "running")
 
@@ -92,6 +93,7 @@ def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
             _last_ended().label("last_turn_id"),
             sessions.c.last_turn_id.label("answered_turn_id"),
             open_plans.exists().label("has_open_plan"),
+            states_of(turns.c.session_id).label("tool_states"),
         )
     )
 

@@ -4,7 +4,7 @@ Who owns a turn is a lease with an epoch, the fencing token: a worker whose epoc
 that would write. One running turn per session is a unique index, not a lock.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -21,6 +21,7 @@ from backend.domain.errors import AppError, NotFound
 from backend.domain.ids import new_id
 from backend.domain.session import Message, TurnReport, TurnStatus
 from backend.memory.history import INTERRUPTED, TurnKey, message_values
+from backend.tools.states import StoredHealth, read_states
 from backend.turn import failures, statements
 
 _read_report = TypeAdapter(TurnReport).validate_python
@@ -58,6 +59,7 @@ class Claim:
     last_turn_id: str | None
     answered_turn_id: str | None
     has_open_plan: bool
+    tool_states: Mapping[str, StoredHealth]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ async def claim_next(connection: AsyncConnection, session_id: str, *, worker: st
         last_turn_id=row.last_turn_id,
         answered_turn_id=row.answered_turn_id,
         has_open_plan=row.has_open_plan,
+        tool_states=read_states(row.tool_states),
     )
 
 

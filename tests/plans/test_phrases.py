@@ -12,6 +12,7 @@ FIELDS = {
     "expired": {},
     "still_waiting": {"goal": "answer Rossi"},
     "changed": {},
+    "blocked": {"tool": "mcp_send_mail", "reason": "timeout"},
     "failed": {"number": 2, "description": "Read the newest", "error": "timeout"},
     "skipped": {},
     "unknown": {"number": 3, "description": "Send it"},

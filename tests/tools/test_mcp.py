@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backend.domain.errors import AppError
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
+from backend.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry
 from backend.tools.mcp.config import McpConfig, read_mcp_config
 from backend.tools.mcp.servers import McpServers
 
@@ -369,7 +369,7 @@ def test_the_documented_config_is_read_as_documented(configure: Configure, tmp_p
     mail, docs, away = config.servers["mail"], config.servers["docs"], config.servers["away"]
     assert (mail.command, mail.cwd, mail.prefix, mail.timeout_s) == (sys.executable, str(tmp_path), "mcp_", None)
     assert mail.confirm == {"delete_email"}
-    assert mail.depends_on == depends
+    assert mail.depends_on == {"get_email": (DependencyGroup("any", ("search_emails",)),)}
     assert docs.disabled == {"search"}
     assert (docs.off, away.off) == (False, True)
     assert McpServers(config).states() == {"mail": "connecting", "docs": "connecting"}

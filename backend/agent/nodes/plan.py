@@ -71,7 +71,7 @@ async def _without_plan(context: TurnContext, state: TurnState, *, over: StoredP
         update["postscript"] = questions.ended(over.plan)
     if not should_plan(state["message"], mode=context.limits.planning, verdict=acknowledgement.verdict):
         return update
-    steps = await make_plan(context, state, context.catalog.tools())
+    steps = await make_plan(context, state)
     if not steps or (len(steps) == 1 and context.limits.planning != "always"):
         return update
     return update | _runs(
@@ -123,7 +123,7 @@ async def _decide(context: TurnContext, stored: StoredPlan, decision: Decision) 
 
 async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     """The rest of the plan as the user wants it now. What waited is asked about again."""
-    steps = await amend_plan(context, state, stored.plan, context.catalog.tools())
+    steps = await amend_plan(context, state, stored.plan)
     if not steps:
         return await _ask_again(context, stored)
     asked = {
@@ -177,13 +177,13 @@ async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
 
 
 def _may_repeat(context: TurnContext, step: Step) -> bool:
-    tool = context.catalog.tools().get(step.tool or "")
+    tool = context.guard.tools().get(step.tool or "")
     return tool is not None and tool.spec.may_repeat
 
 
 def _changes_the_world(context: TurnContext, plan: Plan) -> bool:
     step = plan.waiting_step
-    tool = context.catalog.tools().get(step.tool or "") if step else None
+    tool = context.guard.tools().get(step.tool or "") if step else None
     return step is not None and step.tool is not None and (tool is None or tool.spec.effect != "read_only")
 
 

@@ -14,10 +14,10 @@ from backend.agent.calls import PreparedCall, TurnCalls, run_round
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
 from backend.agent.state import TurnState, Update
-from backend.agent.steps import offer_plan, run_plan
+from backend.agent.steps import blocked_tools, offer_plan, run_plan
 from backend.domain.plan import MAX_STEPS, Step
 from backend.domain.tool import Tool
-from backend.plans.policy import needs_confirmation
+from backend.plans.policy import SearchDecision, needs_confirmation
 
 WEB_SEARCH = "web_search"
 MAX_QUERY_CHARS = 400
@@ -26,17 +26,22 @@ MAX_QUERY_CHARS = 400
 async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     """Leaves `answer` at None where `respond` has to write it: a plan is over, or the loop ran into its bounds."""
     context = runtime.context
-    tools = context.catalog.tools()
+    tools = context.guard.tools()
     done = TurnCalls()
     conversation = prompts.assemble(state["history"], state["memory"], note=state.get("note"))
+    search = state["search"]
     if _searches_first(context, state, tools):
-        conversation += (await run_round(context, _search_call(state["message"]), tools, done)).messages
+        if context.guard.state(tools[WEB_SEARCH].spec).available:
+            conversation += (await run_round(context, _search_call(state["message"]), tools, done)).messages
+        else:
+            search = SearchDecision(search=False, reason="unavailable")
     if state["plan_runs"]:
         update = await _run_the_plan(context, state, tools, conversation, done)
     else:
         update = await _loop(context, state, tools, conversation, done)
     return {
         **update,
+        "search": search,
         "conversation": conversation,
         "tool_calls": done.ledger,
         "references": done.references,
@@ -56,7 +61,8 @@ async def _run_the_plan(
         raise AssertionError("the plan node leaves the plan that runs")
     run = await run_plan(context, stored, tools, conversation=conversation, done=done)
     waits = run.plan.status == "waiting"
-    answer = questions.ask(run.plan, changed=run.changed) if waits else None
+    blocked = blocked_tools(context, run.plan, tools)
+    answer = questions.ask(run.plan, changed=run.changed, blocked=blocked) if waits else None
     return {"touched_plan": run.stored, "answer": answer}
 
 
@@ -67,11 +73,10 @@ async def _loop(
     conversation: list[BaseMessage],
     done: TurnCalls,
 ) -> Update:
-    specs = [tool.spec for tool in tools.values()]
     for _ in range(context.limits.max_rounds):
         if done.count >= context.limits.max_calls:
             break
-        reply = await context.model.reply(conversation, specs)
+        reply = await _ask_the_model(context, tools, conversation)
         if not reply.calls:
             return {"answer": reply.text}
         ran = await run_round(context, reply, tools, done)
@@ -79,6 +84,15 @@ async def _loop(
         if ran.held:
             return await _ask(context, state, reply, tools, ran.held, done)
     return {"answer": None}
+
+
+async def _ask_the_model(context: TurnContext, tools: Mapping[str, Tool], conversation: Sequence[BaseMessage]) -> Reply:
+    """With the tools that may run as things stand now, and what keeps the others from it."""
+    states = context.guard.states(tools.values())
+    offered = [tool.spec for name, tool in tools.items() if states[name].available]
+    if withheld := prompts.withheld_note(states):
+        conversation = prompts.with_note(conversation, withheld)
+    return await context.model.reply(conversation, offered)
 
 
 async def _ask(

@@ -9,11 +9,13 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from backend.domain.errors import AppError
+from backend.domain.tool import DependencyGroup
+from backend.tools.dependencies import check_groups
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SHOWN_ERRORS = 3
@@ -38,7 +40,7 @@ class McpServerConfig(BaseModel):
     confirm: frozenset[str] = frozenset()
     disabled: frozenset[str] = frozenset()
     off: bool = False
-    depends_on: dict[str, Any] = {}
+    depends_on: dict[str, tuple[DependencyGroup, ...]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -54,6 +56,11 @@ class McpServerConfig(BaseModel):
         if url is not None and not url.startswith(("http://", "https://", "${")):
             raise ValueError("must start with http:// or https://")
         return url
+
+    @model_validator(mode="after")
+    def _dependencies_can_be_met(self) -> Self:
+        check_groups(self.depends_on)
+        return self
 
     @model_validator(mode="after")
     def _one_way_in(self) -> Self:

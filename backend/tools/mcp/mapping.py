@@ -8,6 +8,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
@@ -29,7 +30,7 @@ from mcp_types import Tool as McpTool
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
-from backend.domain.tool import Effect, Tool, ToolContext, ToolFailed, ToolSpec
+from backend.domain.tool import DependencyGroup, Effect, Tool, ToolContext, ToolFailed, ToolSpec
 from backend.tools.mcp.config import McpServerConfig
 
 MAX_TOOLS: Final = 200
@@ -116,6 +117,15 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         confirm=True if tool.name in config.confirm else None,
         timeout_s=timeout_s,
         original_name=tool.name,
+        depends_on=tuple(_prefixed(config.prefix, group) for group in config.depends_on.get(tool.name, ())),
+    )
+
+
+def _prefixed(prefix: str, group: DependencyGroup) -> DependencyGroup:
+    return replace(
+        group,
+        tools=tuple(_name(prefix, name) for name in group.tools),
+        optional=tuple(_name(prefix, name) for name in group.optional),
     )
 
 

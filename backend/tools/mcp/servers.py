@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from backend.domain.errors import AppError
 from backend.domain.tool import Tool, ToolFailed, ToolLost, ToolRetry
+from backend.tools.dependencies import unknown_members
 from backend.tools.mcp.config import McpConfig, McpServerConfig
 from backend.tools.mcp.connection import list_tools, must_listen, open_client, reason_of
 from backend.tools.mcp.mapping import MAX_ERROR_CHARS, tools_of, value_of
@@ -102,6 +103,11 @@ class McpServers:
 
     def _claim(self, server: "_Server", tools: list[Tool]) -> tuple[Tool, ...]:
         """The tools whose names are free or already the server's own."""
+        unknown = unknown_members(server.dependencies, {tool.spec.original_name for tool in tools})
+        if unknown and self._started:
+            log.warning("mcp_dependencies_unknown", server=server.name, tools=unknown)
+        elif unknown:
+            self._clash = self._clash or _unknown_dependencies(server.name, unknown)
         for name in [name for name, owner in self._owners.items() if owner == server.name]:
             del self._owners[name]
         kept = []
@@ -128,6 +134,16 @@ def _collision(name: str, first: str, second: str) -> AppError:
     )
 
 
+def _unknown_dependencies(server: str, names: tuple[str, ...]) -> AppError:
+    return AppError(
+        "tool_dependencies_invalid",
+        status=500,
+        title="A tool depends on one that does not exist",
+        detail=f"depends_on of the MCP server {server} names tools it does not offer: {', '.join(names)}. Correct the "
+        "names in mcp.json (they are the server's own, without prefix), or remove them.",
+    )
+
+
 class _Server:
     def __init__(
         self, name: str, config: McpServerConfig, timeout_s: float, handshake_timeout_s: float, claim: Claim
@@ -136,6 +152,7 @@ class _Server:
         self.state = "connecting"
         self.tools: tuple[Tool, ...] = ()
         self.settled = asyncio.Event()
+        self.dependencies = {tool: of for tool, of in config.depends_on.items() if tool not in config.disabled}
         self._config = config
         self._timeout_s = timeout_s
         self._handshake_timeout_s = handshake_timeout_s

@@ -1,0 +1,46 @@
+"""The tools there are, as the model and the guard know them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+
+from backend.api.deps import Caller, Services, ServicesDep
+from backend.api.problems import PROBLEMS
+from backend.api.schemas import Page
+from backend.domain.tool import DependencyGroup, Effect, ToolSpec
+from backend.plans.policy import needs_confirmation
+
+router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDescription:
+    """`confirmation`: whether a call waits for the user's yes; `source` is `builtin` or `mcp:<server>`."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    effect: Effect
+    confirmation: bool
+    dependencies: tuple[DependencyGroup, ...]
+    source: str
+
+
+@router.get("")
+async def list_tools(services: ServicesDep, _: Caller) -> Page[ToolDescription]:
+    specs = (tool.spec for tool in services.tools.tools().values())
+    return Page([_description(spec, services) for spec in specs], None)
+
+
+def _description(spec: ToolSpec, services: Services) -> ToolDescription:
+    return ToolDescription(
+        name=spec.name,
+        description=spec.description,
+        schema=spec.input_schema,
+        effect=spec.effect,
+        confirmation=needs_confirmation(spec, services.confirm),
+        dependencies=spec.depends_on,
+        source=spec.source,
+    )

@@ -1,0 +1,56 @@
+"""How a tool is doing, as everyone is told: ops, the model, the guard and the log read the same answer.
+
+Stdlib only. `tools/health.py` makes these, `tools/states.py` and `tools/fleet.py` keep what they are made of.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+ToolStatus = Literal["available", "unavailable", "failed", "maintenance"]
+StatusByHand = Literal["available", "unavailable", "maintenance"]
+ReasonCode = Literal[
+    "consecutive_failures",
+    "unauthorized",
+    "fleet_failed",
+    "half_open",
+    "missing_dependencies",
+    "set_by_person",
+    "succeeded",
+    "reset",
+    "state_unreadable",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolState:
+    """`status` is the tool's own in this session; `available` takes everything together: status, the time a failure
+    lasts, dependencies and the fleet. `retry_at` is when a failed tool may be tried once.
+    """
+
+    status: ToolStatus
+    available: bool
+    reason: str | None
+    reason_code: ReasonCode | None
+    consecutive_failures: int
+    execution_count: int
+    last_updated: datetime | None
+    last_success_time: datetime | None
+    last_failure_time: datetime | None
+    retry_at: datetime | None
+    missing_dependencies: tuple[str, ...]
+    suggested_actions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """One change of a tool's status in a session; `turn_id` is the turn that caused it, None where a person did."""
+
+    id: str
+    tool: str
+    before: ToolStatus
+    after: ToolStatus
+    reason: str | None
+    reason_code: ReasonCode | None
+    at: datetime
+    turn_id: str | None

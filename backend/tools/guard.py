@@ -1,0 +1,167 @@
+"""How the tools of a session stand, for one turn: what may be offered, what may run, and what a call makes of it.
+
+Joins the session tier (`states.py`), the fleet tier (`fleet.py`) and the rules (`health.py`). The agent asks it before
+every model call and around every tool call; whether a person has to say yes is not its matter.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.db.engine import Database
+from backend.domain.tool import Tool, ToolSpec
+from backend.domain.tool_state import ToolState
+from backend.tools.catalog import ToolCatalog
+from backend.tools.dependencies import marks_of_success
+from backend.tools.fleet import Fleet
+from backend.tools.health import (
+    HealthRules,
+    ToolHealth,
+    after_failure,
+    after_success,
+    is_blocked,
+    successes,
+    tool_state,
+)
+from backend.tools.run import Outcome
+from backend.tools.states import Changed, StoredHealth, change_state, healths, load_states
+
+TRY_SLACK_S: Final = 5.0
+
+log = structlog.get_logger()
+
+
+class ToolGuard:
+    """`stored` is the session's states as the snapshot had them; `timeout_s` limits a call whose tool does not."""
+
+    def __init__(
+        self,
+        catalog: ToolCatalog,
+        database: Database,
+        fleet: Fleet,
+        rules: HealthRules,
+        clock: Callable[[], datetime],
+        *,
+        session_id: str,
+        turn_id: str,
+        stored: Mapping[str, StoredHealth],
+        timeout_s: float,
+    ) -> None:
+        self._catalog = catalog
+        self._database = database
+        self._fleet = fleet
+        self._rules = rules
+        self._clock = clock
+        self._session_id = session_id
+        self._turn_id = turn_id
+        self._timeout_s = timeout_s
+        self._stored = dict(stored)
+        self._failed_for_all: Mapping[str, ToolHealth] = {}
+        self._tried: set[str] = set()
+
+    def tools(self) -> Mapping[str, Tool]:
+        return self._catalog.tools()
+
+    def state(self, spec: ToolSpec) -> ToolState:
+        return tool_state(spec, healths(self._stored), self._failed_for_all, now=self._clock(), rules=self._rules)
+
+    def states(self, tools: Iterable[Tool]) -> dict[str, ToolState]:
+        session, now = healths(self._stored), self._clock()
+        return {
+            tool.spec.name: tool_state(tool.spec, session, self._failed_for_all, now=now, rules=self._rules)
+            for tool in tools
+        }
+
+    async def look_at_fleet(self) -> None:
+        self._failed_for_all = await self._fleet.load()
+
+    async def refresh(self) -> None:
+        """What people and other instances have changed since: the truth right before something runs."""
+        async with self._database.reading() as connection:
+            self._stored = await load_states(connection, self._session_id)
+        await self.look_at_fleet()
+
+    @asynccontextmanager
+    async def admitting(self, spec: ToolSpec) -> AsyncIterator[str | None]:
+        """Gives why the tool may not run now, or None. Of a half-open tool it holds the fleet's one try meanwhile."""
+        state = self.state(spec)
+        if state.reason_code != "half_open":
+            yield refusal(spec, state)
+        elif spec.name in self._tried or not await self._take_try(spec):
+            yield f"{spec.name} has failed and is just being tried again by another call. Go on without it for now."
+        else:
+            self._tried.add(spec.name)
+            try:
+                await self.refresh()
+                yield refusal(spec, self.state(spec))
+            finally:
+                self._tried.discard(spec.name)
+                await self._fleet.give_back_try(spec.name, self._turn_id)
+
+    async def record(self, connection: AsyncConnection, spec: ToolSpec, outcome: Outcome) -> Changed | None:
+        """Counts an outcome in the transaction that stores it; None for one that says nothing about the tool."""
+        now = self._clock()
+        if outcome.status == "succeeded":
+            specs = [tool.spec for tool in self.tools().values()]
+            marks = marks_of_success(spec.name, specs, successes(healths(self._stored)))
+
+            def transition(health: ToolHealth) -> ToolHealth:
+                return after_success(health, now, marks=marks)
+
+        elif outcome.fault in ("tool", "unauthorized"):
+
+            def transition(health: ToolHealth) -> ToolHealth:
+                unauthorized = outcome.fault == "unauthorized"
+                return after_failure(health, now, outcome.error or "", rules=self._rules, unauthorized=unauthorized)
+
+        else:
+            return None
+        known = self._stored.get(spec.name, StoredHealth())
+        return await change_state(
+            connection, self._session_id, spec.name, transition, known=known, turn_id=self._turn_id, now=now
+        )
+
+    async def settle(self, spec: ToolSpec, changed: Changed) -> None:
+        """After the commit: this turn goes on with the new state, and the fleet hears of it."""
+        self._stored[spec.name] = changed.after
+        health = changed.after.health
+        if changed.moved:
+            log.info(
+                "tool_state_changed",
+                tool=spec.name,
+                before=changed.before.status,
+                after=health.status,
+                reason_code=health.reason_code,
+            )
+        if health.consecutive_failures == 0:
+            self._failed_for_all = {name: kept for name, kept in self._failed_for_all.items() if name != spec.name}
+            await self._fleet.succeeded(spec.name)
+        else:
+            await self._fleet.failed(spec.name, self._session_id, health, now=self._clock())
+            await self.look_at_fleet()
+
+    def summary(self) -> dict[str, Any]:
+        """What the log says of a turn's tools: how many may run, and the names of those that may not."""
+        states = self.states(self.tools().values())
+        locked = [name for name, state in states.items() if state.reason_code == "missing_dependencies"]
+        blocked = [name for name, state in states.items() if is_blocked(state)]
+        free = len(states) - len(locked) - len(blocked)
+        return {"tools_available": free, "tools_blocked": blocked, "tools_locked": locked}
+
+    async def _take_try(self, spec: ToolSpec) -> bool:
+        ttl_s = (spec.timeout_s or self._timeout_s) + TRY_SLACK_S
+        return await self._fleet.take_try(spec.name, self._turn_id, ttl_s=ttl_s)
+
+
+def refusal(spec: ToolSpec, state: ToolState) -> str | None:
+    """What a caller is told of a tool that may not run now."""
+    if state.available:
+        return None
+    advice = (
+        f" What helps: {'; '.join(state.suggested_actions)}." if state.reason_code != "missing_dependencies" else ""
+    )
+    return f"{spec.name} cannot run now. {state.reason}{advice}"

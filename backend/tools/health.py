@@ -1,0 +1,189 @@
+"""The state machine of one tool, and the one answer to "may this tool run now, and why not". Pure: time is given.
+
+Binding, the guard, the prompt and the API all ask `tool_state`. `states.py` and `fleet.py` keep the ToolHealth values;
+what a person has set stays through any success or failure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from backend.domain.tool import ToolSpec
+from backend.domain.tool_state import ReasonCode, StatusByHand, ToolState, ToolStatus
+from backend.tools.dependencies import Successes, missing_members, to_unlock, unsatisfied
+
+MAX_REASON_CHARS: Final = 500
+BY_HAND: Final = frozenset({"unavailable", "maintenance"})
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """After `threshold` failures in a row a tool has failed; `failure_s` after the last of them it may be tried once.
+
+    A tool that has failed out in `fleet_threshold` sessions within that time has failed for all.
+    """
+
+    threshold: int
+    failure_s: float
+    fleet_threshold: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHealth:
+    """What is kept of a tool, in a session or for the fleet. `failed_at` is when it failed out, or its last try failed.
+
+    `marks` are the sequences in which it has succeeded at its place (`dependencies.py`).
+    """
+
+    status: ToolStatus = "available"
+    reason: str | None = None
+    reason_code: ReasonCode | None = None
+    consecutive_failures: int = 0
+    execution_count: int = 0
+    failed_at: datetime | None = None
+    last_updated: datetime | None = None
+    last_success_time: datetime | None = None
+    last_failure_time: datetime | None = None
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    available: bool
+    reason: str | None
+    code: ReasonCode | None
+    actions: tuple[str, ...] = ()
+    retry_at: datetime | None = None
+
+
+NEVER_RAN: Final = ToolHealth()
+Healths = Mapping[str, ToolHealth]
+
+
+def after_success(health: ToolHealth, now: datetime, *, marks: tuple[str, ...] = ()) -> ToolHealth:
+    """`marks` are the sequences in which this success stands at its place."""
+    counted = replace(
+        health,
+        consecutive_failures=0,
+        execution_count=health.execution_count + 1,
+        last_updated=now,
+        last_success_time=now,
+        marks=tuple(dict.fromkeys((*health.marks, *marks))),
+    )
+    if health.status in BY_HAND:
+        return counted
+    return _available(counted, "succeeded" if health.status == "failed" else None)
+
+
+def after_failure(
+    health: ToolHealth, now: datetime, reason: str, *, rules: HealthRules, unauthorized: bool = False
+) -> ToolHealth:
+    """One more failure in a row. A refused credential fails the tool at once, a failed try fails it anew."""
+    counted = replace(
+        health,
+        consecutive_failures=health.consecutive_failures + 1,
+        execution_count=health.execution_count + 1,
+        last_updated=now,
+        last_failure_time=now,
+    )
+    fails = unauthorized or counted.consecutive_failures >= rules.threshold or health.status == "failed"
+    if health.status in BY_HAND or not fails:
+        return counted
+    return replace(
+        counted,
+        status="failed",
+        reason=reason[:MAX_REASON_CHARS],
+        reason_code="unauthorized" if unauthorized else "consecutive_failures",
+        failed_at=now,
+    )
+
+
+def set_by_person(health: ToolHealth, now: datetime, status: StatusByHand, reason: str | None) -> ToolHealth:
+    """What a person sets, only a person lifts."""
+    forgiven = replace(_available(health, "set_by_person"), consecutive_failures=0, last_updated=now)
+    return replace(forgiven, status=status, reason=reason)
+
+
+def reset(health: ToolHealth, now: datetime) -> ToolHealth:
+    """Available, with no failure held against it. What has succeeded in the session has still succeeded."""
+    return replace(_available(health, "reset"), consecutive_failures=0, last_updated=now)
+
+
+def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetime, rules: HealthRules) -> ToolState:
+    """May this tool run now, and if not, why, and what would help. Tools without a history are in neither mapping."""
+    own = session.get(spec.name, NEVER_RAN)
+    answer = (
+        _held_by_a_person(own)
+        or _failed(own, fleet.get(spec.name, NEVER_RAN), now, rules)
+        or _Answer(available=True, reason=own.reason, code=own.reason_code)
+    )
+    done = successes(session) if spec.depends_on else {}
+    missing = missing_members(spec.depends_on, done)
+    if missing and answer.available:
+        unlocking = tuple(to_unlock(group, done) for group in unsatisfied(spec.depends_on, done))
+        answer = _Answer(
+            False, f"To unlock: {'; '.join(unlocking)}.", "missing_dependencies", unlocking, answer.retry_at
+        )
+    return ToolState(
+        status=own.status,
+        available=answer.available,
+        reason=answer.reason,
+        reason_code=answer.code,
+        consecutive_failures=own.consecutive_failures,
+        execution_count=own.execution_count,
+        last_updated=own.last_updated,
+        last_success_time=own.last_success_time,
+        last_failure_time=own.last_failure_time,
+        retry_at=answer.retry_at,
+        missing_dependencies=missing,
+        suggested_actions=answer.actions,
+    )
+
+
+def is_burdened(health: ToolHealth) -> bool:
+    """Whether a reset would lift anything."""
+    return health.status != "available" or health.consecutive_failures > 0 or health.reason_code is not None
+
+
+def is_blocked(state: ToolState) -> bool:
+    """Whether nothing the agent does in this session could make the tool run now."""
+    return not state.available and state.reason_code != "missing_dependencies"
+
+
+def successes(session: Healths) -> Successes:
+    """The tools that have succeeded in the session, each with its marks."""
+    return {name: health.marks for name, health in session.items() if health.last_success_time is not None}
+
+
+def _held_by_a_person(own: ToolHealth) -> _Answer | None:
+    if own.status not in BY_HAND:
+        return None
+    return _Answer(
+        available=False,
+        reason=own.reason or f"Set to {own.status} by a person.",
+        code="set_by_person",
+        actions=("wait until a person sets it to available again",),
+    )
+
+
+def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, rules: HealthRules) -> _Answer | None:
+    """Failed in the session or for the fleet: closed until it may be tried, then half open for one try."""
+    failed = [
+        (health.failed_at, health)
+        for health in (own, for_all)
+        if health.status == "failed" and health.failed_at is not None
+    ]
+    if not failed:
+        return None
+    failed_at, last = max(failed, key=lambda pair: pair[0])
+    retry_at = failed_at + timedelta(seconds=rules.failure_s)
+    if now >= retry_at:
+        return _Answer(available=True, reason=f"To be tried once: {last.reason}", code="half_open", retry_at=retry_at)
+    actions = (f"wait until {retry_at:%Y-%m-%dT%H:%M:%SZ}, then it is tried once", "reset it if the cause is mended")
+    code: ReasonCode | None = own.reason_code if last is own else "fleet_failed"
+    return _Answer(available=False, reason=last.reason, code=code, actions=actions, retry_at=retry_at)
+
+
+def _available(health: ToolHealth, code: ReasonCode | None) -> ToolHealth:
+    return replace(health, status="available", reason=None, reason_code=code, failed_at=None)

@@ -1,0 +1,206 @@
+"""Tool states as rows: the session tier, truth for one session. Every change is a compare-and-set with its history.
+
+A row that cannot be read starts its tool anew and leaves the others alone. Knows no owner: whoever asks for a session's
+states has made sure whose it is.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import ColumnElement, Row, ScalarSelect, bindparam, func, insert, select, tuple_
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backend.db.models import tool_state_changes, tool_states
+from backend.domain.ids import new_id
+from backend.domain.tool_state import StateChange, ToolStatus
+from backend.tools.health import NEVER_RAN, ToolHealth
+
+ATTEMPTS = 10
+
+log = structlog.get_logger()
+
+Transition = Callable[[ToolHealth], ToolHealth]
+Place = tuple[str, str]  # a session and a tool
+
+_HEALTH = TypeAdapter(ToolHealth)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHealth:
+    """`version` is the row's; 0 where there is none yet."""
+
+    health: ToolHealth = NEVER_RAN
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    before: ToolHealth
+    after: StoredHealth
+
+    @property
+    def moved(self) -> bool:
+        return self.before.status != self.after.health.status
+
+
+def states_of(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
+    """All states of a session in one value, for statements of others; `read_states` reads it."""
+    state = func.jsonb_build_array(tool_states.c.version, tool_states.c.health)
+    return (
+        select(func.jsonb_object_agg(tool_states.c.tool, state))
+        .where(tool_states.c.session_id == session_id)
+        .scalar_subquery()
+    )
+
+
+def read_states(value: Mapping[str, Any] | None) -> dict[str, StoredHealth]:
+    """By tool, what `states_of` gave."""
+    return {tool: StoredHealth(_readable(tool, health), version) for tool, (version, health) in (value or {}).items()}
+
+
+async def load_states(connection: AsyncConnection, session_id: str) -> dict[str, StoredHealth]:
+    return read_states((await connection.execute(_LOAD, {"at_session": session_id})).scalar_one())
+
+
+def healths(stored: Mapping[str, StoredHealth]) -> dict[str, ToolHealth]:
+    return {tool: state.health for tool, state in stored.items()}
+
+
+async def load_states_of(connection: AsyncConnection, session_ids: Collection[str]) -> dict[str, dict[str, ToolHealth]]:
+    """By session and tool."""
+    statement = select(tool_states).where(tool_states.c.session_id.in_(session_ids))
+    loaded: dict[str, dict[str, ToolHealth]] = {session_id: {} for session_id in session_ids}
+    for row in await connection.execute(statement):
+        loaded[row.session_id][row.tool] = _readable(row.tool, row.health)
+    return loaded
+
+
+async def change_state(
+    connection: AsyncConnection,
+    session_id: str,
+    tool: str,
+    transition: Transition,
+    *,
+    known: StoredHealth | None = None,
+    turn_id: str | None = None,
+    now: datetime,
+) -> Changed:
+    """Makes the transition on what stands now, whoever changed it meanwhile, in the caller's transaction.
+
+    `known` saves a read where it still stands. A change of status, and whatever a person does, goes into the history.
+    """
+    stored = known
+    for _ in range(ATTEMPTS):
+        if stored is None:
+            stored = (await load_states(connection, session_id)).get(tool, StoredHealth())
+        after = StoredHealth(transition(stored.health), stored.version + 1)
+        if await _swap(connection, session_id, tool, after, now=now):
+            changed = Changed(stored.health, after)
+            if changed.moved or turn_id is None:
+                await _note(connection, session_id, tool, changed, turn_id=turn_id, now=now)
+            return changed
+        stored = None
+    raise RuntimeError(f"the state of {tool} changed {ATTEMPTS} times while it was being written")
+
+
+async def list_changes(
+    connection: AsyncConnection, session_id: str, *, tool: str | None, before: str | None, limit: int
+) -> list[StateChange]:
+    """Newest first."""
+    statement = select(tool_state_changes).where(tool_state_changes.c.session_id == session_id)
+    if tool is not None:
+        statement = statement.where(tool_state_changes.c.tool == tool)
+    if before is not None:
+        statement = statement.where(tool_state_changes.c.id < before)
+    rows = await connection.execute(statement.order_by(tool_state_changes.c.id.desc()).limit(limit))
+    return [_change(row) for row in rows]
+
+
+async def count_by_status(connection: AsyncConnection, tools: Iterable[str]) -> dict[str, dict[ToolStatus, int]]:
+    """In how many sessions each tool has which status."""
+    tool, status = tool_states.c.tool, tool_states.c.status
+    statement = select(tool, status, func.count().label("sessions")).where(tool.in_(list(tools)))
+    counts: dict[str, dict[ToolStatus, int]] = {}
+    for row in await connection.execute(statement.group_by(tool, status)):
+        counts.setdefault(row.tool, {})[row.status] = row.sessions
+    return counts
+
+
+async def list_not_available(
+    connection: AsyncConnection,
+    tools: Iterable[str],
+    *,
+    status: ToolStatus | None,
+    after: Place | None,
+    limit: int,
+) -> list[Place]:
+    """The session and tool of each state that is not available, in this order; `after` is the last already seen."""
+    place = tuple_(tool_states.c.session_id, tool_states.c.tool)
+    statement = select(tool_states.c.session_id, tool_states.c.tool).where(
+        tool_states.c.status != "available", tool_states.c.tool.in_(list(tools))
+    )
+    if status is not None:
+        statement = statement.where(tool_states.c.status == status)
+    if after is not None:
+        statement = statement.where(place > after)
+    rows = await connection.execute(statement.order_by(tool_states.c.session_id, tool_states.c.tool).limit(limit))
+    return [(row.session_id, row.tool) for row in rows]
+
+
+async def _swap(connection: AsyncConnection, session_id: str, tool: str, after: StoredHealth, *, now: datetime) -> bool:
+    written = await connection.execute(
+        _SWAP,
+        {
+            "session_id": session_id,
+            "tool": tool,
+            "version": after.version,
+            "status": after.health.status,
+            "health": _HEALTH.dump_python(after.health, mode="json"),
+            "updated_at": now,
+        },
+    )
+    return written.one_or_none() is not None
+
+
+async def _note(
+    connection: AsyncConnection, session_id: str, tool: str, changed: Changed, *, turn_id: str | None, now: datetime
+) -> None:
+    await connection.execute(
+        insert(tool_state_changes).values(
+            id=new_id("chg", now),
+            session_id=session_id,
+            tool=tool,
+            before=changed.before.status,
+            after=changed.after.health.status,
+            reason=changed.after.health.reason,
+            reason_code=changed.after.health.reason_code,
+            turn_id=turn_id,
+            at=now,
+        )
+    )
+
+
+def _readable(tool: str, health: Any) -> ToolHealth:
+    try:
+        return _HEALTH.validate_python(health)
+    except ValidationError as error:
+        log.warning("tool_state_unreadable", tool=tool, errors=error.error_count())
+        return ToolHealth(reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable")
+
+
+def _change(row: Row[Any]) -> StateChange:
+    return StateChange(row.id, row.tool, row.before, row.after, row.reason, row.reason_code, row.at, row.turn_id)
+
+
+_LOAD = select(states_of(bindparam("at_session")))
+_NEW = upsert(tool_states)
+_SWAP = _NEW.on_conflict_do_update(
+    index_elements=["session_id", "tool"],
+    set_={name: _NEW.excluded[name] for name in ("version", "status", "health", "updated_at")},
+    where=tool_states.c.version == _NEW.excluded.version - 1,
+).returning(tool_states.c.version)
