@@ -55,6 +55,7 @@ class Settings(BaseSettings):
     tool_result_preview_chars: Count = 500
     tool_result_inline_bytes: Count = 2000
     tool_result_max_bytes: Count = 10_000_000
+    tool_result_session_bytes: Count = 200_000_000
     tool_failure_threshold: Count = 3
     tool_failure_duration_s: Seconds = 300
     tool_fleet_threshold: Count = 3
@@ -82,6 +83,15 @@ class Settings(BaseSettings):
             raise ValueError("WEB_SEARCH_PROVIDER=searxng needs SEARXNG_URL")
         if self.web_search_provider == "tavily" and not self.tavily_api_key:
             raise ValueError("WEB_SEARCH_PROVIDER=tavily needs TAVILY_API_KEY")
+        return self
+
+    @model_validator(mode="after")
+    def _one_result_fits_its_session(self) -> Self:
+        if self.tool_result_session_bytes < self.tool_result_max_bytes:
+            raise ValueError(
+                f"TOOL_RESULT_SESSION_BYTES={self.tool_result_session_bytes} is less than one result may take "
+                f"(TOOL_RESULT_MAX_BYTES={self.tool_result_max_bytes})"
+            )
         return self
 
     @property

@@ -34,9 +34,10 @@ from backend.tools.fleet import Fleet
 from backend.tools.health import HealthRules
 from backend.tools.mcp.config import read_mcp_config
 from backend.tools.mcp.servers import McpServers
-from backend.tools.results import Retention
+from backend.tools.retention import Retention
 from backend.tools.run import RunLimits
 from backend.turn.service import TurnDeps, TurnLimits, TurnService
+from backend.turn.snapshot import SnapshotLimits
 
 FRESH_RESULT_FACTOR = 10
 SHUTDOWN_SHARE = 0.4  # for requests, then for turns; what is left closes the stores
@@ -125,7 +126,7 @@ async def _start(stack: AsyncExitStack, settings: Settings, model: ChatModel, cl
             timeout_s=settings.turn_timeout_s,
             lease_s=settings.turn_lease_s,
             grace_s=settings.shutdown_grace_s * SHUTDOWN_SHARE,
-            history_limit=settings.history_limit,
+            snapshot=_snapshot_limits(settings),
         ),
     )
     turns = await stack.enter_async_context(TurnService(deps))
@@ -204,11 +205,22 @@ def _agent_limits(settings: Settings) -> AgentLimits:
     return AgentLimits(
         run=RunLimits(timeout_s=settings.tool_timeout_s, max_result_bytes=settings.tool_result_max_bytes),
         retention=Retention(
-            payload_ttl_days=settings.tool_result_ttl_days, preview_chars=settings.tool_result_preview_chars
+            payload_ttl_days=settings.tool_result_ttl_days,
+            preview_chars=settings.tool_result_preview_chars,
+            session_bytes=settings.tool_result_session_bytes,
         ),
         memory_ttl_s=settings.short_term_memory_ttl,
-        inline_bytes=settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR,
+        fresh_result_bytes=settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR,
         planning=settings.planning,
         confirm=settings.confirm,
         plan_ttl_s=settings.plan_ttl_s,
+    )
+
+
+def _snapshot_limits(settings: Settings) -> SnapshotLimits:
+    return SnapshotLimits(
+        history_messages=settings.history_limit,
+        memory_ttl_s=settings.short_term_memory_ttl,
+        inline_bytes=settings.tool_result_inline_bytes,
+        all_inline_bytes=settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR,
     )

@@ -196,7 +196,7 @@ async def _together(context: TurnContext, calls: Sequence[PreparedCall], done: T
 async def _answer(context: TurnContext, call: PreparedCall, done: TurnCalls, gate: asyncio.Semaphore) -> str:
     async with gate:
         outcome = await run_and_record(context, call, done)
-    answer = prompts.fresh_result(call.request.id, outcome, max_bytes=context.limits.inline_bytes)
+    answer = prompts.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
     if outcome.status == "succeeded" and call.recorded:
         done.answers[call.key] = answer
     return answer

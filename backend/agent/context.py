@@ -12,7 +12,7 @@ from backend.db.redis import Cache
 from backend.domain.plan import Confirm, Planning
 from backend.memory.history import TurnKey
 from backend.tools.guard import ToolGuard
-from backend.tools.results import Retention
+from backend.tools.retention import Retention
 from backend.tools.run import RunLimits
 
 Clock = Callable[[], datetime]
@@ -20,12 +20,12 @@ Clock = Callable[[], datetime]
 
 @dataclass(frozen=True, slots=True)
 class AgentLimits:
-    """Bounds of one turn. `inline_bytes` is how much of a fresh result the model is shown in the turn that made it."""
+    """Bounds of one turn. The model is shown `fresh_result_bytes` of a result in the turn that made it."""
 
     run: RunLimits
     retention: Retention
     memory_ttl_s: int
-    inline_bytes: int
+    fresh_result_bytes: int
     planning: Planning
     confirm: Confirm
     plan_ttl_s: int

@@ -14,7 +14,6 @@ from langchain_core.messages import ToolCall as LangChainCall
 
 from backend.agent.offline_language import VERBS, concepts, language_of, ordinal, say, say_found, without, words_of
 from backend.plans.acknowledgement import classify
-from backend.tools.payload import make_payload
 from backend.tools.summaries import identifiers
 
 _ID = re.compile(r"\b[a-z]{2,12}[-_](?:[0-9a-f]{6,}|(?=[a-z]*\d)[0-9a-z]{4,40})\b", re.IGNORECASE)
@@ -61,7 +60,7 @@ class Result:
     def names_for(self, tool: OfferedTool) -> list[str]:
         """What in it could be opened with a tool, in order."""
         reference = isinstance(self.value, dict) and "tool_call_id" in self.value and "identifiers" in self.value
-        found = self.value["identifiers"] if reference else identifiers(make_payload(self.value, max_bytes=10**6))
+        found = self.value["identifiers"] if reference else identifiers(self.value)
         return [text for text in found if (_URL.match(text) is not None) == (tool.opens in URL_ARGUMENTS)]
 
 

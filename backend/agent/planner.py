@@ -33,7 +33,7 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     """No steps where the model sees no need for any or writes nothing usable. Identical requests are asked once."""
     plannable = _plannable(context.guard)
     note = prompts.planner_note(tool.spec for tool in plannable.values())
-    conversation = prompts.assemble(state["history"], state["memory"], note=note)
+    conversation = prompts.assemble(state, note=note)
     key = plan_cache_key(context.owner, _digest(context.model.name, conversation))
     text = await context.cache.get_json(key)
     if not isinstance(text, str):
@@ -46,14 +46,14 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
     """The steps that are still to be done; none where the model writes nothing usable."""
     plannable = _plannable(context.guard)
     note = prompts.amender_note(plan, [tool.spec for tool in plannable.values()])
-    reply = await context.model.reply(prompts.assemble(state["history"], state["memory"], note=note))
+    reply = await context.model.reply(prompts.assemble(state, note=note))
     return _storable(read_draft(reply.text, tools=plannable, done=len(plan.over)))
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
     """How the model reads a message the rules could not. Never enough to approve what changes the world."""
     note = prompts.reader_note(plan)
-    reply = await context.model.reply(prompts.assemble(state["history"], state["memory"], note=note))
+    reply = await context.model.reply(prompts.assemble(state, note=note))
     for value in objects_in(reply.text):
         try:
             return _Reading.model_validate(value).verdict

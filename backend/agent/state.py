@@ -18,7 +18,8 @@ class TurnInput(TypedDict):
     `history` ends with the user's message, `message_id` is its id; `message_count` counts what is stored; `open_plan`
     is the session's; `decided_plan` is the one whose button was pressed where that, not words, is the message.
     `shown_plan` is the open plan and its version as the message came, `answered_turn_id` the turn that gave the last
-    answer.
+    answer. `earlier_results` are references to the session's recent results, newest first; of those and of the history,
+    `inline_results` are shown whole, by tool call, and `expired_results` are no longer kept.
     """
 
     message: str
@@ -26,6 +27,9 @@ class TurnInput(TypedDict):
     force_web_search: bool
     history: list[Message]
     memory: ShortTermMemory | None
+    earlier_results: tuple[Reference, ...]
+    inline_results: dict[str, str]
+    expired_results: frozenset[str]
     message_count: int
     open_plan: StoredPlan | None
     decided_plan: StoredPlan | None

@@ -23,7 +23,7 @@ from backend.domain.session import RequestedCall
 from backend.domain.tool import Tool, ToolCall, ToolFailed, ToolRetry, ToolSpec
 from backend.memory import history
 from backend.plans import store
-from backend.plans.arguments import Unresolved, missing, resolve
+from backend.plans.arguments import Unresolved, missing, referred_to, resolve
 from backend.plans.policy import needs_confirmation
 from backend.plans.store import StoredPlan
 from backend.tools import results
@@ -176,8 +176,8 @@ async def _execute(context: TurnContext, run: PlanRun, step: Step, call: Prepare
     run.done.stored_messages += 1
     run.done.count += 1
     outcome = await run_and_record(context, call, run.done, also=ended)
-    run.values[step.id] = outcome.payload.value()
-    answer = prompts.fresh_result(request.id, outcome, max_bytes=context.limits.inline_bytes)
+    run.values[step.id] = outcome.payload.value
+    answer = prompts.fresh_result(request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
     run.conversation += [prompts.assistant_message("", [request]), ToolMessage(answer, tool_call_id=request.id)]
 
 
@@ -189,7 +189,7 @@ def _after(plan: Plan, step: Step, outcome: Outcome, ledger: ToolCall) -> Plan:
 
 async def _whole_args(context: TurnContext, run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
     """References resolved, what is still open filled by one model call bound to the tool. Raises Unresolved."""
-    args = resolve(step.args, await _values(context, run), at_path=at_path)
+    args = resolve(step.args, await _values(context, run, step), at_path=at_path)
     open_arguments = missing(args, tool.spec.input_schema, step.args or ())
     if not open_arguments and accepts(tool, args):
         return args
@@ -202,17 +202,18 @@ async def _whole_args(context: TurnContext, run: PlanRun, step: Step, tool: Tool
     return whole
 
 
-async def _values(context: TurnContext, run: PlanRun) -> Mapping[int, Any]:
-    """What the steps that are over have produced: known in this turn, or loaded by their tool call."""
+async def _values(context: TurnContext, run: PlanRun, step: Step) -> Mapping[int, Any]:
+    """What the steps that this one refers to have produced: known in this turn, or loaded by their tool call."""
+    wanted = referred_to(step.args) - run.values.keys()
     lacking = {
-        step.tool_call_id: step.id
-        for step in run.plan.steps
-        if step.status == "complete" and step.tool_call_id and step.id not in run.values
+        done.tool_call_id: done.id
+        for done in run.plan.steps
+        if done.id in wanted and done.status == "complete" and done.tool_call_id
     }
     if lacking:
         async with context.transaction() as connection:
-            loaded = await results.load_values(connection, context.turn.session_id, list(lacking), now=context.clock())
-        run.values.update({lacking[call_id]: value for call_id, value in loaded.items()})
+            loaded = await results.load_results(connection, context.turn.session_id, lacking, now=context.clock())
+        run.values.update({lacking[call_id]: result.value() for call_id, result in loaded.items()})
     written = {int(step_id): text for step_id, text in run.stored.texts.items()}
     return {**written, **run.values}
 

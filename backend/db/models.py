@@ -1,6 +1,7 @@
 """All tables, and the unique indexes that settle races.
 
 `turn_seq` on a message is the seq of the message that opened its turn: arrival orders `seq`, turns order a history.
+`result_bytes` counts what a session's results ever took, `stored_before` how much that was when one was stored.
 """
 
 from sqlalchemy import (
@@ -55,6 +56,7 @@ sessions = Table(
     Column("metadata", _json(), nullable=False),
     Column("next_seq", BigInteger, nullable=False, server_default=text("1")),
     Column("last_turn_id", _id()),
+    Column("result_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("created_at", _time(), nullable=False),
     Column("updated_at", _time(), nullable=False),
     Index("sessions_owner_activity_idx", "owner", "updated_at", "id"),
@@ -139,7 +141,7 @@ tool_calls = Table(
     Column("message_id", _id(), ForeignKey("messages.id", ondelete="CASCADE"), nullable=False),
     Column("tool_name", Text, nullable=False),
     Column("args", _json(), nullable=False),
-    Column("args_hash", Text, nullable=False),
+    Column("args_hash", Text),
     Column("status", Text, nullable=False),
     Column("summary", Text, nullable=False, server_default=text("''")),
     Column("preview", Text, nullable=False, server_default=text("''")),
@@ -164,8 +166,11 @@ tool_results = Table(
     Column("kind", Text, nullable=False),
     Column("payload", Text, nullable=False),
     Column("expires_at", _time(), nullable=False),
+    Column("session_id", _id(), _session_key()),
+    Column("stored_before", BigInteger),
     CheckConstraint("kind IN ('json', 'text')", name="kind"),
     Index("tool_results_expires_at_idx", "expires_at"),
+    Index("tool_results_quota_idx", "session_id", "stored_before"),
 )
 
 tool_states = Table(

@@ -42,6 +42,7 @@ class ToolContext:
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
+Summarise = Callable[[dict[str, Any], Any], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,13 @@ class Tool:
     """A spec and the function behind it.
 
     The function gets validated arguments and returns anything JSON can hold (or text); it raises `ToolRetry` or
-    `ToolFailed`. Time limits, recording and cleaning are `tools/run.py`'s, not the function's.
+    `ToolFailed`. Time limits, recording and cleaning are `tools/run.py`'s, not the function's. `summarise` says in one
+    line what a call with these arguments gave; without it the shape of the result does.
     """
 
     spec: ToolSpec
     run: ToolFunction
+    summarise: Summarise | None = None
 
 
 @dataclass(frozen=True, slots=True)

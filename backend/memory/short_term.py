@@ -56,10 +56,13 @@ async def forget(cache: Cache, session_id: str) -> None:
 
 def merge_results(known: Iterable[Reference], newer: Iterable[Reference]) -> tuple[Reference, ...]:
     """Newest first, as their ids tell. The latest success of a call stands; a failure only where none succeeded."""
-    current: dict[tuple[str, str], Reference] = {}
-    for reference in sorted((*known, *newer), key=lambda reference: reference.tool_call_id, reverse=True):
-        key = (reference.tool_name, canonical_args(reference.args))
-        standing = current.get(key)
-        if standing is None or (standing.status != "succeeded" and reference.status == "succeeded"):
-            current[key] = reference
-    return tuple(current.values())[:MAX_REFERENCES]
+
+    def rank(reference: Reference) -> tuple[bool, str]:
+        return reference.status == "succeeded", reference.tool_call_id
+
+    current = {
+        (reference.tool_name, canonical_args(reference.args)): reference
+        for reference in sorted((*known, *newer), key=rank)
+    }
+    newest_first = sorted(current.values(), key=lambda reference: reference.tool_call_id, reverse=True)
+    return tuple(newest_first[:MAX_REFERENCES])

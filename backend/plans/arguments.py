@@ -32,6 +32,19 @@ def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_pa
     return resolved
 
 
+def referred_to(value: Any) -> set[int]:
+    """The steps whose results these arguments refer to."""
+    match value:
+        case dict() if REFERENCE in value:
+            return {value[REFERENCE]} if isinstance(value[REFERENCE], int) else set()
+        case dict():
+            return set().union(*map(referred_to, value.values()))
+        case list():
+            return set().union(*map(referred_to, value))
+        case _:
+            return set()
+
+
 def missing(args: Mapping[str, Any], schema: Mapping[str, Any], planned: Iterable[str] = ()) -> list[str]:
     """The arguments that are required or were planned, and are not there: without one of them it is another call."""
     return [name for name in dict.fromkeys((*schema.get("required", ()), *planned)) if name not in args]
@@ -49,7 +62,7 @@ def _resolved(value: Any, results: Mapping[int, Any], at_path: AtPath) -> Any:
 
 def _referred(reference: Mapping[str, Any], results: Mapping[int, Any], at_path: AtPath) -> Any:
     step, path = reference[REFERENCE], reference.get("path")
-    if step not in results:
+    if not isinstance(step, int) or step not in results:
         raise Unresolved(f"step {step} has no result to refer to")
     if not path:
         return results[step]

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel
 
+Kind = Literal["json", "text"]
+
 MAX_DEPTH = 64
 MAX_CHARS = 100_000_000
 TOO_DEEP = "[nested too deeply]"
@@ -27,32 +29,35 @@ _DECIMAL_BITS = 10_000  # Python refuses to write numbers much longer than this 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """`text` is what is stored: the text itself, or JSON. `cut_from` is the full size in bytes where it was cut."""
+    """`text` is what is stored: the text itself, or the JSON of `value`. `cut_from` is the full size in bytes where it
+    was cut.
+    """
 
-    kind: Literal["json", "text"]
+    kind: Kind
     text: str
+    value: Any
     size_bytes: int
     cut_from: int | None = None
-
-    def value(self) -> Any:
-        return orjson.loads(self.text) if self.kind == "json" else self.text
 
 
 def make_payload(output: object, *, max_bytes: int) -> Payload:
     """Cleans and caps. JSON over `max_bytes` becomes text, cut, since half a document is no document."""
-    cleaned = clean(output)
-    if isinstance(cleaned, str):
-        return _capped("text", cleaned, max_bytes)
-    return _capped("json", orjson.dumps(cleaned).decode(), max_bytes)
+    value = clean(output)
+    is_text = isinstance(value, str)
+    encoded = value.encode() if is_text else orjson.dumps(value)
+    if len(encoded) > max_bytes:
+        return _cut(encoded, max_bytes)
+    return Payload("text" if is_text else "json", value if is_text else encoded.decode(), value, len(encoded))
 
 
-def _capped(kind: Literal["json", "text"], text: str, max_bytes: int) -> Payload:
-    encoded = text.encode()
-    if len(encoded) <= max_bytes:
-        return Payload(kind, text, len(encoded))
+def no_payload() -> Payload:
+    return Payload("text", "", "", 0)
+
+
+def _cut(encoded: bytes, max_bytes: int) -> Payload:
     note = f"\n[cut by Segue: {max_bytes} of {len(encoded)} bytes kept]"
     kept = encoded[:max_bytes].decode(errors="ignore") + note
-    return Payload("text", kept, len(kept.encode()), cut_from=len(encoded))
+    return Payload("text", kept, kept, len(kept.encode()), cut_from=len(encoded))
 
 
 def clean(value: object, *, max_chars: int = MAX_CHARS) -> Any:
@@ -78,18 +83,28 @@ def clean_text(text: str) -> str:
 class _Cleaning:
     left: int
 
-    def plain(self, value: object, inside: tuple[int, ...]) -> Any:  # noqa: PLR0911 (one line per kind of value)
-        """`inside` holds the ids of the containers around the value."""
+    def plain(self, value: Any, inside: tuple[int, ...]) -> Any:
+        """`inside` holds the ids of the containers around the value. JSON's own types first: a result is made of them,
+        and there may be a million.
+        """
         self.left -= 1
         if self.left < 0:
             return TOO_MUCH
+        kind = type(value)
+        if kind is str:
+            return self._text(value)
+        if value is None or kind is bool or (kind is int and -_INT64 <= value < _INT64):
+            return value
+        if kind is float and math.isfinite(value):
+            return value
+        return self._container(value, inside) if kind is dict or kind is list else self._made_plain(value, inside)
+
+    def _made_plain(self, value: object, inside: tuple[int, ...]) -> Any:  # noqa: PLR0911 (one line per kind of value)
         match value:
             case Enum():
                 return self.plain(value.value, inside)
             case str():
                 return self._text(value)
-            case None | bool():
-                return value
             case int():
                 return self._integer(value)
             case float():
@@ -106,7 +121,7 @@ class _Cleaning:
             return CIRCULAR if id(value) in inside else TOO_DEEP
         inside = (*inside, id(value))
         match value:
-            case Mapping():
+            case dict() | Mapping():
                 return {self._key(key): self.plain(item, inside) for key, item in value.items()}
             case list() | tuple() | set() | frozenset():
                 return [self.plain(item, inside) for item in value]
@@ -119,7 +134,9 @@ class _Cleaning:
 
     def _text(self, text: str) -> str:
         self.left -= len(text)
-        return clean_text(text) if self.left >= 0 else TOO_MUCH
+        if self.left < 0:
+            return TOO_MUCH
+        return text if type(text) is str and text.isascii() and text.isprintable() else clean_text(text)
 
     def _key(self, key: object) -> str:
         return self._text(key) if isinstance(key, str) else str(self.plain(key, ()))

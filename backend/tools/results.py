@@ -1,32 +1,32 @@
 """The ledger of tool calls and, apart from it, their payloads.
 
-A row stands before a tool runs and gets its outcome after; the payload expires, the row stays. Reading is by owner.
+A row stands before a tool runs and gets its outcome after; the payload expires (`retention.py`), the row stays. Clients
+read by owner; turns read within their session.
 """
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 import orjson
-from sqlalchemy import Row, Select, and_, delete, insert, select, update
+from sqlalchemy import Row, Select, Text, any_, bindparam, case, insert, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.db.models import sessions, tool_calls, tool_results
 from backend.domain.errors import AppError, NotFound
 from backend.domain.session import RequestedCall
-from backend.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, canonical_args
+from backend.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata
+from backend.tools.payload import Kind
+from backend.tools.retention import Retention, store_payload
 from backend.tools.run import Outcome
-from backend.tools.summaries import identifiers, preview, summarise
+from backend.tools.summaries import preview, summarise_failure
 
 REBUILD_CALLS = 50
+ANY_SIZE = 2**62
 
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    payload_ttl_days: int
-    preview_chars: int
+Which = Literal["none", "all"] | Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,17 @@ class CallFilter:
     tool: str | None = None
     turn_id: str | None = None
     status: CallStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """`content` is text or JSON, as `kind` says; None where more was stored than was asked for."""
+
+    kind: Kind
+    content: str | None
+
+    def value(self) -> Any:
+        return orjson.loads(self.content) if self.kind == "json" and self.content is not None else self.content
 
 
 async def start_calls(
@@ -62,7 +73,6 @@ async def start_calls(
             "message_id": message_id,
             "tool_name": call.name,
             "args": call.args,
-            "args_hash": _args_hash(call.args),
             "status": "running",
             "plan_id": step.plan_id if step else None,
             "step_id": step.step_id if step else None,
@@ -79,7 +89,6 @@ async def finish_call(
     """Records the outcome of a call once: a second one for the same call raises."""
     payload = outcome.payload
     stored = payload.size_bytes > 0
-    expires_at = now + timedelta(days=retention.payload_ttl_days) if stored else None
     shown = payload.text if stored else outcome.error or ""
     statement = (
         update(tool_calls)
@@ -87,22 +96,18 @@ async def finish_call(
         .values(
             status=outcome.status,
             error=outcome.error,
-            summary=summarise(call.name, payload, outcome.error),
+            summary=summarise_failure(call.name, outcome.error) if outcome.error else outcome.summary,
             preview=preview(shown, max_chars=retention.preview_chars),
-            identifiers=list(identifiers(payload)) or None,
+            identifiers=list(outcome.identifiers) or None,
             size_bytes=payload.size_bytes,
             duration_ms=outcome.duration_ms,
-            expires_at=expires_at,
+            expires_at=retention.expires_at(now) if stored else None,
         )
         .returning(*tool_calls.c)
     )
     row = (await connection.execute(statement)).one()
     if stored:
-        await connection.execute(
-            insert(tool_results).values(
-                tool_call_id=call.id, kind=payload.kind, payload=payload.text, expires_at=expires_at
-            )
-        )
+        await store_payload(connection, row.session_id, call.id, payload, now=now, retention=retention)
     return _tool_call(row), _reference(row)
 
 
@@ -138,47 +143,32 @@ async def recent_references(connection: AsyncConnection, session_id: str) -> lis
     return [_reference(row) for row in await connection.execute(statement)]
 
 
+async def load_results(
+    connection: AsyncConnection, session_id: str, which: Which, *, now: datetime, max_bytes: int = ANY_SIZE
+) -> dict[str, StoredResult]:
+    """What is kept of a session's results, by tool call: of no call, of all, or of these.
+
+    A result larger than `max_bytes` comes without its content; one that has expired is not there at all.
+    """
+    if not which or which == "none":
+        return {}
+    statement, ids = (_KEPT, None) if which == "all" else (_KEPT_OF_THESE, list(which))
+    bounds = {"at_session": session_id, "these": ids, "as_of": now, "max_bytes": max_bytes}
+    return {row.id: StoredResult(row.kind, row.content) for row in await connection.execute(statement, bounds)}
+
+
 async def load_result(
     connection: AsyncConnection, owner: str, session_id: str, tool_call_id: str, *, now: datetime
 ) -> tuple[ToolCall, Any]:
     """A call and the value it gave. NotFound for unknown and foreign ids, 410 `tool_result_expired` once it is gone."""
-    joined = (
-        _owned(owner, session_id)
-        .add_columns(tool_results.c.kind, tool_results.c.payload)
-        .outerjoin(tool_results, and_(tool_results.c.tool_call_id == tool_calls.c.id, tool_results.c.expires_at > now))
-        .where(tool_calls.c.id == tool_call_id)
-    )
-    row = (await connection.execute(joined)).one_or_none()
+    statement = _owned(owner, session_id).where(tool_calls.c.id == tool_call_id)
+    row = (await connection.execute(statement)).one_or_none()
     if row is None:
         raise NotFound("tool_result")
-    if row.payload is None and row.size_bytes > 0:
+    kept = (await load_results(connection, session_id, [row.id], now=now)).get(row.id)
+    if kept is None and row.size_bytes > 0:
         raise _expired(row)
-    return _tool_call(row), None if row.payload is None else _value(row.kind, row.payload)
-
-
-async def load_values(
-    connection: AsyncConnection, session_id: str, tool_call_ids: Sequence[str], *, now: datetime
-) -> dict[str, Any]:
-    """The values these calls of a session gave, by id; what has expired or is unknown is not among them."""
-    statement = (
-        select(tool_calls.c.id, tool_results.c.kind, tool_results.c.payload)
-        .join(tool_results, tool_results.c.tool_call_id == tool_calls.c.id)
-        .where(
-            tool_calls.c.session_id == session_id, tool_calls.c.id.in_(tool_call_ids), tool_results.c.expires_at > now
-        )
-    )
-    return {row.id: _value(row.kind, row.payload) for row in await connection.execute(statement)}
-
-
-async def drop_expired(connection: AsyncConnection, *, now: datetime, limit: int = 500) -> int:
-    """Deletes payloads whose time has passed, at most `limit` of them, and gives how many. Their calls stay listed."""
-    batch = select(tool_results.c.tool_call_id).where(tool_results.c.expires_at <= now).limit(limit)
-    gone = await connection.execute(delete(tool_results).where(tool_results.c.tool_call_id.in_(batch)))
-    return gone.rowcount
-
-
-def _args_hash(args: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical_args(args).encode()).hexdigest()[:32]
+    return _tool_call(row), kept.value() if kept else None
 
 
 def _owned(owner: str, session_id: str) -> Select[Any]:
@@ -196,10 +186,6 @@ def _expired(row: Row[Any]) -> AppError:
         title="The result has expired",
         detail=f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew.",
     )
-
-
-def _value(kind: str, payload: str) -> Any:
-    return orjson.loads(payload) if kind == "json" else payload
 
 
 def _reference(row: Row[Any]) -> Reference:
@@ -231,3 +217,15 @@ def _tool_call(row: Row[Any]) -> ToolCall:
         plan_id=row.plan_id,
         step_id=row.step_id,
     )
+
+
+_KEPT = (
+    select(
+        tool_calls.c.id,
+        tool_results.c.kind,
+        case((tool_calls.c.size_bytes <= bindparam("max_bytes"), tool_results.c.payload)).label("content"),
+    )
+    .join(tool_results, tool_results.c.tool_call_id == tool_calls.c.id)
+    .where(tool_calls.c.session_id == bindparam("at_session"), tool_results.c.expires_at > bindparam("as_of"))
+)
+_KEPT_OF_THESE = _KEPT.where(tool_calls.c.id == any_(bindparam("these", type_=ARRAY(Text))))

@@ -1,4 +1,4 @@
-"""The one way a tool runs: validate, time limit, run, classify, clean. `results.py` records what comes out of it.
+"""The one way a tool runs: validate, time limit, run, clean, classify, summarise. `results.py` records the outcome.
 
 Never raises but for the caller's own cancellation: whatever a tool does is an outcome the model can act on.
 """
@@ -6,10 +6,11 @@ Never raises but for the caller's own cancellation: whatever a tool does is an o
 import asyncio
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
+import anyio.to_thread
 import jsonschema
 import orjson
 import structlog
@@ -17,7 +18,8 @@ from jsonschema.protocols import Validator
 from referencing import Registry
 
 from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
-from backend.tools.payload import Payload, clean_text, make_payload
+from backend.tools.payload import Payload, clean_text, make_payload, no_payload
+from backend.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
 
 MAX_ERROR_CHARS = 1000
 STOP_GRACE_S = 1.0
@@ -44,7 +46,7 @@ class Outcome:
     """What came of a call. A failed call may have a payload too: what the tool said when it failed.
 
     `unknown` is a call that was left behind and may or may not have changed the world. `fault` says whose a failure is:
-    only the tool's own and refused credentials count against its health.
+    only the tool's own and refused credentials count against its health. `summary` and `identifiers` are the payload's.
     """
 
     status: Literal["succeeded", "failed", "unknown"]
@@ -52,6 +54,18 @@ class Outcome:
     error: str | None
     duration_ms: int
     fault: Fault | None = None
+    summary: str = ""
+    identifiers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is kept of what a tool said."""
+
+    payload: Payload = field(default_factory=no_payload)
+    error: str | None = None
+    summary: str = ""
+    identifiers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,32 +82,42 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     try:
         check_args(tool, args)
         output = await _within(timeout_s, tool, args, context)
-        payload = _storable(output, max_bytes=limits.max_result_bytes)
-        error = _said_failure(payload)
-        fault = "unauthorized" if error and _UNAUTHORIZED.search(error) else "tool"
+        # Megabytes take a while to read; not on asyncio's own threads, which names that do not resolve may hold up.
+        answer = await anyio.to_thread.run_sync(_read, tool, args, output, limits.max_result_bytes)
+        fault = "unauthorized" if answer.error and _UNAUTHORIZED.search(answer.error) else "tool"
     except asyncio.CancelledError:
         if _being_cancelled():
             raise
-        payload, error = _no_payload(), f"{tool.spec.name} was cut off."
+        answer = _Answer(error=f"{tool.spec.name} was cut off.")
     except _LeftBehind:
         status = "failed" if tool.spec.may_repeat else "unknown"
-        payload, error = _no_payload(), _left_behind(tool.spec, timeout_s)
+        answer = _Answer(error=_left_behind(tool.spec, timeout_s))
     except (ToolRetry, ToolFailed) as failure:
         status = "unknown" if isinstance(failure, ToolLost) and not tool.spec.may_repeat else "failed"
-        payload, error = _no_payload(), clean_text(str(failure)) or f"{tool.spec.name} failed."
-        fault = _fault_of(failure, error)
+        answer = _Answer(error=clean_text(str(failure)) or f"{tool.spec.name} failed.")
+        fault = _fault_of(failure, answer.error or "")
     except Exception as raised:  # a tool may raise anything; it must not end the turn
         log.warning("tool_raised", tool=tool.spec.name, error=type(raised).__name__, exc_info=raised)
-        payload, error = _no_payload(), clean_text(f"{tool.spec.name} failed: {_described(raised)}")
-    duration_ms = round((time.monotonic() - started) * 1000)
-    if not error:
-        return Outcome("succeeded", payload, None, duration_ms)
-    return Outcome(status, payload, error[:MAX_ERROR_CHARS], duration_ms, fault)
+        answer = _Answer(error=clean_text(f"{tool.spec.name} failed: {_described(raised)}"))
+    return _outcome(status, answer, fault, duration_ms=round((time.monotonic() - started) * 1000))
+
+
+def _outcome(status: Literal["failed", "unknown"], answer: _Answer, fault: Fault, *, duration_ms: int) -> Outcome:
+    error = answer.error and answer.error[:MAX_ERROR_CHARS]
+    return Outcome(
+        status if error else "succeeded",
+        answer.payload,
+        error,
+        duration_ms,
+        fault if error else None,
+        answer.summary,
+        answer.identifiers,
+    )
 
 
 def failed(message: str) -> Outcome:
     """The outcome of a call that never reached a tool."""
-    return Outcome("failed", _no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0, "refused")
+    return Outcome("failed", no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0, "refused")
 
 
 def check_args(tool: Tool, args: dict[str, Any]) -> None:
@@ -127,14 +151,26 @@ def _fault_of(failure: ToolRetry | ToolFailed, said: str) -> Fault:
             return "unauthorized" if _UNAUTHORIZED.search(said) else "tool"
 
 
-def _said_failure(payload: Payload) -> str | None:
+def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
+    payload = _storable(output, max_bytes=max_bytes)
+    summary = _summary(tool, args, payload)
+    return _Answer(payload, _said_failure(payload.value), summary, identifiers(payload.value))
+
+
+def _summary(tool: Tool, args: dict[str, Any], payload: Payload) -> str:
+    if payload.cut_from is not None:
+        return one_line(f"cut at the size limit: {summarise(payload.value)}", MAX_SUMMARY_CHARS)
+    said = tool.summarise(args, payload.value) if tool.summarise else None
+    return one_line(said, MAX_SUMMARY_CHARS) if said else summarise(payload.value)
+
+
+def _said_failure(value: Any) -> str | None:
     """The error an answer reports of itself: a top-level `error`, or `success: false`."""
-    if payload.kind != "json" or not payload.text.startswith("{"):
+    if not isinstance(value, dict):
         return None
-    value = payload.value()
     error = value.get("error")
     if error:
-        return error if isinstance(error, str) else orjson.dumps(error).decode()
+        return (error if isinstance(error, str) else orjson.dumps(error).decode())[:MAX_ERROR_CHARS]
     if value.get("success") is False:
         return str(value.get("message") or "The tool answered success: false.")
     return None
@@ -200,10 +236,6 @@ def _described(fault: BaseException) -> str:
 def _being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _no_payload() -> Payload:
-    return Payload("text", "", 0)
 
 
 @lru_cache(maxsize=512)

@@ -1,37 +1,44 @@
 """What is said of a result without showing it: one line, a bounded preview, the identifiers it contains. Pure."""
 
+import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
-
-from backend.tools.payload import Payload
 
 MAX_SUMMARY_CHARS = 200
 MAX_NAME_CHARS = 60
 MAX_IDENTIFIERS = 20
 MAX_IDENTIFIER_CHARS = 300
-MAX_IDENTIFIERS_CHARS = 1000
-MAX_LEAVES = 20_000
+MAX_IDENTIFIERS_CHARS = 700
+MAX_LEAVES = 10_000
 MAX_SEARCHED_CHARS = 50_000
+MAX_COLUMN_CHARS = 40
+LOOKED_AT_LINES = 5
 
 _NAMES = ("subject", "title", "name", "summary", "label", "url", "id")
 _KEY_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ID_WORDS = frozenset({"id", "ids", "uuid", "uuids", "guid", "number", "numbers", "key", "keys"})
 _PLACE_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths"})
+# Words need no spaces around them in every script, so an id ends where its own letters do.
 _ID_IN_TEXT = re.compile(
-    r"https?://[^\s\"'<>)\]。，；：！？、]*[^\s\"'<>)\]。，；：！？、.,;:!?]"
-    r"|\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"
-    r"|(?<![\w/-])[A-Za-z]{2,12}[-_#](?=[0-9a-zA-Z]*\d)[0-9a-zA-Z]{3,40}\b"
+    r"https?://[^\s\"'<>)\]。，；：！？、،؛؟]*[^\s\"'<>)\]。，；：！？、،؛؟.,;:!?]"
+    r"|(?<![0-9A-Za-z_-])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z_-])"
+    r"|(?<![0-9A-Za-z_/-])[A-Za-z]{2,12}[-_#](?=[0-9a-zA-Z]*[0-9])[0-9a-zA-Z]{3,40}(?![0-9A-Za-z_])"
 )
+_DELIMITERS = ("\t", "|", ";", ",")
+_RULE = re.compile(r"[\s|:+=-]*-[\s|:+=-]*")  # the line under the head of a Markdown table
 
 
-def summarise(tool_name: str, payload: Payload, error: str | None) -> str:
-    """One line of at most MAX_SUMMARY_CHARS: how much there is and what it is called."""
-    if error:
-        return one_line(error if error.startswith(tool_name) else f"{tool_name} failed: {error}", MAX_SUMMARY_CHARS)
-    text = _describe(payload.value())
-    return one_line(f"cut at the size limit: {text}" if payload.cut_from else text, MAX_SUMMARY_CHARS)
+def summarise(value: Any) -> str:
+    """One line of at most MAX_SUMMARY_CHARS about any JSON value: how much there is and what it is called."""
+    return one_line(_describe(value), MAX_SUMMARY_CHARS)
+
+
+def summarise_failure(tool_name: str, error: str) -> str:
+    """The reason, in one line that names the tool once."""
+    return one_line(error if error.startswith(tool_name) else f"{tool_name} failed: {error}", MAX_SUMMARY_CHARS)
 
 
 def preview(text: str, *, max_chars: int) -> str:
@@ -43,16 +50,18 @@ def preview(text: str, *, max_chars: int) -> str:
     return (whole_lines if len(whole_lines) >= max_chars // 2 else head).rstrip() + "…"
 
 
-def identifiers(payload: Payload) -> tuple[str, ...]:
+def identifiers(value: Any) -> tuple[str, ...]:
     """What a later call may need, each once: ids, then ids of other things, then places, then what looks like an id.
 
     Of one kind they stand in the order of the result, so that the second id belongs to its second item.
     """
-    found: tuple[list[str], ...] = ([], [], [], [])
-    for key, leaf in islice(_leaves(None, payload.value()), MAX_LEAVES):
+    found: tuple[dict[str, None], ...] = ({}, {}, {}, {})
+    for key, leaf in islice(_leaves(None, value), MAX_LEAVES):
         for kind, text in _candidates(key, leaf):
             if 0 < len(text) <= MAX_IDENTIFIER_CHARS:
-                found[kind].append(text)
+                found[kind][text] = None
+        if len(found[0]) == MAX_IDENTIFIERS:
+            break
     unique = dict.fromkeys(text for kind in found for text in kind)
     return tuple(_within(unique, MAX_IDENTIFIERS_CHARS))[:MAX_IDENTIFIERS]
 
@@ -81,16 +90,22 @@ def _leaves(key: str | None, value: Any) -> Iterator[tuple[str | None, Any]]:
 def _candidates(key: str | None, leaf: Any) -> Iterator[tuple[int, str]]:
     if isinstance(leaf, bool) or not isinstance(leaf, str | int):
         return
-    words = _KEY_WORD.findall(key or "")
-    last = words[-1].lower() if words else ""
-    if last in _ID_WORDS:
-        yield (0 if len(words) == 1 else 1), str(leaf)
-    elif last in _PLACE_WORDS:
-        yield 2, str(leaf)
+    kind = _kind_of_key(key) if key and len(key) <= MAX_NAME_CHARS else None
+    if kind is not None:
+        yield kind, str(leaf)
     elif isinstance(leaf, str) and key is None:
         yield from ((3, match.group()) for match in _ID_IN_TEXT.finditer(leaf[:MAX_SEARCHED_CHARS]))
     elif isinstance(leaf, str) and len(leaf) <= MAX_IDENTIFIER_CHARS and _ID_IN_TEXT.fullmatch(leaf):
         yield 3, leaf
+
+
+@lru_cache(maxsize=4096)
+def _kind_of_key(key: str) -> int | None:
+    words = _KEY_WORD.findall(key)
+    last = words[-1].lower() if words else ""
+    if last in _ID_WORDS:
+        return 0 if len(words) == 1 else 1
+    return 2 if last in _PLACE_WORDS else None
 
 
 def _describe(value: Any) -> str:
@@ -111,6 +126,8 @@ def _describe_text(text: str) -> str:
     text = text.strip()
     if not text:
         return "no content"
+    if table := _table(text):
+        return table
     lines = text.count("\n") + 1
     if lines > 1:
         return f"{len(text)} characters in {lines} lines: {text.partition(chr(10))[0]}"
@@ -124,8 +141,12 @@ def _describe_object(value: dict[str, Any]) -> str:
         total = value.get("total")
         return _describe_list(noun, items, total if type(total) is int else len(items))
     name = _name_of(value)
-    keys = ", ".join(list(value)[:12])
+    keys = ", ".join(_described_key(key, item) for key, item in islice(value.items(), 12))
     return f"{name} — {keys}" if name else f"object with {keys}" if keys else "empty object"
+
+
+def _described_key(key: str, item: Any) -> str:
+    return f"{key} ({len(item)})" if isinstance(item, list) else key
 
 
 def _describe_list(noun: str, items: list[Any], total: int) -> str:
@@ -135,7 +156,46 @@ def _describe_list(noun: str, items: list[Any], total: int) -> str:
     names = [name for name in map(_name_of, items[:5]) if name]
     if names:
         return f"{count}: {', '.join(names)}{', …' if len(items) > len(names) else ''}"
-    return f"{count} with {', '.join(items[0])}" if isinstance(items[0], dict) and items[0] else count
+    columns = _columns(items)
+    return f"{count} with {', '.join(columns)}" if columns else count
+
+
+def _columns(items: list[Any]) -> Sequence[str]:
+    """The columns of rows that have no names: the keys of the first, or the first where it heads the others."""
+    match items:
+        case [dict() as first, *_]:
+            return list(first)
+        case [list() as first, list() as second, *_] if _is_head(first) and len(first) == len(second):
+            return first
+        case _:
+            return ()
+
+
+def _is_head(cells: Sequence[Any]) -> bool:
+    """Whether these can be the names of columns: several short texts, each once."""
+    named = all(isinstance(cell, str) and 0 < len(cell.strip()) <= MAX_COLUMN_CHARS for cell in cells)
+    return len(cells) > 1 and named and len(set(cells)) == len(cells)
+
+
+def _table(text: str) -> str | None:
+    """What a text is that is a table (Markdown, or separated by tabs, semicolons or commas); None for any other."""
+    head, *rows = [line[:MAX_SEARCHED_CHARS] for line in text.split("\n", LOOKED_AT_LINES)[:LOOKED_AT_LINES]]
+    ruled = bool(rows) and _RULE.fullmatch(rows[0]) is not None
+    rows = rows[1:] if ruled else rows
+    for delimiter in _DELIMITERS:
+        columns = _cells(head, delimiter)
+        aligned = all(len(_cells(row, delimiter)) == len(columns) for row in rows)
+        if aligned and len(rows) > (not ruled) and _is_head(columns):
+            return f"table of {text.count(chr(10)) - ruled} rows: {', '.join(column.strip() for column in columns)}"
+    return None
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    """The cells of a row; a delimiter in quotes divides nothing."""
+    try:
+        return next(csv.reader([line.strip().strip("|") if delimiter == "|" else line], delimiter=delimiter), [])
+    except csv.Error:
+        return []
 
 
 def _name_of(item: Any) -> str | None:

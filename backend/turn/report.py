@@ -27,7 +27,7 @@ def turn_report(state: TurnState, model: MeteredModel, *, duration_ms: int) -> T
         memory_used=MemoryReport(
             short_term=memory is not None,
             history_messages=len(state["history"]) - 1,
-            tool_results=len(memory.results) if memory else 0,
+            tool_results=len(state["earlier_results"]),
         ),
         usage=Usage(
             llm_calls=model.llm_calls,

@@ -32,12 +32,13 @@ from backend.tools.catalog import ToolCatalog
 from backend.tools.fleet import Fleet
 from backend.tools.guard import ToolGuard
 from backend.tools.health import HealthRules
-from backend.tools.results import calls_of_turn, drop_expired
+from backend.tools.results import calls_of_turn
+from backend.tools.retention import drop_expired
 from backend.turn import failures, store
 from backend.turn.decisions import begin_decision
 from backend.turn.queue import TurnQueue
 from backend.turn.report import turn_report
-from backend.turn.snapshot import load_snapshot
+from backend.turn.snapshot import SnapshotLimits, load_snapshot
 from backend.turn.store import ChatRequest, Claim, StaleTurn
 
 LOOK_AT_ROW_S = 1.0
@@ -52,7 +53,7 @@ class TurnLimits:
     timeout_s: float
     lease_s: float
     grace_s: float
-    history_limit: int
+    snapshot: SnapshotLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +227,7 @@ class TurnService:
     async def _answer(self, claim: Claim, model: MeteredModel, guard: ToolGuard) -> TurnState:
         deps = self._deps
         await guard.look_at_fleet()
-        snapshot = await load_snapshot(
-            deps.database,
-            deps.cache,
-            claim,
-            history_limit=deps.limits.history_limit,
-            memory_ttl_s=deps.agent_limits.memory_ttl_s,
-            now=deps.clock(),
-        )
+        snapshot = await load_snapshot(deps.database, deps.cache, claim, limits=deps.limits.snapshot, now=deps.clock())
         context = TurnContext(
             owner=claim.owner,
             turn=claim.key,

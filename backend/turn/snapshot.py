@@ -1,5 +1,9 @@
-"""What a turn starts from: the stored window and the working memory, rebuilt from Postgres where Redis has lost it."""
+"""What a turn starts from: the stored window, the working memory, rebuilt from Postgres where Redis has lost it, and
+those of the results in view that are shown whole.
+"""
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -7,26 +11,46 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from backend.agent.state import TurnInput
 from backend.db.engine import Database
 from backend.db.redis import Cache
+from backend.domain.session import Message
+from backend.domain.tool import Reference
 from backend.memory import short_term
 from backend.memory.history import last_exchange, load_window
 from backend.memory.short_term import ShortTermMemory
 from backend.plans.store import get_plan, open_plan
-from backend.tools.results import recent_references
+from backend.tools.results import StoredResult, load_results, recent_references
 from backend.turn.store import Claim, EndedTurn, last_ended
+
+INLINE_TURNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """Results of at most `inline_bytes` are shown whole for INLINE_TURNS turns, together at most `all_inline_bytes`."""
+
+    history_messages: int
+    memory_ttl_s: int
+    inline_bytes: int
+    all_inline_bytes: int
 
 
 async def load_snapshot(
-    database: Database, cache: Cache, claim: Claim, *, history_limit: int, memory_ttl_s: int, now: datetime
+    database: Database, cache: Cache, claim: Claim, *, limits: SnapshotLimits, now: datetime
 ) -> TurnInput:
     session_id = claim.key.session_id
     memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
     async with database.reading() as connection:
-        window = await load_window(connection, claim.key, limit=history_limit)
+        window = await load_window(connection, claim.key, limit=limits.history_messages)
         decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
         pending = await open_plan(connection, session_id) if claim.has_open_plan and not decided else None
+        earlier = memory.results if memory else ()
         if memory is None and (last := await last_ended(connection, session_id)):
-            stored = claim.message_count - 1
-            memory, _ = await _rebuild(connection, session_id, last, message_count=stored, ttl_s=memory_ttl_s, now=now)
+            earlier = await _known_results(connection, session_id)
+            stored, ttl_s = claim.message_count - 1, limits.memory_ttl_s
+            memory, _ = await _rebuild(
+                connection, session_id, last, earlier, message_count=stored, ttl_s=ttl_s, now=now
+            )
+        in_view = dict(_in_view(window, earlier))
+        kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
     opening = next(message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
     return TurnInput(
         message=str(opening.content),
@@ -34,12 +58,43 @@ async def load_snapshot(
         force_web_search=claim.force_web_search,
         history=window,
         memory=memory,
+        earlier_results=earlier,
+        inline_results=_inline(window, kept, claim.key.turn_id, max_bytes=limits.all_inline_bytes),
+        expired_results=frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept),
         message_count=claim.message_count,
         open_plan=pending,
         decided_plan=decided,
         shown_plan=claim.shown_plan,
         answered_turn_id=claim.answered_turn_id,
     )
+
+
+def _in_view(window: Sequence[Message], earlier: Sequence[Reference]) -> Iterator[tuple[str, int]]:
+    """The calls whose references the model is about to see, and the size of their results."""
+    for reference in earlier:
+        yield reference.tool_call_id, reference.size_bytes
+    for message in window:
+        if isinstance(message.content, dict):
+            yield message.content["tool_call_id"], message.content.get("size_bytes", 0)
+
+
+def _inline(
+    window: Sequence[Message], kept: Mapping[str, StoredResult], turn_id: str, *, max_bytes: int
+) -> dict[str, str]:
+    """Small successful results of the last turns, by tool call: the newest of them, as far as there is room."""
+    turns = list(dict.fromkeys(message.turn_id for message in window if message.turn_id != turn_id))[-INLINE_TURNS:]
+    inline: dict[str, str] = {}
+    for message in reversed(window):
+        if message.turn_id not in turns or not isinstance(message.content, dict):
+            continue
+        result = kept.get(message.content["tool_call_id"])
+        if result is None or result.content is None or message.content["status"] != "succeeded":
+            continue
+        max_bytes -= message.content["size_bytes"]
+        if max_bytes < 0:
+            break
+        inline[message.content["tool_call_id"]] = result.content
+    return inline
 
 
 async def working_memory(
@@ -54,18 +109,29 @@ async def working_memory(
     if memory is not None:
         return memory, await short_term.seconds_left(cache, session_id)
     async with database.reading() as connection:
-        return await _rebuild(connection, session_id, last, message_count=message_count, ttl_s=ttl_s, now=now)
+        results = await _known_results(connection, session_id)
+        return await _rebuild(connection, session_id, last, results, message_count=message_count, ttl_s=ttl_s, now=now)
+
+
+async def _known_results(connection: AsyncConnection, session_id: str) -> tuple[Reference, ...]:
+    return short_term.merge_results(await recent_references(connection, session_id), ())
 
 
 async def _rebuild(
-    connection: AsyncConnection, session_id: str, last: EndedTurn, *, message_count: int, ttl_s: int, now: datetime
+    connection: AsyncConnection,
+    session_id: str,
+    last: EndedTurn,
+    results: tuple[Reference, ...],
+    *,
+    message_count: int,
+    ttl_s: int,
+    now: datetime,
 ) -> tuple[ShortTermMemory | None, int]:
     """What Redis would still hold, from the rows it is made of; `(None, 0)` where nothing is or its time is up."""
     left_s = int((last.finished_at + timedelta(seconds=ttl_s) - now).total_seconds())
     if left_s <= 0:
         return None, 0
     exchange = await last_exchange(connection, session_id)
-    results = short_term.merge_results(await recent_references(connection, session_id), ())
     if exchange is None and not results:
         return None, 0
     opening, final = exchange or (None, None)

@@ -57,6 +57,9 @@ def numbers(references: tuple[Reference, ...]) -> list[int]:
         ),
         pytest.param([result(1, args={"a": "1"})], [result(2, args={"a": 1})], [2, 1], id="1 is not '1'"),
         pytest.param([result(1)], [result(2, tool="look")], [2, 1], id="two tools"),
+        pytest.param(
+            [result(1), result(2, args=ROME)], [result(3, "failed")], [2, 1], id="newest first, whatever failed after"
+        ),
         pytest.param([result(2), result(1, args=ROME)], [result(3, args=TOKYO)], [3, 2, 1], id="newest first"),
     ],
 )
@@ -165,9 +168,9 @@ async def test_memory_ends_when_its_time_has_passed_and_the_results_stay_in_the_
         now += timedelta(seconds=10)
         assert await client.get(f"/sessions/{session}/memory") == {"short_term": None, "ttl_s": 0, "long_term": []}
         answer = await client.chat(session, "And now?")
-    assert answer["memory_used"] == {"short_term": False, "long_term": 0, "history_messages": 4, "tool_results": 0}
+    assert answer["memory_used"] == {"short_term": False, "long_term": 0, "history_messages": 4, "tool_results": 1}
     [tool] = provider.messages(role="tool")
-    assert orjson.loads(tool["content"])["tool_name"] == "current_time"
+    assert orjson.loads(tool["content"])["timezone"] == "Europe/Rome"
 
 
 async def test_every_turn_starts_the_time_of_memory_anew(client: Client, provider: Provider, redis: Redis) -> None:

@@ -1,10 +1,7 @@
 """Tool results from the outside: what is kept of a call, how clients and the model get at it, what is sent to it."""
 
-import asyncio
-import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -13,20 +10,18 @@ from starlette.responses import Response
 
 from backend.config import Settings
 from backend.domain.ids import new_id
+from tests.support.plans import planned
 from tests.support.provider import Provider, calls, calls_raw, says
+from tests.support.results import Call, last_result, listed, loaded, problem, ran, use_toolbox
 from tests.support.service import Client, running
-from tests.support.stores import looking_into
 
-TOOLBOX = str(Path(__file__).parents[1] / "support" / "toolbox.py")
 NEVER_MADE = new_id("call", datetime(2026, 1, 1, tzinfo=UTC))
 MEGABYTE = 1_000_000
-
-Call = dict[str, Any]
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    write_mcp_config(settings)
+    use_toolbox(settings)
     return settings
 
 
@@ -34,45 +29,6 @@ def settings(settings: Settings) -> Settings:
 async def client(settings: Settings) -> AsyncIterator[Client]:
     async with running(settings) as served:
         yield served
-
-
-def write_mcp_config(settings: Settings, **options: object) -> None:
-    server = {"command": "python", "args": [TOOLBOX], "prefix": "", **options}
-    settings.mcp_config.write_text(json.dumps({"mcpServers": {"toolbox": server}}))
-
-
-async def ran(client: Client, provider: Provider, session: str, *wanted: tuple[str, dict[str, Any]]) -> list[Call]:
-    """The ledger entries of a turn that makes these calls at once."""
-    provider.will(calls(*wanted), says("done"))
-    answer = await client.chat(session, "Please do that.")
-    made: list[Call] = answer["tool_calls"]
-    return made
-
-
-async def listed(client: Client, session: str, **filters: Any) -> list[Call]:
-    page = await client.get(f"/sessions/{session}/tool-results", **filters)
-    items: list[Call] = page["items"]
-    return items
-
-
-async def loaded(client: Client, session: str, call: Call, **part: Any) -> dict[str, Any]:
-    response = await client.http.get(f"/sessions/{session}/tool-results/{call['tool_call_id']}", params=part)
-    assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()
-    return found
-
-
-async def problem(client: Client, session: str, tool_call_id: str, **part: Any) -> tuple[int, str, str]:
-    response = await client.http.get(f"/sessions/{session}/tool-results/{tool_call_id}", params=part)
-    said = response.json()
-    return response.status_code, said["code"], said["detail"]
-
-
-def last_result(request: dict[str, Any]) -> Any:
-    """What the model was told at the end of a request."""
-    message = request["messages"][-1]
-    assert message["role"] == "tool"
-    return orjson.loads(message["content"])
 
 
 def reads_to_the_end(provider: Provider, tool_call_id: str, pieces: list[Any], **part: Any) -> None:
@@ -225,47 +181,8 @@ async def test_unknown_ids_and_those_of_another_session_look_alike(client: Clien
     assert (gone.status_code, gone.json()["code"]) == (404, "session_not_found")
 
 
-async def test_an_expired_result_is_gone_but_what_it_was_stays_listed(settings: Settings, provider: Provider) -> None:
-    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-    def clock() -> datetime:
-        return now
-
-    async with running(settings, clock=clock) as client:
-        session = await client.new_session()
-        [call, failed] = await ran(client, provider, session, ("table", {"rows": 3}), ("fails", {"message": "no"}))
-        assert call["expires_at"] == "2026-03-31T12:00:00Z"
-        now += timedelta(days=30, seconds=-1)
-        assert (await loaded(client, session, call))["result"]["total"] == 3
-        now += timedelta(seconds=1)
-        assert await problem(client, session, call["tool_call_id"]) == (
-            410,
-            "tool_result_expired",
-            "The result of table (3 rows: Row 0, Row 1, Row 2) is no longer kept. Run the tool again to have it anew.",
-        )
-        assert await listed(client, session) == [failed, call]
-        assert (await loaded(client, session, failed))["error"] == "no"
-        provider.will(calls(("get_tool_result", {"tool_call_id": call["tool_call_id"]})), says("It is gone."))
-        await client.chat(session, "What was in the table?")
-    assert "is no longer kept" in last_result(provider.requests[-1])["error"]
-
-
-async def test_expired_payloads_are_deleted_and_their_calls_stay(settings: Settings, provider: Provider) -> None:
-    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
-    often = settings.model_copy(update={"turn_lease_s": 0.2})
-    async with running(often, clock=lambda: now) as client, looking_into(settings) as stores:
-        session = await client.new_session()
-        await ran(client, provider, session, ("table", {"rows": 3}))
-        assert (await stores.rows())["tool_results"] == 1
-        now += timedelta(days=31)
-        async with asyncio.timeout(10):
-            while (await stores.rows())["tool_results"]:
-                pass
-        assert (await stores.rows())["tool_calls"] == 1
-
-
 async def test_of_parallel_calls_each_keeps_its_own_outcome(settings: Settings, provider: Provider) -> None:
-    write_mcp_config(settings, timeout_s=0.5)
+    use_toolbox(settings, timeout_s=0.5)
     async with running(settings) as client:
         session = await client.new_session()
         wanted: list[tuple[str, dict[str, Any]]] = [
@@ -428,6 +345,18 @@ async def test_an_unknown_id_is_answered_with_the_newest_results_there_are(clien
     assert error == f"This session has no result {foreign['tool_call_id']}. Newest results: {'; '.join(newest)}."
 
 
+async def test_loading_a_result_is_no_step_of_a_plan_and_asks_nobody(settings: Settings, provider: Provider) -> None:
+    async with running(settings.model_copy(update={"confirm": "always", "planning": "always"})) as client:
+        session = await client.new_session()
+        load = {"tool_call_id": NEVER_MADE}
+        step = {"id": 1, "description": "Load it", "tool": "get_tool_result", "args": load}
+        provider.will(planned([step]), calls(("get_tool_result", load)), says("There is nothing."))
+        answer = await client.chat(session, "Load the result first, then tell me what it says.")
+    assert (answer["plan"], answer["tool_calls"], answer["message"]["content"]) == (None, [], "There is nothing.")
+    assert '"name":"get_tool_result"' not in str(provider.messages(0))
+    assert "This session has no result" in last_result(provider.requests[-1])["error"]
+
+
 async def test_a_result_already_given_in_full_in_this_turn_is_not_given_again(
     client: Client, provider: Provider
 ) -> None:
@@ -443,25 +372,48 @@ async def test_a_result_already_given_in_full_in_this_turn_is_not_given_again(
     assert last_result(provider.requests[-1])["result"].startswith('{"rows":[{"id":"row-000000"')
 
 
-async def test_a_megabyte_is_stored_and_the_model_is_sent_a_reference_to_it(client: Client, provider: Provider) -> None:
-    session = await client.new_session()
+async def test_a_megabyte_is_stored_and_paged_by_clients_and_by_the_model(client: Client, provider: Provider) -> None:
+    session, other = await client.new_session(), await client.new_session()
     [call] = await ran(client, provider, session, ("big", {"n_bytes": MEGABYTE}))
     assert call["metadata"]["size_bytes"] == MEGABYTE
     assert len(call["metadata"]["truncated_preview"]) <= 500
-    assert len((await loaded(client, session, call, limit=2 * MEGABYTE))["result"]) == MEGABYTE
+    pages = [await loaded(client, session, call, offset=start) for start in range(0, MEGABYTE, 100_000)]
+    assert [page["next_offset"] for page in pages] == [*range(100_000, MEGABYTE, 100_000), None]
+    assert "".join(page["result"] for page in pages) == "x" * MEGABYTE
+    last_page = calls(("get_tool_result", {"tool_call_id": call["tool_call_id"], "offset": MEGABYTE - 1000}))
+    for asking, told in ((session, {"result": "x" * 1000, "next_offset": None}), (other, {"status": "failed"})):
+        provider.will(last_page, says("done"))
+        await client.chat(asking, "How does it end?")
+        assert last_result(provider.requests[-1]).items() >= told.items()
+    assert (await problem(client, other, call["tool_call_id"]))[:2] == (404, "tool_result_not_found")
+
+
+@pytest.mark.parametrize("wanted", [("big", {"n_bytes": MEGABYTE}), ("table", {"rows": 26_000})])
+async def test_a_megabyte_costs_the_next_turn_less_than_three_hundred_tokens(
+    wanted: tuple[str, dict[str, Any]], client: Client, provider: Provider
+) -> None:
+    session, plain = await client.new_session(), await client.new_session()
+    [call] = await ran(client, provider, session, wanted)
+    assert call["metadata"]["size_bytes"] >= MEGABYTE
     assert len(orjson.dumps(provider.requests[-1])) < 25_000
-    provider.will(says("It is there."))
-    await client.chat(session, "Is it there?")
-    request = orjson.dumps(provider.requests[-1])
-    assert len(request) < 25_000
-    assert call["tool_call_id"].encode() in request
-    [reference] = [orjson.loads(message["content"]) for message in provider.messages(role="tool")]
-    assert (reference["tool_call_id"], reference["size_bytes"]) == (call["tool_call_id"], MEGABYTE)
+    provider.will(says("done"), says("It is there."), says("What is?"))
+    await client.chat(plain, "Please do that.")
+    for asked in (session, plain):
+        await client.chat(asked, "Is it there?")
+    with_it, without = (
+        "".join(f"{message['content']}{message.get('tool_calls', '')}" for message in provider.messages(request))
+        for request in (-2, -1)
+    )
+    assert call["tool_call_id"] in with_it
+    assert (len(with_it) - len(without)) / 4 < 300  # four characters a token
+    assert len(orjson.dumps(provider.requests[-2])) < 25_000
+    [reference] = [orjson.loads(message["content"]) for message in provider.messages(-2, role="tool")]
+    assert reference["size_bytes"] == call["metadata"]["size_bytes"]
 
 
 async def test_a_reference_in_the_next_turn_names_every_id_that_was_found(client: Client, provider: Provider) -> None:
     session = await client.new_session()
-    await ran(client, provider, session, ("table", {"rows": 20}))
+    await ran(client, provider, session, ("table", {"rows": 200}))
     provider.will(says("Which one?"))
     await client.chat(session, "Open one.")
     [reference] = [orjson.loads(message["content"]) for message in provider.messages(role="tool")]
@@ -486,10 +438,3 @@ async def test_a_result_over_the_limit_is_cut_with_a_note(settings: Settings, pr
     assert texts[1].endswith("bytes kept]")
     assert all(call["metadata"]["summary"].startswith("cut at the size limit: ") for call in made)
     assert all(call["metadata"]["size_bytes"] == len(text) for call, text in zip(made, texts, strict=True))
-
-
-async def test_deleting_a_session_deletes_its_results(client: Client, provider: Provider) -> None:
-    session = await client.new_session()
-    [call] = await ran(client, provider, session, ("echo", {"a": 1}))
-    assert (await client.http.delete(f"/sessions/{session}")).status_code == 204
-    assert (await problem(client, session, call["tool_call_id"]))[:2] == (404, "tool_result_not_found")

@@ -82,14 +82,14 @@ class Unreadable:
 async def test_what_a_tool_returns_is_its_payload() -> None:
     outcome = await run(returning({"emails": [{"id": "eml-1"}]}))
     assert (outcome.status, outcome.error) == ("succeeded", None)
-    assert outcome.payload.value() == {"emails": [{"id": "eml-1"}]}
+    assert outcome.payload.value == {"emails": [{"id": "eml-1"}]}
 
 
 async def test_a_tool_gets_its_arguments_and_who_it_runs_for() -> None:
     async def function(args: dict[str, Any], context: ToolContext) -> object:
         return [args, context.owner]
 
-    assert (await run(function, {"query": "x"}, schema=QUERY)).payload.value() == [{"query": "x"}, "o"]
+    assert (await run(function, {"query": "x"}, schema=QUERY)).payload.value == [{"query": "x"}, "o"]
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,14 @@ async def test_a_tool_that_raises_before_it_is_awaited_is_an_outcome() -> None:
 async def test_an_answer_that_says_it_failed_did_fail_and_is_kept(answer: object, error: str | None) -> None:
     outcome = await run(returning(answer))
     assert (outcome.status, outcome.error) == ("failed" if error else "succeeded", error)
-    assert outcome.payload.value() == answer
+    assert outcome.payload.value == answer
 
 
 async def test_a_value_that_cannot_be_read_does_not_make_the_effect_a_failure() -> None:
     outcome = await run(returning({"sent": Unreadable()}))
     assert (outcome.status, outcome.error) == ("succeeded", None)
     said = "[the tool answered with a value that cannot be kept: RuntimeError: no words]"
-    assert outcome.payload.value() == said
+    assert outcome.payload.value == said
 
 
 async def test_a_large_answer_is_cut_and_still_succeeds() -> None:
@@ -290,7 +290,7 @@ class Lazy:
 
 
 async def test_a_tool_may_return_any_awaitable() -> None:
-    assert (await run(lambda _, __: Lazy("later"))).payload.value() == "later"
+    assert (await run(lambda _, __: Lazy("later"))).payload.value == "later"
     outcome = await run(lambda _, __: "not awaitable")  # type: ignore[arg-type,return-value]
     assert outcome.status == "failed"
 

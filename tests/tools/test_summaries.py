@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.tools.payload import Payload, make_payload
+from backend.tools.payload import clean, clean_text
 from backend.tools.summaries import (
     MAX_IDENTIFIER_CHARS,
     MAX_IDENTIFIERS,
@@ -14,6 +14,7 @@ from backend.tools.summaries import (
     identifiers,
     preview,
     summarise,
+    summarise_failure,
 )
 
 MAILS = [
@@ -27,12 +28,8 @@ MAILS = [
 ]
 
 
-def payload(value: object) -> Payload:
-    return make_payload(value, max_bytes=10_000_000)
-
-
 def ids(value: object) -> list[str]:
-    return list(identifiers(payload(value)))
+    return list(identifiers(value))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +41,16 @@ def ids(value: object) -> list[str]:
         ([{"title": "One"}, {"name": " Two\n "}, {"id": 3}, {"title": ""}], "4 items: One, Two, 3, …"),
         (["a", "b"], "2 items: a, b"),
         ([{"date": 1, "amount": 2}] * 12, "12 items with date, amount"),
-        ([["date", "amount"], [1, 2]], "2 items"),
+        ([["date", "amount"], [1, 2]], "2 items with date, amount"),
+        ([[1, 2], [3, 4]], "2 items"),
+        ([["date", "amount"], [1]], "2 items"),
+        ('id,name\n1,Anna\n2,"Bruno, detto B."\n', "table of 2 rows: id, name"),
+        ("编号\t标题\n1\t好\n2\t见", "table of 2 rows: 编号, 标题"),
+        ("nome;città\nAnna;Roma\nBruno;Bari\nCarla;Como", "table of 3 rows: nome, città"),
+        ("| الاسم | id |\n|---|:--|\n| منى | 7 |", "table of 1 rows: الاسم, id"),
+        ("Dear Anna,\nthank you, all is well,\nyours", "40 characters in 3 lines: Dear Anna,"),
+        ("a,a\n1,2\n3,4", "11 characters in 3 lines: a,a"),
+        ({"rows": [1, 2], "columns": ["a"]}, "object with rows (2), columns (1)"),
         ([{}], "1 items"),
         ({"id": "eml-1", "subject": "Consegna", "body": "…"}, "Consegna — id, subject, body"),
         ({"utc": 1, "local": 2}, "object with utc, local"),
@@ -61,7 +67,7 @@ def ids(value: object) -> list[str]:
     ],
 )
 def test_a_summary_says_how_much_there_is_and_what_it_is_called(value: object, summary: str) -> None:
-    assert summarise("search_emails", payload(value), None) == summary
+    assert summarise(value) == summary
 
 
 @pytest.mark.parametrize(
@@ -73,12 +79,7 @@ def test_a_summary_says_how_much_there_is_and_what_it_is_called(value: object, s
     ],
 )
 def test_the_summary_of_a_failure_is_its_reason_and_names_the_tool_once(error: str, summary: str) -> None:
-    assert summarise("get_email", payload(""), error) == summary
-
-
-def test_the_summary_of_a_cut_result_says_so_first() -> None:
-    cut = make_payload("line\n" * 100_000, max_bytes=1000)
-    assert summarise("read", cut, None).startswith("cut at the size limit: 1042 characters in 202 lines: line")
+    assert summarise_failure("get_email", error) == summary
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,13 @@ def test_ids_are_not_crowded_out_by_the_links_around_them() -> None:
         ("见 https://a.test/极光。编号 6F9619FF-8B86-D011-B42D-00C04FC964FF", None),
         (["first block: eml-1a2b3c", "second: eml-4d5e6f"], ["eml-1a2b3c", "eml-4d5e6f"]),
         ("/var/log/app-2026 is no id, nor is x-1", []),
+        ("编号eml-1a2b3c的邮件，见ord_991。", ["eml-1a2b3c", "ord_991"]),
+        ("رقم الرسالة:eml-1a2b3cوالطلب ord_991؛ https://a.test/x؟", ["eml-1a2b3c", "ord_991", "https://a.test/x"]),
+        (
+            {"邮件": [{"编号": "eml-1a2b3c", "标题": "发票"}], "رابط": "https://a.test"},
+            ["eml-1a2b3c", "https://a.test"],
+        ),
+        ({"标题 id": "标题-1"}, ["标题-1"]),
         ("plain words only", []),
         (None, []),
     ],
@@ -150,27 +158,28 @@ def test_identifiers_are_what_a_next_call_may_need(value: object, found: list[st
 def test_identifiers_stay_within_their_bounds_and_keep_the_first() -> None:
     assert ids([{"id": number} for number in range(100)]) == [str(number) for number in range(MAX_IDENTIFIERS)]
     urls = [{"url": f"https://a.test/{number}/" + "x" * 200} for number in range(20)]
-    assert ids(urls) == [url["url"] for url in urls[:4]]
+    assert ids(urls) == [url["url"] for url in urls[:3]]
 
 
 def test_the_ids_of_a_large_result_are_found_without_reading_all_of_it() -> None:
-    text = '{"id":"first","rows":[' + "1," * 1_000_000 + '1],"last_id":"unread"}'
-    assert identifiers(Payload("json", text, len(text))) == ("first",)
+    value = {"id": "first", "rows": [1] * 1_000_000, "last_id": "unread"}
+    assert identifiers(value) == ("first",)
 
 
 keys = st.sampled_from(["id", "url", "thread_id", "title", "subject", "emails", "total", "x"]) | st.text()
+tables = st.lists(st.text(alphabet='ab,|;\t- "\n\r', max_size=40), max_size=8).map("\n".join)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=400) | st.just("eml-1a2b3c"),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=400) | st.just("eml-1a2b3c") | tables,
     lambda inner: st.lists(inner) | st.dictionaries(keys, inner),
     max_leaves=30,
-)
+).map(clean)
 
 
-@given(json_values, st.none() | st.text(max_size=2000))
-def test_a_summary_is_always_one_line_within_its_bound(value: Any, error: str | None) -> None:
-    summary = summarise("tool", payload(value), error)
-    assert 0 < len(summary) <= MAX_SUMMARY_CHARS
-    assert summary == " ".join(summary.split())
+@given(json_values, st.text(max_size=2000).map(clean_text))
+def test_a_summary_is_always_one_line_of_valid_text_within_its_bound(value: Any, error: str) -> None:
+    for summary in (summarise(value), summarise_failure("tool", error)):
+        assert 0 < len(summary.encode().decode()) <= MAX_SUMMARY_CHARS
+        assert summary == " ".join(summary.split())
 
 
 @given(st.text(alphabet=st.sampled_from("ab 好\n\r\t😀"), max_size=300), st.integers(1, 120))
@@ -186,10 +195,18 @@ def test_a_preview_always_holds_its_bound_and_begins_as_the_text_does(text: str,
 
 @given(json_values)
 def test_identifiers_always_hold_their_bounds_and_occur_in_the_result(value: Any) -> None:
-    stored = payload(value)
-    found = identifiers(stored)
+    stored = orjson.dumps(value).decode()
+    found = identifiers(value)
     assert len(found) == len(set(found)) <= MAX_IDENTIFIERS
     assert sum(map(len, found)) <= MAX_IDENTIFIERS_CHARS
     for text in found:
         assert 0 < len(text) <= MAX_IDENTIFIER_CHARS
-        assert orjson.dumps(text).decode().strip('"') in stored.text or text in stored.text
+        assert orjson.dumps(text).decode().strip('"') in stored or text in stored
+
+
+@given(st.lists(st.text(min_size=1, max_size=30).map(clean_text).filter(bool), unique=True, max_size=40), st.booleans())
+def test_identifiers_keep_the_order_of_what_they_name(names: list[str], listed: bool) -> None:  # noqa: FBT001 (drawn)
+    found = ids({"ids": names} if listed else [{"size": 1, "id": name} for name in names])
+    assert found == names[: len(found)]
+    one_more = sum(map(len, names[: len(found) + 1]))
+    assert len(found) == min(len(names), MAX_IDENTIFIERS) or one_more > MAX_IDENTIFIERS_CHARS

@@ -42,7 +42,8 @@ def heard(messages: Sequence[dict[str, Any]]) -> list[str]:
     told = []
     for message in messages[1:]:
         if message["role"] == "tool":
-            told.append(f"tool {orjson.loads(message['content'])['args']['timezone']}")
+            result = orjson.loads(message["content"])
+            told.append(f"tool {result.get('args', result)['timezone']}")
         elif message.get("tool_calls"):
             [call] = message["tool_calls"]
             told.append(f"calls {orjson.loads(call['function']['arguments'])['timezone']}")

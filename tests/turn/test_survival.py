@@ -162,10 +162,10 @@ async def test_a_turn_killed_while_its_tools_run_ends_and_the_next_message_works
     assert await turns_of(scripted, session) == ends
     sent = [message["role"] for message in provider.messages()[1:]]
     assert sent == ["user", "assistant", "user", "assistant", "tool", "tool", "user"]
-    searched, hung = (orjson.loads(message["content"]) for message in provider.messages(role="tool"))
-    assert searched["status"] == "succeeded"
-    assert EMAIL_ID.fullmatch(searched["identifiers"][0])
-    assert (hung["status"], hung["summary"]) == ("unknown", INTERRUPTED)
+    searched, hung = provider.messages(role="tool")
+    assert EMAIL_ID.search(searched["content"])
+    told = orjson.loads(hung["content"])
+    assert (told["status"], told["summary"]) == ("unknown", INTERRUPTED)
     statuses = {hung["tool_call_id"]: "unknown", searched["tool_call_id"]: "succeeded"}
     assert {call["tool_call_id"]: call["status"] for call in ledger} == statuses
     assert answer["memory_used"]["tool_results"] == 2

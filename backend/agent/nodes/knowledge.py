@@ -10,14 +10,13 @@ from backend.memory.short_term import ShortTermMemory
 
 async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     context = runtime.context
-    before = state["memory"]
     memory = ShortTermMemory(
         session_id=context.turn.session_id,
         turn_id=context.turn.turn_id,
         last_user_message=state["message"],
         last_assistant_message=state["answer"],
         message_count=state["message_count"] + 1,
-        results=short_term.merge_results(before.results if before else (), state.get("references", [])),
+        results=short_term.merge_results(state["earlier_results"], state.get("references", [])),
     )
     await short_term.write(context.cache, memory, ttl_s=context.limits.memory_ttl_s)
     return {}

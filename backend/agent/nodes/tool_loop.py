@@ -28,7 +28,7 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     context = runtime.context
     tools = context.guard.tools()
     done = TurnCalls()
-    conversation = prompts.assemble(state["history"], state["memory"], note=state.get("note"))
+    conversation = prompts.assemble(state, note=state.get("note"))
     search = state["search"]
     if _searches_first(context, state, tools):
         if context.guard.state(tools[WEB_SEARCH].spec).available:

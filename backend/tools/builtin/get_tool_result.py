@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from backend.db.engine import Database
-from backend.domain.errors import AppError
+from backend.domain.errors import AppError, NotFound
 from backend.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from backend.tools.paging import page_of
 from backend.tools.results import CallFilter, list_calls, load_result
@@ -54,9 +54,10 @@ async def _load(database: Database, tool_call_id: str, context: ToolContext) -> 
     async with database.reading() as connection:
         try:
             return await load_result(connection, context.owner, context.session_id, tool_call_id, now=context.now)
+        except NotFound:
+            pass
         except AppError as error:
-            if error.status != 404:  # noqa: PLR2004 (HTTP)
-                raise ToolFailed(error.detail) from error
+            raise (ToolRetry if error.code == "tool_result_expired" else ToolFailed)(error.detail) from error
         newest = await list_calls(
             connection, context.owner, context.session_id, where=CallFilter(), before=None, limit=NEWEST
         )

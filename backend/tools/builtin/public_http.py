@@ -58,8 +58,15 @@ _REFUSED_V6 = tuple(
 )
 
 
+_UNKNOWN_NAMES = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+
+
 class NotPublic(Exception):
     """None of the addresses of a host may be connected to."""
+
+
+class NoSuchHost(Exception):
+    """The name has no address, or is no name; a resolver that is out of order is another matter."""
 
 
 def is_public(address: IPAddress) -> bool:
@@ -113,6 +120,8 @@ class PublicNetwork(httpcore.AsyncNetworkBackend):
         try:
             return await allowed_addresses(host, port, resolve=self._resolve, is_allowed=self._is_allowed)
         except (OSError, ValueError) as error:
+            if isinstance(error, ValueError) or error.errno in _UNKNOWN_NAMES:
+                raise NoSuchHost(host) from error
             raise httpcore.ConnectError("the name could not be resolved") from error
 
 
@@ -128,7 +137,7 @@ def public_client(
 ) -> httpx.AsyncClient:
     """Follows no redirect, keeps no cookie between its callers, obeys no proxy from the environment.
 
-    Requests raise `NotPublic` beside httpx's own errors. Whoever opens it closes it.
+    Requests raise `NotPublic` and `NoSuchHost` beside httpx's own errors. Whoever opens it closes it.
     """
     network = PublicNetwork(resolve=resolve, is_allowed=is_allowed)
     return httpx.AsyncClient(

@@ -17,7 +17,7 @@ import httpx
 import trafilatura
 
 from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
-from backend.tools.builtin.public_http import NotPublic
+from backend.tools.builtin.public_http import NoSuchHost, NotPublic
 
 MAX_BODY_BYTES = 5_000_000
 MAX_REDIRECTS = 5
@@ -81,7 +81,12 @@ def web_fetch_tool(*, client: httpx.AsyncClient, timeout_s: float = 20.0) -> Too
         except TimeoutError:
             raise ToolFailed(f"The page was not read within {timeout_s:g} seconds.") from None
 
-    return Tool(spec=spec, run=run)
+    return Tool(spec=spec, run=run, summarise=_summary)
+
+
+def _summary(_: dict[str, Any], page: dict[str, Any]) -> str:
+    size = f"{len(page['text'])} characters of {page['url']}{', cut' if page['truncated'] else ''}"
+    return f"{page['title']} — {size}" if page["title"] else size
 
 
 def _requested(address: str) -> httpx.URL:
@@ -110,7 +115,9 @@ async def _fetch(client: httpx.AsyncClient, url: httpx.URL) -> _Body:
         async with _last_hop(client, url) as response:
             return await _body(response)
     except NotPublic:
-        raise ToolFailed("web_fetch refuses addresses that are not public.") from None
+        raise ToolRetry("web_fetch refuses addresses that are not public.") from None
+    except NoSuchHost:
+        raise ToolRetry("There is no such host. Check the address, or try another.") from None
     except httpx.TimeoutException:
         raise ToolFailed("The page's server did not answer in time.") from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
@@ -131,8 +138,8 @@ async def _last_hop(client: httpx.AsyncClient, url: httpx.URL) -> AsyncIterator[
             await response.aclose()
         request = response.next_request
         if objection := _objection(request.url):
-            raise ToolFailed(f"The page redirects elsewhere, and web_fetch {objection}.")
-    raise ToolFailed(f"The page redirects more than {MAX_REDIRECTS} times.")
+            raise ToolRetry(f"The page redirects elsewhere, and web_fetch {objection}.")
+    raise ToolRetry(f"The page redirects more than {MAX_REDIRECTS} times. Try another address.")
 
 
 async def _body(response: httpx.Response) -> _Body:
@@ -140,7 +147,7 @@ async def _body(response: httpx.Response) -> _Body:
     content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not _TEXT_TYPE.fullmatch(content_type):
         kind = content_type[:100] or "an unnamed type"
-        raise ToolFailed(f"web_fetch reads text, and this is {kind}.")
+        raise ToolRetry(f"web_fetch reads text, and this is {kind}. Try another address.")
     content, cut = await _read(response)
     return _Body(str(response.url), content_type, response.charset_encoding, content, cut)
 
@@ -161,7 +168,7 @@ async def _read(response: httpx.Response) -> tuple[bytes, bool]:
             if max(len(content), response.num_bytes_downloaded) > MAX_BODY_BYTES:
                 return bytes(content[:MAX_BODY_BYTES]), True
     except zlib.error:
-        raise ToolFailed("The page is compressed, and damaged.") from None
+        raise ToolRetry("The page is compressed, and damaged. Try another address.") from None
     return bytes(content), False
 
 
@@ -173,7 +180,7 @@ def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
         case "gzip" | "x-gzip" | "deflate":
             return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress
         case _:
-            raise ToolFailed("The page is compressed in a way web_fetch does not read.")
+            raise ToolRetry("The page is compressed in a way web_fetch does not read. Try another address.")
 
 
 def _readable(body: _Body) -> dict[str, object]:

@@ -15,7 +15,7 @@ from ddgs import DDGS
 from ddgs.exceptions import DDGSException, TimeoutException
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolSpec
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 
 Provider = Literal["ddgs", "searxng", "tavily"]
 Hit = dict[str, str]
@@ -99,7 +99,12 @@ def _tool(search: Search, timeout_s: float) -> Tool:
         idempotent=True,
         timeout_s=timeout_s + 5,
     )
-    return Tool(spec=spec, run=run)
+    return Tool(spec=spec, run=run, summarise=_summary)
+
+
+def _summary(args: dict[str, Any], answer: dict[str, Any]) -> str:
+    titles = [hit["title"] or hit["url"] for hit in answer["results"]]
+    return f"{len(titles)} results for “{args['query']}”: {'; '.join(titles)}" if titles else str(answer["note"])
 
 
 async def _search_ddgs(new_ddgs: Callable[[], DDGS], threads: ThreadPoolExecutor, query: str, limit: int) -> list[Hit]:
@@ -153,6 +158,8 @@ def _check_status(status: int, *, name: str, refusal: str) -> None:
         raise ToolFailed(f"{name} refused authentication ({status}): {refusal}")
     if status == httpx.codes.TOO_MANY_REQUESTS:
         raise ToolFailed(f"{name} is limiting requests ({status}). Try again later.")
+    if status in {400, 422}:
+        raise ToolRetry(f"{name} did not understand the search ({status}). Word it differently.")
     if httpx.codes.is_server_error(status):
         raise ToolFailed(f"{name} is having trouble of its own ({status}).")
     if status != httpx.codes.OK:

@@ -11,6 +11,7 @@ import pytest
 from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
 from backend.tools.builtin.public_http import IPAddress, is_public, public_client, resolve_host
 from backend.tools.builtin.web_fetch import MAX_TEXT_CHARS, web_fetch_tool
+from backend.tools.run import RunLimits, run_tool
 
 HERE = "127.0.0.1"
 CONTEXT = ToolContext(
@@ -104,6 +105,17 @@ async def test_a_page_becomes_its_title_and_readable_text(site: Site, fetch: Too
     assert "<p>" not in page["text"]
 
 
+async def test_a_page_is_summed_up_by_its_title_size_and_address(site: Site, fetch: Tool) -> None:
+    for source, kind, summary in (
+        (ARTICLE, "text/html", "The ferry timetable — {} characters of {}"),
+        ("a" * (MAX_TEXT_CHARS + 1), "text/plain", "{} characters of {}, cut"),
+    ):
+        site.answers["/"] = answer(source, kind)
+        limits = RunLimits(timeout_s=5, max_result_bytes=1_000_000)
+        outcome = await run_tool(fetch, {"url": site.url()}, CONTEXT, limits=limits)
+        assert outcome.summary == summary.format(len(outcome.payload.value["text"]), site.url())
+
+
 @pytest.mark.parametrize(
     ("source", "text"),
     [
@@ -145,7 +157,7 @@ async def test_a_type_that_is_not_text_is_refused_by_its_name(
     content_type: str, shown: str, site: Site, fetch: Tool
 ) -> None:
     site.answers["/"] = answer(b"\x89PNG\r\n", content_type)
-    with pytest.raises(ToolFailed, match=f"reads text, and this is {shown}"):
+    with pytest.raises(ToolRetry, match=f"reads text, and this is {shown}"):
         await run(fetch, site.url())
 
 
@@ -202,13 +214,13 @@ async def test_a_gzip_bomb_is_unpacked_only_up_to_the_limit(site: Site, fetch: T
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd", "nonsense"])
 async def test_stacked_and_unknown_compression_is_refused(encoding: str, site: Site, fetch: Tool) -> None:
     site.answers["/"] = answer(b"", Content_Encoding=encoding)
-    with pytest.raises(ToolFailed, match="compressed in a way"):
+    with pytest.raises(ToolRetry, match="compressed in a way"):
         await run(fetch, site.url())
 
 
-async def test_damaged_compression_is_a_plain_failure(site: Site, fetch: Tool) -> None:
+async def test_damaged_compression_is_the_fault_of_the_page(site: Site, fetch: Tool) -> None:
     site.answers["/"] = answer(b"not gzip at all", Content_Encoding="gzip")
-    with pytest.raises(ToolFailed, match="damaged"):
+    with pytest.raises(ToolRetry, match="damaged"):
         await run(fetch, site.url())
 
 
@@ -222,7 +234,7 @@ async def test_redirects_are_followed_and_the_last_address_is_reported(site: Sit
 
 async def test_a_sixth_redirect_is_one_too_many(site: Site, fetch: Tool) -> None:
     site.answers["/"] = redirect("/")
-    with pytest.raises(ToolFailed, match="redirects more than 5 times"):
+    with pytest.raises(ToolRetry, match="redirects more than 5 times"):
         await run(fetch, site.url())
     assert len(site.requests) == 6
 
@@ -252,7 +264,7 @@ async def test_the_body_of_a_redirect_is_not_read(site: Site, fetch: Tool) -> No
 async def test_neither_a_private_address_nor_a_redirect_to_one_is_opened(target: str, site: Site, fetch: Tool) -> None:
     site.answers["/"] = redirect(target)
     for url in (target, site.url()):
-        with pytest.raises(ToolFailed, match="refuses addresses that are not public"):
+        with pytest.raises(ToolRetry, match="refuses addresses that are not public"):
             await run(fetch, url)
 
 
@@ -282,9 +294,11 @@ async def test_an_address_that_cannot_be_opened_tells_the_model_why(url: str, hi
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "http://anna:secret@shop.test/", "http://shop.test:22/"])
-async def test_a_redirect_to_an_address_that_cannot_be_opened_fails(target: str, site: Site, fetch: Tool) -> None:
+async def test_a_redirect_to_an_address_that_cannot_be_opened_is_not_followed(
+    target: str, site: Site, fetch: Tool
+) -> None:
     site.answers["/"] = redirect(target)
-    with pytest.raises(ToolFailed, match="redirects elsewhere"):
+    with pytest.raises(ToolRetry, match="redirects elsewhere"):
         await run(fetch, site.url())
 
 
@@ -293,6 +307,11 @@ async def test_a_redirect_to_nonsense_is_a_plain_failure(target: str, site: Site
     site.answers["/"] = redirect(target)
     with pytest.raises(ToolFailed, match="could not be read"):
         await run(fetch, site.url())
+
+
+async def test_a_host_that_does_not_exist_is_the_fault_of_the_address(fetch: Tool) -> None:
+    with pytest.raises(ToolRetry, match="no such host"):
+        await run(fetch, "http://a..b/")
 
 
 async def test_a_page_that_is_not_there_asks_the_model_for_another_address(site: Site, fetch: Tool) -> None:

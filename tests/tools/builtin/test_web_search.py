@@ -18,8 +18,9 @@ from cryptography.x509.oid import NameOID
 from ddgs import DDGS
 from pydantic import SecretStr
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
 from backend.tools.builtin.web_search import Provider, web_search_tool
+from backend.tools.run import RunLimits, run_tool
 
 HERE = "127.0.0.1"
 KEY = "tvly-very-secret"
@@ -129,6 +130,24 @@ async def test_results_have_title_address_and_snippet(
     }
 
 
+@pytest.mark.parametrize(
+    ("found", "summary"),
+    [
+        (["Ferries", ""], "2 results for “ferry Trieste”: Ferries; https://1.example/"),
+        (["F" * 300], "1 results for “ferry Trieste”: " + "F" * 168 + "…"),
+        ([], "Nothing was found, or the search engines gave no answer."),
+    ],
+)
+async def test_a_search_is_summed_up_by_its_query_and_titles(
+    found: list[str], summary: str, engine: Engine, client: httpx.AsyncClient
+) -> None:
+    results = [{"url": f"https://{index}.example/", "title": title} for index, title in enumerate(found)]
+    engine.body = json.dumps({"results": results})
+    limits = RunLimits(timeout_s=5, max_result_bytes=100_000)
+    outcome = await run_tool(tool_for("searxng", engine, client), {"query": "ferry Trieste"}, CONTEXT, limits=limits)
+    assert outcome.summary == summary
+
+
 @BOTH
 @pytest.mark.parametrize(("arguments", "count"), [({}, 5), ({"max_results": 2}, 2), ({"max_results": 10}, 10)])
 async def test_no_more_results_come_back_than_were_asked_for(
@@ -143,6 +162,16 @@ async def test_an_empty_search_says_so(provider: Provider, engine: Engine, clien
     answer = await run(tool_for(provider, engine, client))
     assert answer["results"] == []
     assert "Nothing was found" in answer["note"]
+
+
+@BOTH
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_search_that_is_not_understood_asks_the_model_for_other_words(
+    provider: Provider, status: int, engine: Engine, client: httpx.AsyncClient
+) -> None:
+    engine.status = status
+    with pytest.raises(ToolRetry, match="Word it differently"):
+        await run(tool_for(provider, engine, client))
 
 
 @BOTH

@@ -1,0 +1,117 @@
+"""How long the payloads of results are kept: until their time has passed, or newer ones of the session need the room.
+
+Their calls stay in the ledger (`results.py`) and say since when the payload is gone. What a session has ever stored is
+counted in its row; each payload knows the count before it, so that the oldest are those furthest behind.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Delete, Text, Update, bindparam, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningInsert
+
+from backend.db.models import sessions, tool_calls, tool_results
+from backend.tools.payload import Payload
+
+BATCH = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Bounds of what is kept of a session's results. One result is always kept, however large."""
+
+    payload_ttl_days: int
+    preview_chars: int
+    session_bytes: int
+
+    def expires_at(self, now: datetime) -> datetime:
+        return now + timedelta(days=self.payload_ttl_days)
+
+
+async def store_payload(
+    connection: AsyncConnection,
+    session_id: str,
+    tool_call_id: str,
+    payload: Payload,
+    *,
+    now: datetime,
+    retention: Retention,
+) -> None:
+    """Stores a payload and drops the session's oldest beyond its quota, in the caller's transaction.
+
+    The session's row is locked until that ends, so calls that end at once are counted one after the other.
+    """
+    values = {
+        "at_session": session_id,
+        "size": payload.size_bytes,
+        "stored_call": tool_call_id,
+        "stored_kind": payload.kind,
+        "stored_text": payload.text,
+        "until": retention.expires_at(now),
+    }
+    stored_before = (await connection.execute(_STORE, values)).scalar_one()
+    beyond = stored_before + payload.size_bytes - retention.session_bytes
+    if beyond > 0:
+        await connection.execute(
+            _EVICT, {"at_session": session_id, "beyond": min(beyond, stored_before), "evicted_at": now}
+        )
+
+
+async def drop_expired(connection: AsyncConnection, *, now: datetime) -> int:
+    """Deletes payloads whose time has passed, at most BATCH of them, and gives how many."""
+    gone = await connection.execute(_DROP, {"expired_at": now})
+    return gone.rowcount
+
+
+def _storing() -> ReturningInsert[int]:
+    counted = (
+        update(sessions)
+        .where(sessions.c.id == bindparam("at_session"))
+        .values(result_bytes=sessions.c.result_bytes + bindparam("size"))
+        .returning((sessions.c.result_bytes - bindparam("size")).label("before"))
+        .cte("counted")
+    )
+    stored = {
+        "tool_call_id": bindparam("stored_call", type_=Text),
+        "kind": bindparam("stored_kind", type_=Text),
+        "payload": bindparam("stored_text", type_=Text),
+        "expires_at": bindparam("until", type_=tool_results.c.expires_at.type),
+        "session_id": bindparam("at_session"),
+        "stored_before": counted.c.before,
+    }
+    return (
+        insert(tool_results)
+        .from_select(list(stored), select(*stored.values()).select_from(counted))
+        .returning(tool_results.c.stored_before)
+    )
+
+
+def _evicting() -> Update:
+    """Also tells the ledger, whose `expires_at` is since when a payload is gone."""
+    gone = (
+        delete(tool_results)
+        .where(tool_results.c.session_id == bindparam("at_session"), tool_results.c.stored_before < bindparam("beyond"))
+        .returning(tool_results.c.tool_call_id)
+        .cte("gone")
+    )
+    return (
+        update(tool_calls)
+        .where(tool_calls.c.id.in_(select(gone.c.tool_call_id)))
+        .values(expires_at=bindparam("evicted_at"))
+    )
+
+
+def _dropping() -> Delete:
+    """Leaves alone what a turn is just evicting, which is gone anyway."""
+    batch = (
+        select(tool_results.c.tool_call_id)
+        .where(tool_results.c.expires_at <= bindparam("expired_at"))
+        .limit(BATCH)
+        .with_for_update(skip_locked=True)
+        .cte("batch")
+    )
+    return delete(tool_results).where(tool_results.c.tool_call_id.in_(select(batch.c.tool_call_id)))
+
+
+_STORE, _EVICT, _DROP = _storing(), _evicting(), _dropping()

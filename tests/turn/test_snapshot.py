@@ -1,0 +1,168 @@
+"""What the model sees of earlier results: small ones whole for a while, references always, all of it bounded."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+import pytest
+from redis.asyncio import Redis
+
+from backend.config import Settings
+from tests.support.provider import Provider, says
+from tests.support.results import ran, use_toolbox
+from tests.support.service import Client, running
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    use_toolbox(settings)
+    return settings
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[Client]:
+    async with running(settings) as served:
+        yield served
+
+
+async def shown(client: Client, provider: Provider, session: str, *, tool_results: bool = True) -> list[Any]:
+    """The results in the window of a turn that calls nothing, parsed where they are JSON."""
+    provider.will(says("done"))
+    await client.chat(session, "What was it?")
+    assert bool(provider.messages(role="tool")) == tool_results
+    contents = [message["content"] for message in provider.messages(role="tool")]
+    return [orjson.loads(content) if content.startswith("{") else content for content in contents]
+
+
+def earlier(provider: Provider) -> list[dict[str, Any]]:
+    """The references in the system message, in order."""
+    [system] = provider.messages(role="system")
+    return [orjson.loads(line) for line in system["content"].splitlines() if line.startswith('{"tool_call_id"')]
+
+
+async def test_a_small_result_stays_whole_for_three_turns_and_a_reference_after(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("echo", {"text": "è 好", "id": "eml-1a2b3c"}))
+    seen = [(await shown(client, provider, session))[0] for _ in range(4)]
+    assert seen[:3] == [{"text": "è 好", "id": "eml-1a2b3c"}] * 3
+    assert seen[3]["tool_call_id"] == call["tool_call_id"]
+    assert seen[3].items() >= {"tool_name": "echo", "status": "succeeded", "identifiers": ["eml-1a2b3c"]}.items()
+    stored = [row["content"] for row in await client.messages(session) if row["role"] == "tool"]
+    assert stored[0]["tool_call_id"] == call["tool_call_id"]
+
+
+async def test_what_is_whole_in_the_next_turn_ends_where_the_setting_says(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    await ran(
+        client,
+        provider,
+        session,
+        ("big", {"n_bytes": 2000}),
+        ("big", {"n_bytes": 2001}),
+        ("echo", {"error": "says so itself"}),
+    )
+    whole, reference, failed = await shown(client, provider, session)
+    assert whole == "x" * 2000
+    assert (reference["size_bytes"], len(reference["preview"])) == (2001, 500)
+    assert (failed["status"], failed["summary"]) == ("failed", "echo failed: says so itself")
+
+
+async def test_small_results_take_no_more_room_together_than_one_fresh_result_and_the_newest_go_first(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    await ran(client, provider, session, *(("echo", {"n": number, "text": "x" * 1900}) for number in range(16)))
+    results = await shown(client, provider, session)
+    whole = [result["n"] for result in results if "n" in result]
+    assert whole == list(range(6, 16))
+    assert [result["args"]["n"] for result in results[:6]] == list(range(6))
+
+
+async def test_references_outside_the_window_are_listed_once_newest_first(
+    settings: Settings, provider: Provider
+) -> None:
+    async with running(settings.model_copy(update={"history_limit": 5})) as client:
+        session = await client.new_session()
+        made = [(await ran(client, provider, session, ("echo", {"id": f"itm-{n}00"})))[0] for n in range(4)]
+        inside = await shown(client, provider, session)
+    ids = [call["tool_call_id"] for call in made]
+    assert inside == [{"id": "itm-300"}]
+    assert [reference["tool_call_id"] for reference in earlier(provider)] == ids[2::-1]
+    assert [reference["identifiers"] for reference in earlier(provider)] == [["itm-200"], ["itm-100"], ["itm-000"]]
+    assert str(provider.messages()).count(ids[3]) == 2  # the call and its answer
+
+
+async def test_the_list_of_references_holds_its_budget_and_long_arguments_hide_nobody(
+    settings: Settings, provider: Provider
+) -> None:
+    async with running(settings.model_copy(update={"history_limit": 1})) as client:
+        session = await client.new_session()
+        found = {"ids": [f"itm-{number:040}" for number in range(30)]}
+        for number in range(12):
+            await ran(client, provider, session, ("echo", {"n": number, **found, "text": "好" * 5000}))
+        await shown(client, provider, session, tool_results=False)
+    listed = earlier(provider)
+    assert [reference["args"]["n"] for reference in listed] == list(range(11, 11 - len(listed), -1))
+    assert len(listed) >= 3
+    assert sum(len(orjson.dumps(reference).decode()) for reference in listed) <= 4000
+
+
+async def test_references_stay_in_view_when_the_memory_of_the_session_has_run_out(
+    settings: Settings, provider: Provider
+) -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    assert settings.redis_url is not None
+    async with running(settings.model_copy(update={"history_limit": 1}), clock=lambda: now) as client:
+        session = await client.new_session()
+        [first] = await ran(client, provider, session, ("echo", {"id": "itm-100"}))
+        async with Redis.from_url(settings.redis_url.get_secret_value(), protocol=2) as redis:
+            await redis.flushall()
+        now += timedelta(days=2)
+        [second] = await ran(client, provider, session, ("echo", {"id": "itm-200"}))
+        await shown(client, provider, session, tool_results=False)
+    found = [(reference["tool_call_id"], reference["identifiers"]) for reference in earlier(provider)]
+    assert found == [(second["tool_call_id"], ["itm-200"]), (first["tool_call_id"], ["itm-100"])]
+
+
+async def test_a_reference_says_that_its_result_has_expired_in_the_window_and_outside(
+    settings: Settings, provider: Provider
+) -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    async with running(settings.model_copy(update={"history_limit": 8}), clock=lambda: now) as client:
+        session = await client.new_session()
+        await ran(client, provider, session, ("echo", {"n": 1}))
+        await ran(client, provider, session, ("echo", {"n": 2}), ("fails", {"message": "no"}))
+        inside = await shown(client, provider, session)
+        assert "expired" not in str([*inside, *earlier(provider)])
+        now += timedelta(days=30)
+        inside = await shown(client, provider, session)
+    outside = earlier(provider)
+    assert [reference.get("expired") for reference in inside] == [True, None]
+    assert [(reference["args"], reference.get("expired")) for reference in outside] == [({"n": 1}, True)]
+
+
+async def test_a_call_with_many_long_arguments_is_told_briefly_in_the_next_turn(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    long = {f"part_{number}": ["text " * 100] * 10 for number in range(100)}
+    await ran(client, provider, session, ("echo", {"to": "anna", **long}))
+    await shown(client, provider, session)
+    [_, call, result, *_] = provider.messages()[1:]
+    told = orjson.loads(call["tool_calls"][0]["function"]["arguments"])
+    assert (told["to"], list(told)[:3]) == ("anna", ["to", "part_0", "part_1"])
+    assert len(call["tool_calls"][0]["function"]["arguments"]) < 3000
+    assert len(result["content"]) < 2000
+
+
+async def test_the_prompt_does_not_grow_with_the_session(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    sizes = []
+    for number in range(100, 140):
+        wanted: list[tuple[str, dict[str, Any]]] = [("table", {"rows": number}), ("echo", {"n": number})]
+        await ran(client, provider, session, *wanted)
+        sizes.append(len(orjson.dumps(provider.requests[-2])))
+    assert max(sizes[-10:]) <= max(sizes[15:25])
