@@ -1,6 +1,6 @@
 # Everything from a bare checkout with Python 3.11+ and make: each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check bench bench-language lock clean
+.PHONY: help install run test check bench bench-quick bench-language lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -31,8 +31,11 @@ check: install  ## everything CI checks beside the tests
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check.py
 
-bench: install  ## what a plain turn costs beside the bare model call inside it
-	$(BIN)/python bench/turn.py
+bench: install  ## what a turn costs, in five minutes: writes bench/results.md, its picture and the table in README.md
+	$(BIN)/python -m bench --profile
+
+bench-quick: install  ## the same in one minute, only printed
+	$(BIN)/python -m bench --quick
 
 bench-language: install  ## how well a yes is told from everything else: make bench-language DATA=ack_dev.jsonl
 	$(BIN)/python bench/language.py $(or $(DATA),$(error give the data: make bench-language DATA=path/to/ack_dev.jsonl))
