@@ -46,6 +46,7 @@ class Settings(BaseSettings):
 
     turn_timeout_s: Seconds = 300
     turn_lease_s: Seconds = 30
+    worker_concurrency: Count = 64
     history_limit: Count = 20
     short_term_memory_ttl: Count = 3600
 

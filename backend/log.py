@@ -18,6 +18,7 @@ def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> 
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         redact,
     ]
+    logging.getLogger("saq").setLevel(logging.CRITICAL)  # turn/queue.py says what there is to say
     logging.basicConfig(handlers=[_stdlib_handler(shared, log_format)], level=level.upper(), force=True)
     for noisy in (
         "httpx",

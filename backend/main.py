@@ -1,10 +1,11 @@
 """The composition root: the only file that knows everything. `create_app(settings)` wires, the lifespan lives."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import httpx
 from fastapi import FastAPI
@@ -15,7 +16,7 @@ from backend.agent.context import AgentLimits, Clock
 from backend.agent.graph import build_graph
 from backend.agent.model import ChatModel, openai_model
 from backend.agent.offline import OfflineModel
-from backend.api import chat, health, plans, sessions, tool_results, tool_states, tools
+from backend.api import chat, health, plans, sessions, tool_results, tool_states, tools, turns
 from backend.api.deps import Services, State
 from backend.api.middleware import BodyLimit, PlainStart, RequestContext
 from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
@@ -31,16 +32,18 @@ from backend.tools.builtin.web_fetch import web_fetch_tool
 from backend.tools.builtin.web_search import web_search_tool
 from backend.tools.catalog import ToolCatalog
 from backend.tools.fleet import Fleet
+from backend.tools.guard import ToolGuard
 from backend.tools.health import HealthRules
 from backend.tools.mcp.config import read_mcp_config
 from backend.tools.mcp.servers import McpServers
 from backend.tools.retention import Retention
 from backend.tools.run import RunLimits
-from backend.turn.service import TurnDeps, TurnLimits, TurnService
+from backend.turn.service import TurnService
 from backend.turn.snapshot import SnapshotLimits
+from backend.turn.worker import TurnDeps, TurnLimits
 
 FRESH_RESULT_FACTOR = 10
-SHUTDOWN_SHARE = 0.4  # for requests, then for turns; what is left closes the stores
+SHUTDOWN_SHARE = 0.6  # for turns to end; what is left gives them back, answers whoever waits and closes the stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,19 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def create_app(settings: Settings, *, model: BaseChatModel | None = None, clock: Clock = utc_now) -> FastAPI:
-    """`model` and `clock` replace the configured ones; everything else comes from the settings."""
+def create_app(
+    settings: Settings, *, model: BaseChatModel | None = None, clock: Clock = utc_now, takes_turns: bool = True
+) -> FastAPI:
+    """`model` and `clock` replace the configured ones; everything else comes from the settings.
+
+    Without `takes_turns` the turns are left to other processes, `run_worker` or another app.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         async with AsyncExitStack() as stack:
-            yield State(services=await _start(stack, settings, _chat_model(settings, model), clock))
+            services = await _start(stack, settings, _chat_model(settings, model), clock, takes_turns=takes_turns)
+            yield State(services=services)
 
     app = FastAPI(
         title="Segue",
@@ -83,6 +92,7 @@ def create_app(settings: Settings, *, model: BaseChatModel | None = None, clock:
     for router in (
         sessions.router,
         chat.router,
+        turns.router,
         plans.router,
         tool_results.router,
         tools.router,
@@ -93,7 +103,17 @@ def create_app(settings: Settings, *, model: BaseChatModel | None = None, clock:
     return app
 
 
-async def _start(stack: AsyncExitStack, settings: Settings, model: ChatModel, clock: Clock) -> Services:
+async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callable[[], None]) -> None:
+    """Runs the turns that other processes accept, until `stopped`."""
+    async with AsyncExitStack() as stack:
+        await _start(stack, settings, _chat_model(settings, None), utc_now, takes_turns=True)
+        started()
+        await stopped.wait()
+
+
+async def _start(
+    stack: AsyncExitStack, settings: Settings, model: ChatModel, clock: Clock, *, takes_turns: bool
+) -> Services:
     """Opens everything in order; the stack closes it in the reverse."""
     urls = await server_urls(stack, settings)
     if settings.migrate_on_start:
@@ -117,9 +137,7 @@ async def _start(stack: AsyncExitStack, settings: Settings, model: ChatModel, cl
         cache=cache,
         graph=build_graph(),
         model=model,
-        catalog=catalog,
-        fleet=fleet,
-        health_rules=rules,
+        new_guard=partial(ToolGuard, catalog, database, fleet, rules, clock, timeout_s=settings.tool_timeout_s),
         clock=clock,
         agent_limits=_agent_limits(settings),
         limits=TurnLimits(
@@ -127,13 +145,14 @@ async def _start(stack: AsyncExitStack, settings: Settings, model: ChatModel, cl
             lease_s=settings.turn_lease_s,
             grace_s=settings.shutdown_grace_s * SHUTDOWN_SHARE,
             snapshot=_snapshot_limits(settings),
+            concurrency=settings.worker_concurrency,
         ),
     )
-    turns = await stack.enter_async_context(TurnService(deps))
+    service = await stack.enter_async_context(TurnService(deps, urls.redis, takes_turns=takes_turns))
     return Services(
         database=database,
         cache=cache,
-        turns=turns,
+        turns=service,
         tools=catalog,
         fleet=fleet,
         health_rules=rules,

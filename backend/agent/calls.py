@@ -7,6 +7,7 @@ sibling that hangs, fails or is cancelled costs nobody else's result.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -22,16 +23,27 @@ from backend.plans.policy import needs_confirmation
 from backend.tools import results
 from backend.tools.guard import refusal
 from backend.tools.payload import clean
-from backend.tools.results import PlanStep
-from backend.tools.run import Outcome, accepts, failed, run_tool
+from backend.tools.results import PlanStep, RecordedCall
+from backend.tools.run import Outcome, accepts, failed, lost, run_tool
 
 AlsoWrite = Callable[[AsyncConnection], Awaitable[None]]
 AlsoRecord = Callable[[AsyncConnection, Outcome, ToolCall], Awaitable[None]]
 
 
+class RunCall(Protocol):
+    """Runs a call and records what comes of it; `also` writes in the same transaction."""
+
+    async def __call__(
+        self, context: TurnContext, call: "PreparedCall", done: "TurnCalls", *, also: AlsoRecord | None = None
+    ) -> Outcome: ...
+
+
 @dataclass(slots=True)
 class TurnCalls:
-    """What a turn has called so far. `answers` holds successes by tool and canonical arguments."""
+    """What a turn has called so far.
+
+    `answers` holds what is not run a second time, by tool and canonical arguments: what succeeded, and what may have.
+    """
 
     ledger: list[ToolCall] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
@@ -164,6 +176,37 @@ async def _run(context: TurnContext, tool: Tool, call: RequestedCall) -> Outcome
     return await run_tool(tool, call.args, identity, limits=context.limits.run)
 
 
+async def run_again(
+    context: TurnContext, call: PreparedCall, done: TurnCalls, *, also: AlsoRecord | None = None
+) -> Outcome:
+    """A call whose process died in it. Only what does no harm a second time is run."""
+    if call.tool is not None and call.tool.spec.may_repeat:
+        return await run_and_record(context, call, done, also=also)
+    outcome = lost(call.request.name)
+    await _record_end(context, call, outcome, done, also=also)
+    return outcome
+
+
+async def take_up(
+    context: TurnContext, earlier: Sequence[RecordedCall], tools: Mapping[str, Tool], done: TurnCalls
+) -> list[tuple[RequestedCall, str]]:
+    """What every call of an attempt that was cut off gave; one that had not ended is ended now."""
+    told: list[tuple[RequestedCall, str]] = []
+    cut_off: list[PreparedCall] = []
+    for recorded in earlier:
+        request = RequestedCall(recorded.call.tool_call_id, recorded.call.tool_name, recorded.call.args)
+        call = PreparedCall(request, tools.get(request.name))
+        if recorded.outcome is None:
+            cut_off.append(call)
+            continue
+        done.ledger.append(recorded.call)
+        done.references.insert(0, recorded.reference)
+        told.append((request, _note_down(context, call, recorded.outcome, done)))
+    done.count += len(earlier)
+    answers = await _together(context, cut_off, done, run=run_again)
+    return told + [(call.request, answers[call.key]) for call in cut_off]
+
+
 def _prepare(context: TurnContext, call: ModelCall, tools: Mapping[str, Tool]) -> PreparedCall:
     request = RequestedCall(new_id("call", context.clock()), call.name, clean(call.args or {}))
     tool = tools.get(call.name)
@@ -182,21 +225,29 @@ def _is_held(call: PreparedCall, context: TurnContext) -> bool:
     return accepts(call.tool, call.request.args)
 
 
-async def _together(context: TurnContext, calls: Sequence[PreparedCall], done: TurnCalls) -> dict[tuple[str, str], str]:
+async def _together(
+    context: TurnContext, calls: Sequence[PreparedCall], done: TurnCalls, *, run: RunCall = run_and_record
+) -> dict[tuple[str, str], str]:
     """What the model is told of each, by tool and arguments."""
     gate = asyncio.Semaphore(context.limits.max_parallel_calls)
     try:
         async with asyncio.TaskGroup() as group:
-            answers = {call.key: group.create_task(_answer(context, call, done, gate)) for call in calls}
+            answers = {call.key: group.create_task(_answer(context, call, done, gate, run)) for call in calls}
     except ExceptionGroup as several:
         raise several.exceptions[0] from None
     return {key: answer.result() for key, answer in answers.items()}
 
 
-async def _answer(context: TurnContext, call: PreparedCall, done: TurnCalls, gate: asyncio.Semaphore) -> str:
+async def _answer(
+    context: TurnContext, call: PreparedCall, done: TurnCalls, gate: asyncio.Semaphore, run: RunCall
+) -> str:
     async with gate:
-        outcome = await run_and_record(context, call, done)
+        outcome = await run(context, call, done)
+    return _note_down(context, call, outcome, done)
+
+
+def _note_down(context: TurnContext, call: PreparedCall, outcome: Outcome, done: TurnCalls) -> str:
     answer = prompts.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
-    if outcome.status == "succeeded" and call.recorded:
+    if outcome.status != "failed" and call.recorded:
         done.answers[call.key] = answer
     return answer

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.agent.model import MeteredModel
+from backend.agent.model import MeteredModel, ModelBudget
 from backend.db.redis import Cache
 from backend.domain.plan import Confirm, Planning
 from backend.memory.history import TurnKey
@@ -20,7 +20,10 @@ Clock = Callable[[], datetime]
 
 @dataclass(frozen=True, slots=True)
 class AgentLimits:
-    """Bounds of one turn. The model is shown `fresh_result_bytes` of a result in the turn that made it."""
+    """Bounds of one turn; `model` are those on what it may ask of the model.
+
+    The model is shown `fresh_result_bytes` of a result in the turn that made it.
+    """
 
     run: RunLimits
     retention: Retention
@@ -29,6 +32,7 @@ class AgentLimits:
     planning: Planning
     confirm: Confirm
     plan_ttl_s: int
+    model: ModelBudget = field(default_factory=ModelBudget)
     max_rounds: int = 10
     max_calls: int = 40
     max_parallel_calls: int = 8

@@ -25,6 +25,7 @@ from backend.tools.payload import clean_text
 
 FIRST_DELAY_S = 0.5
 MAX_BOUND_SETS = 64
+RESERVED_CALLS = 2
 MAX_TOKENS = 10**9  # a count beyond it is no count
 _CUT_OFF = frozenset({None, "", "length", "content_filter"})
 _MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
@@ -50,6 +51,20 @@ class Reply:
     output_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class ModelBudget:
+    """What one turn may ask of the model, all its calls together."""
+
+    max_calls: int = 40
+    max_tokens: int = 1_000_000
+    max_retries: int = 6
+
+
+@dataclass(slots=True)
+class Retries:
+    left: int
+
+
 class ChatModel:
     """A LangChain chat model behind a deadline. `name` is what answers report as `model`."""
 
@@ -61,21 +76,26 @@ class ChatModel:
         self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], Runnable[LanguageModelInput, AIMessage]]] = {}
 
     async def reply(
-        self, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec] = (), *, must_call: bool = False
+        self,
+        messages: Sequence[BaseMessage],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        must_call: bool = False,
+        retries: Retries | None = None,
     ) -> Reply:
-        """`must_call` leaves the model no choice but to call a tool.
+        """`must_call` leaves the model no choice but to call a tool. `retries` are what the caller has left of them.
 
         Raises AppError `model_timeout` (504) and `model_unavailable` (502).
         """
         runnable = self._with_tools(tuple(tools), must_call=must_call)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._with_retries(runnable, list(messages))
+                return await self._with_retries(runnable, list(messages), retries or Retries(self._max_retries))
         except (TimeoutError, openai.APITimeoutError) as error:
             raise _timeout(self._timeout_s) from error
 
     async def _with_retries(
-        self, runnable: Runnable[LanguageModelInput, AIMessage], messages: list[BaseMessage]
+        self, runnable: Runnable[LanguageModelInput, AIMessage], messages: list[BaseMessage], retries: Retries
     ) -> Reply:
         for attempt in range(self._max_retries + 1):
             try:
@@ -93,8 +113,9 @@ class ChatModel:
             except (openai.OpenAIError, *_MALFORMED) as error:
                 failure, delay = unavailable("The model provider sent something that is no answer."), FIRST_DELAY_S
                 failure.__cause__ = error
-            if attempt == self._max_retries or delay > self._timeout_s:
+            if attempt == self._max_retries or retries.left == 0 or delay > self._timeout_s:
                 break
+            retries.left -= 1
             log.warning("model_retry", attempt=attempt + 1, delay_s=delay, reason=failure.detail)
             await asyncio.sleep(delay)
         raise failure
@@ -116,20 +137,32 @@ class ChatModel:
 
 
 class MeteredModel:
-    """The model as one turn uses it: everything it costs the turn is counted here."""
+    """The model as one turn uses it: everything it costs the turn is counted here, and bounded."""
 
-    def __init__(self, model: ChatModel) -> None:
+    def __init__(self, model: ChatModel, budget: ModelBudget) -> None:
         self._model = model
+        self._budget = budget
+        self._retries = Retries(budget.max_retries)
         self.name = model.name
         self.llm_calls = 0
         self.input_tokens = 0
         self.output_tokens = 0
 
+    @property
+    def nearly_spent(self) -> bool:
+        """Whether there is enough left for a last answer and little else."""
+        budget, tokens = self._budget, self.input_tokens + self.output_tokens
+        return self.llm_calls >= budget.max_calls - RESERVED_CALLS or tokens >= budget.max_tokens // 2
+
     async def reply(
         self, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec] = (), *, must_call: bool = False
     ) -> Reply:
+        """Raises AppError `turn_budget_spent` beside what ChatModel raises."""
+        tokens = self.input_tokens + self.output_tokens
+        if self.llm_calls >= self._budget.max_calls or tokens >= self._budget.max_tokens:
+            raise _budget_spent()
         self.llm_calls += 1
-        reply = await self._model.reply(messages, tools, must_call=must_call)
+        reply = await self._model.reply(messages, tools, must_call=must_call, retries=self._retries)
         self.input_tokens += reply.input_tokens
         self.output_tokens += reply.output_tokens
         return reply
@@ -193,6 +226,13 @@ def unavailable(detail: str, *, retryable: bool = True) -> AppError:
     return AppError(
         "model_unavailable", status=502, title="The model is unavailable", detail=detail, retryable=retryable
     )
+
+
+def _budget_spent() -> AppError:
+    detail = (
+        "The turn has used all the model calls or tokens one turn may. The message is kept; ask for less at a time."
+    )
+    return AppError("turn_budget_spent", status=502, title="The turn asked too much of the model", detail=detail)
 
 
 def _timeout(seconds: float) -> AppError:

@@ -43,6 +43,10 @@ WITHHELD = "Tools that cannot be called now; say so where one is needed and cann
 OUT_OF_ROUNDS = (
     "You have used all the tool calls this turn allows. Answer now from what you have, and say what is still open."
 )
+TAKEN_UP = (
+    "This turn was cut off and goes on: the calls after the user's last message have been made already. One whose "
+    "status is unknown may have taken effect: say so, and ask the user before doing it again."
+)
 NO_ANSWER = "I could not finish this in one turn. Tell me to go on and I will."
 MAX_EARLIER_CHARS = 4000
 MAX_WITHHELD_CHARS = 2000
@@ -109,6 +113,16 @@ def withheld_note(states: Mapping[str, ToolState]) -> str | None:
     """Why tools that exist are not offered now, and what would unlock them."""
     lines = [f"- {name}: {state.reason}" for name, state in states.items() if not state.available]
     return f"{WITHHELD}\n{_bounded_lines(lines, MAX_WITHHELD_CHARS)}" if lines else None
+
+
+def tell(conversation: list[BaseMessage], request: RequestedCall, answer: str) -> None:
+    """A call and its answer at the end of the conversation, or the answer in the place of what has stood for it."""
+    said = ToolMessage(answer, tool_call_id=request.id)
+    for index, message in enumerate(conversation):
+        if isinstance(message, ToolMessage) and message.tool_call_id == request.id:
+            conversation[index] = said
+            return
+    conversation += [assistant_message("", [request]), said]
 
 
 def planner_note(tools: Iterable[ToolSpec]) -> str:

@@ -1,5 +1,6 @@
 """What a turn knows and changes on its way through the graph: plain data, every key declared."""
 
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from langchain_core.messages import BaseMessage
@@ -10,16 +11,26 @@ from backend.memory.short_term import ShortTermMemory
 from backend.plans.acknowledgement import Acknowledgement
 from backend.plans.policy import SearchDecision
 from backend.plans.store import StoredPlan
+from backend.tools.results import RecordedCall
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAttempt:
+    """What is stored of a turn that was cut off: its calls, and the plan it has made, decided or amended."""
+
+    calls: tuple[RecordedCall, ...]
+    plan: StoredPlan | None
 
 
 class TurnInput(TypedDict):
     """The snapshot a turn starts from.
 
-    `history` ends with the user's message, `message_id` is its id; `message_count` counts what is stored; `open_plan`
-    is the session's; `decided_plan` is the one whose button was pressed where that, not words, is the message.
-    `shown_plan` is the open plan and its version as the message came, `answered_turn_id` the turn that gave the last
-    answer. `earlier_results` are references to the session's recent results, newest first; of those and of the history,
-    `inline_results` are shown whole, by tool call, and `expired_results` are no longer kept.
+    `history` ends with the user's message, or with what an `earlier` attempt has added to it; `message_id` is the
+    message's id; `message_count` counts what is stored; `open_plan` is the session's; `decided_plan` is the one whose
+    button was pressed where that, not words, is the message. `shown_plan` is the open plan and its version as the
+    message came, `answered_turn_id` the turn that gave the last answer. `earlier_results` are references to the
+    session's recent results, newest first; of those and of the history, `inline_results` are shown whole, by tool call,
+    and `expired_results` are no longer kept.
     """
 
     message: str
@@ -35,6 +46,7 @@ class TurnInput(TypedDict):
     decided_plan: StoredPlan | None
     shown_plan: tuple[str, int] | None
     answered_turn_id: str | None
+    earlier: EarlierAttempt | None
 
 
 class TurnState(TurnInput, total=False):

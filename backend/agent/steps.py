@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import Any
 
 import orjson
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.agent import prompts
-from backend.agent.calls import PreparedCall, TurnCalls, record_start, run_and_record
+from backend.agent.calls import PreparedCall, RunCall, TurnCalls, record_start, run_again, run_and_record
 from backend.agent.context import TurnContext
 from backend.domain.ids import new_id
 from backend.domain.plan import NOT_STARTED, Plan, Step, move_step, new_plan
@@ -64,7 +64,9 @@ async def offer_plan(context: TurnContext, *, goal: str, origin_message_id: str,
         expires_at=now + timedelta(seconds=context.limits.plan_ttl_s),
     )
     async with context.transaction() as connection:
-        return await store.offer(connection, StoredPlan(made, context.turn.session_id))
+        return await store.offer(
+            connection, StoredPlan(made, context.turn.session_id, taken_on_by=context.turn.turn_id)
+        )
 
 
 async def run_plan(
@@ -75,11 +77,15 @@ async def run_plan(
     conversation: list[BaseMessage],
     done: TurnCalls,
 ) -> PlanRun:
-    """Until the plan waits or is over. A yes to a plan one of whose tools has failed since is asked for again."""
+    """Until the plan waits or is over. A step that was cut off in an earlier attempt of the turn comes first; a yes to
+    a plan one of whose tools has failed since is asked for again.
+    """
     await context.guard.refresh()
     run = PlanRun(stored, conversation, done)
+    if (cut_off := run.plan.running_step) is not None:
+        await _take_up(context, run, cut_off, tools.get(cut_off.tool or ""))
     step = run.plan.next_step
-    if step is not None and stored.granted_to == context.turn.turn_id and _newly_blocked(context, run, tools):
+    if step is not None and run.stored.granted_to == context.turn.turn_id and _newly_blocked(context, run, tools):
         run.changed = True
         await _wait(context, run, step, tools, tool_hash=stored.tool_hash)
     while run.plan.status == "active" and (step := run.plan.next_step) is not None:
@@ -168,17 +174,27 @@ async def _execute(context: TurnContext, run: PlanRun, step: Step, call: Prepare
         moved = move_step(run.plan, step.id, "running", args=request.args, tool_call_id=request.id)
         run.stored = await store.swap(connection, run.stored, moved)
 
-    async def ended(connection: AsyncConnection, outcome: Outcome, ledger: ToolCall) -> None:
-        run.stored = await store.swap(connection, run.stored, _after(run.plan, step, outcome, ledger))
-
     place = PlanStep(run.plan.id, step.id)
     await record_start(context, "", [request], step=place, also=started)
     run.done.stored_messages += 1
     run.done.count += 1
-    outcome = await run_and_record(context, call, run.done, also=ended)
+    await _conclude(context, run, step, call, run_and_record)
+
+
+async def _take_up(context: TurnContext, run: PlanRun, step: Step, tool: Tool | None) -> None:
+    """The step's call stands in the ledger: it runs again under its own id, or nobody can say what came of it."""
+    call = PreparedCall(RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {}), tool)
+    await _conclude(context, run, step, call, run_again)
+
+
+async def _conclude(context: TurnContext, run: PlanRun, step: Step, call: PreparedCall, run_call: RunCall) -> None:
+    async def ended(connection: AsyncConnection, outcome: Outcome, ledger: ToolCall) -> None:
+        run.stored = await store.swap(connection, run.stored, _after(run.plan, step, outcome, ledger))
+
+    outcome = await run_call(context, call, run.done, also=ended)
     run.values[step.id] = outcome.payload.value
-    answer = prompts.fresh_result(request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
-    run.conversation += [prompts.assistant_message("", [request]), ToolMessage(answer, tool_call_id=request.id)]
+    answer = prompts.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
+    prompts.tell(run.conversation, call.request, answer)
 
 
 def _after(plan: Plan, step: Step, outcome: Outcome, ledger: ToolCall) -> Plan:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Annotated, Any, TypedDict
 
 import orjson
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Header, Path, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
@@ -63,6 +63,12 @@ async def _session_id(session_id: Annotated[str, Path()]) -> str:
     return session_id
 
 
+async def _turn_id(turn_id: Annotated[str, Path()]) -> str:
+    if not is_id("turn", turn_id):
+        raise NotFound("turn")
+    return turn_id
+
+
 async def _tool_call_id(tool_call_id: Annotated[str, Path()]) -> str:
     if not is_id("call", tool_call_id):
         raise NotFound("tool_result")
@@ -72,7 +78,11 @@ async def _tool_call_id(tool_call_id: Annotated[str, Path()]) -> str:
 ServicesDep = Annotated[Services, Depends(_services)]
 Caller = Annotated[str, Depends(_caller)]
 SessionId = Annotated[str, Depends(_session_id)]
+TurnId = Annotated[str, Depends(_turn_id)]
 ToolCallId = Annotated[str, Depends(_tool_call_id)]
+
+
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")]
 
 
 class StrictJsonRequest(Request):

@@ -20,10 +20,13 @@ async def live() -> dict[str, str]:
 
 @router.get("/ready")
 async def ready(services: ServicesDep, response: Response) -> dict[str, str | dict[str, str]]:
-    """503 where no turn can be run. Without Redis turns are slower, and without an MCP server its tools are missing."""
+    """503 where no turn can be run. Without Redis turns are slower, and without an MCP server its tools are missing.
+
+    `worker` is `off` in a process that leaves its turns to others.
+    """
     postgres = await _postgres(services)
     redis: Condition = "ok" if await services.cache.ping() else "down"
-    worker: Condition = "ok" if services.turns.alive else "down"
+    worker = services.turns.worker
     if "down" in (postgres, worker):
         response.status_code = 503
     return {"postgres": postgres, "redis": redis, "worker": worker, "mcp": services.mcp.states()}

@@ -2,13 +2,14 @@
 
 from fastapi import APIRouter
 
-from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.deps import Caller, IdempotencyKey, ServicesDep, SessionId, StrictJsonRoute
 from backend.api.problems import PROBLEMS
 from backend.api.schemas import Cursor, Limit, Page, PlanDecision, decode_id_cursor, page
 from backend.domain.plan import Plan
 from backend.domain.session import ChatAnswer
 from backend.memory.sessions import get_session
 from backend.plans import store
+from backend.turn.store import once
 
 router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
@@ -34,6 +35,13 @@ async def list_plans(
 
 
 @router.post("/plan/decision")
-async def decide(session_id: SessionId, body: PlanDecision, services: ServicesDep, caller: Caller) -> ChatAnswer:
+async def decide(
+    session_id: SessionId,
+    body: PlanDecision,
+    services: ServicesDep,
+    caller: Caller,
+    idempotency_key: IdempotencyKey = None,
+) -> ChatAnswer:
     """Answers as chat does, once the plan has gone on to its next wait or its end."""
-    return await services.turns.decide(caller, session_id, body.decision, version=body.version)
+    asked = once(idempotency_key, "decision", body.decision, body.version)
+    return await services.turns.decide(caller, session_id, body.decision, version=body.version, once=asked)

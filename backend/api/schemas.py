@@ -14,6 +14,7 @@ from backend.domain.errors import AppError
 from backend.domain.ids import Prefix, is_id
 from backend.domain.plan import Decision
 from backend.domain.tool_state import StatusByHand
+from backend.turn.store import OnBusy
 
 MAX_MESSAGE_CHARS = 32_000
 MAX_METADATA_KEYS = 64
@@ -42,6 +43,8 @@ class SessionChanges(Body):
 class ChatBody(Body):
     message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)]
     force_web_search: bool = False
+    background: bool = False
+    on_busy: OnBusy = "enqueue"
 
 
 class PlanDecision(Body):

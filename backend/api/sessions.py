@@ -11,7 +11,7 @@ from backend.api.problems import PROBLEMS
 from backend.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, invalid_cursor, page
 from backend.domain.ids import is_id
 from backend.domain.session import Message, Session
-from backend.memory import history, sessions, short_term
+from backend.memory import history, sessions
 from backend.memory.sessions import Position
 from backend.memory.short_term import ShortTermMemory
 from backend.turn.snapshot import working_memory
@@ -63,10 +63,7 @@ async def update_session(session_id: SessionId, body: SessionChanges, services: 
 
 @router.delete("/{session_id}", status_code=204)
 async def delete_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> None:
-    async with services.database.reading() as connection:
-        await sessions.delete_session(connection, caller, session_id)
-    services.turns.stop_session(session_id)
-    await short_term.forget(services.cache, session_id)
+    await services.turns.delete_session(caller, session_id)
 
 
 @router.get("/{session_id}/messages")

@@ -26,7 +26,7 @@ from backend.domain.errors import AppError, NotFound
 from backend.domain.ids import is_id
 from backend.domain.tool import ToolSpec
 from backend.domain.tool_state import ReasonCode, StateChange, ToolState, ToolStatus
-from backend.memory.sessions import get_session, hold_session
+from backend.memory.sessions import get_session, lock_session
 from backend.tools.health import Healths, ToolHealth, is_burdened, reset, set_by_person, tool_state
 from backend.tools.states import (
     Place,
@@ -116,7 +116,7 @@ async def set_tool_state(
         return set_by_person(health, now, body.status, body.reason)
 
     async with services.database.transaction() as connection:
-        await hold_session(connection, caller, session_id)
+        await lock_session(connection, caller, session_id)
         await change_state(connection, session_id, tool, set_now, now=now)
         session = healths(await load_states(connection, session_id))
     return _states(services, specs, session, await services.fleet.load())[tool]
@@ -180,7 +180,7 @@ async def _reset_in_session(services: Services, caller: str, session_id: str, sp
     """Touches only what has something to be lifted."""
     now = services.clock()
     async with services.database.transaction() as connection:
-        await hold_session(connection, caller, session_id)
+        await lock_session(connection, caller, session_id)
         stored = await load_states(connection, session_id)
         for tool in sorted(stored.keys() & specs.keys()):
             if is_burdened(stored[tool].health):

@@ -41,17 +41,22 @@ def tool_try_key(tool: str) -> str:
     return f"segue:tools:try:{tool}"
 
 
+def connect(url: str, *, timeout_s: float = OPERATION_TIMEOUT_S, retries: int = 1) -> Redis:
+    """A client that gives up after `timeout_s`. Not RESP3: redis-py fails its first command after a server's close."""
+    return Redis.from_url(
+        url,
+        protocol=2,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=OPERATION_TIMEOUT_S,
+        retry=Retry(ConstantBackoff(0.05), retries),
+    )
+
+
 class Cache:
     """JSON values with a TTL, hashes, scripts and leases. A value that does not parse counts as missing."""
 
     def __init__(self, url: str) -> None:
-        self._redis = Redis.from_url(
-            url,
-            protocol=2,
-            socket_timeout=OPERATION_TIMEOUT_S,
-            socket_connect_timeout=OPERATION_TIMEOUT_S,
-            retry=Retry(ConstantBackoff(0.05), 1),
-        )
+        self._redis = connect(url)
         self._degraded = False
 
     async def get_json(self, key: str) -> Any | None:

@@ -80,6 +80,10 @@ class Plan:
         return next((step for step in self.steps if step.status == "waiting"), None)
 
     @property
+    def running_step(self) -> Step | None:
+        return next((step for step in self.steps if step.status == "running"), None)
+
+    @property
     def over(self) -> tuple[Step, ...]:
         """What has been started; in an open plan these come first."""
         return tuple(step for step in self.steps if step.status not in NOT_STARTED)

@@ -98,6 +98,17 @@ class TurnReport:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnError:
+    """Why a turn failed or was cancelled: the problem whoever waited for it has heard."""
+
+    code: str
+    status: int
+    title: str
+    detail: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ChatAnswer:
     session_id: str
     turn_id: str
@@ -110,3 +121,18 @@ class ChatAnswer:
     memory_used: MemoryReport
     usage: Usage
     model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How a turn stands. `attempts` counts the processes that have begun it, `started_at` is when the last one did."""
+
+    turn_id: str
+    session_id: str
+    status: TurnStatus
+    attempts: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: TurnError | None
+    answer: ChatAnswer | None

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 from sqlalchemy import CTE, ColumnElement, Insert, Row, bindparam, insert, select, update
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.db.models import messages, sessions
@@ -93,15 +94,15 @@ async def list_messages(
     return [_message(row) for row in await connection.execute(statement)]
 
 
-async def final_message(connection: AsyncConnection, turn_id: str) -> Message:
-    """The answer of a completed turn: its last assistant message."""
+async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, Message]:
+    """The answers of completed turns, by turn: the last assistant message of each."""
     statement = (
         select(messages)
-        .where(messages.c.turn_id == turn_id, messages.c.role == "assistant")
-        .order_by(messages.c.seq.desc())
-        .limit(1)
+        .ext(distinct_on(messages.c.turn_id))
+        .where(messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant")
+        .order_by(messages.c.turn_id, messages.c.seq.desc())
     )
-    return _message((await connection.execute(statement)).one())
+    return {row.turn_id: _message(row) for row in await connection.execute(statement)}
 
 
 async def last_exchange(connection: AsyncConnection, session_id: str) -> tuple[str, str] | None:

@@ -50,10 +50,10 @@ async def get_session(connection: AsyncConnection, owner: str, session_id: str) 
     return _session(row)
 
 
-async def hold_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
-    """Keeps the session from being deleted until the caller's transaction ends. Raises NotFound as get_session does."""
-    held = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
-    if (await connection.execute(held.with_for_update(read=True, key_share=True))).one_or_none() is None:
+async def lock_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Keeps every other message out of the session until the caller's transaction ends. Raises NotFound."""
+    owned = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
+    if (await connection.execute(owned.with_for_update(key_share=True))).one_or_none() is None:
         raise NotFound("session")
 
 

@@ -36,7 +36,8 @@ class StoredPlan:
     A yes is kept as `granted_step`, for the turn `granted_to` alone, until that step starts. `tool_hash` is the
     definition that was shown with the waiting step, `asked_in` the turn whose answer asked for the yes last and
     `blocked_tools` what it said cannot run; `reminded` says that an unrelated answer has mentioned the plan. `texts` is
-    what steps without a tool wrote, by their id.
+    what steps without a tool wrote, by their id. `taken_on_by` is the turn that last made, decided or amended it: begun
+    again, it goes on with it.
     """
 
     plan: Plan
@@ -48,6 +49,7 @@ class StoredPlan:
     blocked_tools: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     reminded: bool = False
+    taken_on_by: str | None = None
 
     def grants(self, step: Step, turn_id: str) -> bool:
         return self.granted_to == turn_id and self.granted_step == step.id
@@ -60,6 +62,13 @@ async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan 
 
 async def get_plan(connection: AsyncConnection, plan_id: str) -> StoredPlan:
     return stored_plan((await connection.execute(select(plans).where(plans.c.id == plan_id))).one())
+
+
+async def plan_taken_on(connection: AsyncConnection, turn_id: str, session_id: str) -> StoredPlan | None:
+    """The plan a turn has made, decided or amended, whatever has become of it."""
+    statement = select(plans).where(plans.c.session_id == session_id, plans.c.taken_on_by == turn_id)
+    row = (await connection.execute(statement.order_by(plans.c.id.desc()).limit(1))).one_or_none()
+    return stored_plan(row) if row else None
 
 
 async def list_plans(
@@ -92,26 +101,28 @@ async def swap(
     stored: StoredPlan,
     moved: Plan,
     *,
-    granted_to: str | None = None,
-    granted_step: int | None = None,
+    grant: tuple[str, int] | None = None,
     tool_hash: str | None = None,
     asked_in: str | None = None,
     blocked_tools: tuple[str, ...] | None = None,
     texts: Mapping[str, str] | None = None,
+    taken_on_by: str | None = None,
 ) -> StoredPlan:
-    """Puts `moved` in the place of the version it was made from. A grant that is not given anew is gone.
+    """Puts `moved` in the place of the version it was made from. A `grant`, to a turn for a step, is gone unless it is
+    given anew.
 
     Raises PlanChanged where that version is no longer what is stored.
     """
     after = replace(
         stored,
         plan=moved,
-        granted_to=granted_to,
-        granted_step=granted_step,
+        granted_to=grant[0] if grant else None,
+        granted_step=grant[1] if grant else None,
         tool_hash=tool_hash,
         asked_in=asked_in or stored.asked_in,
         blocked_tools=stored.blocked_tools if blocked_tools is None else blocked_tools,
         texts=texts or stored.texts,
+        taken_on_by=taken_on_by or stored.taken_on_by,
     )
     swapped = await connection.execute(
         update(plans)
@@ -137,9 +148,15 @@ async def decide(
     if step is None:
         raise PlanChanged
     if decision == "reject":
-        return await swap(connection, stored, end(stored.plan, "cancelled"))
-    moved = move_step(stored.plan, step.id, "pending")
-    return await swap(connection, stored, moved, granted_to=turn_id, granted_step=step.id, tool_hash=stored.tool_hash)
+        return await swap(connection, stored, end(stored.plan, "cancelled"), taken_on_by=turn_id)
+    return await swap(
+        connection,
+        stored,
+        move_step(stored.plan, step.id, "pending"),
+        grant=(turn_id, step.id),
+        tool_hash=stored.tool_hash,
+        taken_on_by=turn_id,
+    )
 
 
 async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str, reminded: bool) -> None:
@@ -187,6 +204,7 @@ def stored_plan(row: Row[Any]) -> StoredPlan:
         blocked_tools=tuple(row.blocked_tools or ()),
         texts=row.texts,
         reminded=row.reminded,
+        taken_on_by=row.taken_on_by,
     )
 
 
@@ -208,4 +226,5 @@ def _columns(stored: StoredPlan) -> dict[str, Any]:
         "blocked_tools": list(stored.blocked_tools) or None,
         "texts": dict(stored.texts),
         "reminded": stored.reminded,
+        "taken_on_by": stored.taken_on_by,
     }

@@ -32,6 +32,8 @@ from backend.tools.states import Changed, StoredHealth, change_state, healths, l
 
 TRY_SLACK_S: Final = 5.0
 
+NewGuard = Callable[..., "ToolGuard"]  # of a session and a turn, by the keywords below
+
 log = structlog.get_logger()
 
 

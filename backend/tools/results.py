@@ -18,7 +18,7 @@ from backend.db.models import sessions, tool_calls, tool_results
 from backend.domain.errors import AppError, NotFound
 from backend.domain.session import RequestedCall
 from backend.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata
-from backend.tools.payload import Kind
+from backend.tools.payload import Kind, Payload
 from backend.tools.retention import Retention, store_payload
 from backend.tools.run import Outcome
 from backend.tools.summaries import preview, summarise_failure
@@ -53,6 +53,15 @@ class StoredResult:
 
     def value(self) -> Any:
         return orjson.loads(self.content) if self.kind == "json" and self.content is not None else self.content
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call as the ledger has it. `outcome` is None where it has not ended."""
+
+    call: ToolCall
+    reference: Reference
+    outcome: Outcome | None
 
 
 async def start_calls(
@@ -127,9 +136,27 @@ async def list_calls(
     return [_tool_call(row) for row in await connection.execute(statement)]
 
 
-async def calls_of_turn(connection: AsyncConnection, turn_id: str) -> tuple[ToolCall, ...]:
-    statement = select(tool_calls).where(tool_calls.c.turn_id == turn_id).order_by(tool_calls.c.id)
-    return tuple(_tool_call(row) for row in await connection.execute(statement))
+async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
+    """By turn, in the order they were made."""
+    statement = select(tool_calls).where(tool_calls.c.turn_id.in_(turn_ids)).order_by(tool_calls.c.id)
+    found: dict[str, tuple[ToolCall, ...]] = {}
+    for row in await connection.execute(statement):
+        found[row.turn_id] = (*found.get(row.turn_id, ()), _tool_call(row))
+    return found
+
+
+async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[RecordedCall, ...]:
+    """What a turn has called so far, in the order the calls were made, with what each gave."""
+    statement = (
+        select(tool_calls, tool_results.c.kind, tool_results.c.payload)
+        .outerjoin(tool_results, tool_results.c.tool_call_id == tool_calls.c.id)
+        .where(tool_calls.c.turn_id == turn_id)
+        .order_by(tool_calls.c.id)
+    )
+    return tuple(
+        RecordedCall(_tool_call(row), _reference(row), None if row.status == "running" else _outcome(row))
+        for row in await connection.execute(statement)
+    )
 
 
 async def recent_references(connection: AsyncConnection, session_id: str) -> list[Reference]:
@@ -186,6 +213,12 @@ def _expired(row: Row[Any]) -> AppError:
         title="The result has expired",
         detail=f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew.",
     )
+
+
+def _outcome(row: Row[Any]) -> Outcome:
+    stored = StoredResult(row.kind or "text", row.payload or "")
+    payload = Payload(stored.kind, stored.content or "", stored.value(), row.size_bytes)
+    return Outcome(row.status, payload, row.error, row.duration_ms or 0)
 
 
 def _reference(row: Row[Any]) -> Reference:

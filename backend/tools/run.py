@@ -120,6 +120,12 @@ def failed(message: str) -> Outcome:
     return Outcome("failed", no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0, "refused")
 
 
+def lost(name: str) -> Outcome:
+    """The outcome of a call whose process died before it was recorded."""
+    said = f"{name} was interrupted before its outcome was recorded. Whether it took effect is unknown"
+    return Outcome("unknown", no_payload(), f"{said}; do not repeat it unasked.", 0)
+
+
 def check_args(tool: Tool, args: dict[str, Any]) -> None:
     """Raises ToolRetry naming the arguments that are wrong, ToolFailed where the schema itself cannot be used."""
     try:

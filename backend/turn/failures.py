@@ -2,6 +2,8 @@
 
 from backend.domain.errors import AppError
 
+CANCELLED = "turn_cancelled"
+
 
 def turn_timeout(seconds: float) -> AppError:
     detail = f"The turn took longer than {seconds:g} s and was stopped. The message is kept; send another to go on."
@@ -27,10 +29,57 @@ def internal() -> AppError:
 
 
 def interrupted() -> AppError:
+    """For whoever waits at a process that stops. The turn itself has not ended."""
     return AppError(
         "turn_interrupted",
         status=503,
-        title="The turn was interrupted",
-        detail="The process that ran this turn stopped. The message is kept; send another to go on.",
+        title="The wait was interrupted",
+        detail="This process is stopping; the turn goes on elsewhere or at the next start. Do not send the message "
+        "again: read GET /sessions/{session_id}/turns/{turn_id}, or repeat the request with its Idempotency-Key.",
         retryable=True,
+        extra={"retry_after_s": 2},
+    )
+
+
+def gave_up(attempts: int) -> AppError:
+    detail = (
+        f"The process that ran this turn died, {attempts} times over, and it is not tried again. The message is kept; "
+        "send another to go on."
+    )
+    return AppError("turn_gave_up", status=500, title="The turn could not be finished", detail=detail)
+
+
+def cancelled() -> AppError:
+    detail = "The turn was cancelled. The message is kept, without an answer."
+    return AppError(CANCELLED, status=409, title="The turn was cancelled", detail=detail)
+
+
+def in_progress(turn_id: str) -> AppError:
+    return AppError(
+        "turn_in_progress",
+        status=409,
+        title="Another turn is in progress",
+        detail="Nothing was accepted: on_busy is reject and the session has a turn that has not ended.",
+        retryable=True,
+        extra={"turn_id": turn_id},
+    )
+
+
+def too_many_queued(limit: int) -> AppError:
+    return AppError(
+        "too_many_queued",
+        status=429,
+        title="Too many messages are waiting",
+        detail=f"Nothing was accepted: {limit} messages of this session wait for their turn. Send it when one is done.",
+        retryable=True,
+        extra={"retry_after_s": 2},
+    )
+
+
+def key_reused() -> AppError:
+    return AppError(
+        "idempotency_key_reused",
+        status=422,
+        title="The Idempotency-Key was used for something else",
+        detail="Nothing was accepted: this key has come with another body. Use a new key for a new message.",
     )

@@ -1,51 +1,150 @@
-"""Hands turns to tasks the process owns: one line per session, as many lines side by side as the process may run.
+"""The way turns travel between processes: SAQ on Redis. It delivers and decides nothing.
 
-The queue delivers, Postgres decides: a line asks for the session's next turn until none can be waiting, and a turn
-that another process has claimed is simply not given to it.
+A job says in which session a turn may be waiting. Lost, doubled or late jobs do no harm: Postgres decides who runs
+what, and `recovery.py` finds what was lost on its way.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
 
-RunNext = Callable[[str], Awaitable[bool]]
+import structlog
+from redis.exceptions import RedisError
+from saq.job import Job
+from saq.queue.redis import RedisQueue
+from saq.worker import Worker
+
+from backend.db.redis import OPERATION_TIMEOUT_S, connect
+
+NAME = "segue"
+JOB = "run_turns"
+LISTEN_S = 5
+JOB_TIMEOUT_S = 3600  # then the sweep takes a job for one whose worker died
+SWEEP_EVERY_S = 300
+PAUSE_S = 1.0  # between two looks for a Redis that is away
+
+RunTurns = Callable[[str], Awaitable[None]]
+
+log = structlog.get_logger()
 
 
 class TurnQueue:
-    """`run_next(session_id)` claims and runs one turn if there is one, and answers whether another may be waiting."""
+    """Sends turns out, and takes them in with as many as `concurrency` at a time; with 0 it only sends.
 
-    def __init__(self, run_next: RunNext, *, concurrency: int = 64) -> None:
-        self._run_next = run_next
-        self._places = asyncio.Semaphore(concurrency)
-        self._lines: dict[str, asyncio.Task[None]] = {}
-        self._woken: set[str] = set()
-        self._closed = False
+    `run_turns(session_id)` returns when this process has nothing more to do in that session.
+    """
 
-    def wake(self, session_id: str) -> None:
-        """Something may be waiting in this session. Cheap, and right however often it is called."""
-        if self._closed:
-            return
-        self._woken.add(session_id)
-        if session_id not in self._lines:
-            self._lines[session_id] = asyncio.create_task(self._drain(session_id), name=f"turns of {session_id}")
+    def __init__(self, url: str, run_turns: RunTurns, *, concurrency: int) -> None:
+        self._jobs = _Jobs(url)
+        self._run_turns = run_turns
+        self._worker = _TurnWorker(self._jobs, [(JOB, self._run)], concurrency=concurrency) if concurrency else None
+        self._taking: asyncio.Task[None] | None = None
 
-    async def close(self, *, grace_s: float) -> None:
-        """Takes no more turns, gives those that run `grace_s` to end, then cancels them."""
-        self._closed = True
-        self._woken.clear()
-        lines = list(self._lines.values())
-        if not lines:
-            return
-        _, late = await asyncio.wait(lines, timeout=grace_s)
-        for line in late:
-            line.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+    def start(self) -> None:
+        if self._worker is not None:
+            self._taking = asyncio.create_task(self._worker.start(), name="the queue of turns")
 
-    async def _drain(self, session_id: str) -> None:
+    @property
+    def alive(self) -> bool:
+        return self._taking is None or not self._taking.done()
+
+    @property
+    def away(self) -> bool:
+        """Whether Redis was lost a moment ago: nobody has to find that out again."""
+        return self._jobs.away
+
+    async def send(self, session_id: str, turn_id: str, *, attempt: int = 0) -> bool:
+        """False where Redis cannot be reached; then somebody has to run the turn without it."""
+        if self.away:
+            return False
+        job = Job(JOB, kwargs={"session_id": session_id}, key=f"{turn_id}:{attempt}", timeout=JOB_TIMEOUT_S, ttl=-1)
         try:
-            async with self._places:
-                while session_id in self._woken:
-                    self._woken.discard(session_id)
-                    while not self._closed and await self._run_next(session_id):
-                        pass
-        finally:  # in the same step as the last look at _woken, so that no wake falls between
-            del self._lines[session_id]
+            async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                await self._jobs.enqueue(job)
+        except (RedisError, OSError, TimeoutError) as error:
+            self._jobs.lost(error)
+            return False
+        self._jobs.back()
+        return True
+
+    async def stop_taking(self) -> None:
+        """What was being delivered goes back; what runs is left alone."""
+        if self._taking is not None:
+            self._taking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._taking
+            self._taking = None
+
+    async def close(self) -> None:
+        await self.stop_taking()
+        with suppress(RedisError, OSError):
+            await self._jobs.disconnect()
+
+    async def _run(self, _context: dict[str, Any], *, session_id: str) -> None:
+        await self._run_turns(session_id)
+
+
+class _Jobs(RedisQueue):
+    """SAQ's queue on one blocking connection: it would hold one for each job a process can run."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(connect(url), name=NAME)
+        self._listener = connect(url, timeout_s=LISTEN_S + OPERATION_TIMEOUT_S, retries=0)
+        self._turnstile = asyncio.Lock()
+        self._away_until = 0.0
+        self._degraded = False
+
+    @property
+    def away(self) -> bool:
+        return asyncio.get_running_loop().time() < self._away_until
+
+    def lost(self, error: Exception) -> None:
+        if not self._degraded:
+            log.warning("queue_degraded", error=type(error).__name__)
+        self._degraded = True
+        self._away_until = asyncio.get_running_loop().time() + PAUSE_S
+
+    def back(self) -> None:
+        if self._degraded:
+            log.info("queue_recovered")
+        self._degraded = False
+
+    async def dequeue(self, timeout: float = 0.0, poll_interval: float = 0.0) -> Job | None:  # noqa: ARG002, ASYNC109 (SAQ's)
+        async with self._turnstile:
+            try:
+                job_id = await self._listener.blmove(self._queued, self._active, LISTEN_S, "LEFT", "RIGHT")
+            except (RedisError, OSError) as error:
+                self.lost(error)
+                await asyncio.sleep(PAUSE_S)
+                return None
+            self.back()
+        return await self._get_job_by_id(job_id) if job_id else None
+
+    async def notify(self, job: Job) -> None:
+        """Nobody listens for the fate of a job."""
+
+    async def disconnect(self) -> None:
+        await self._listener.aclose()
+        await self.redis.aclose()
+
+
+class _TurnWorker(Worker[Any]):
+    """SAQ's worker without what it would do beside running jobs: its signals, its statistics, its own aborts."""
+
+    SIGNALS: list[Any] = []  # noqa: RUF012 (SAQ's)
+
+    async def process(self) -> bool:
+        try:
+            return await super().process()
+        except (RedisError, OSError):  # the job could not be closed; the sweep will
+            return False
+
+    async def upkeep(self) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self._sweep(), name="jobs of workers that died")]
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            with suppress(RedisError, OSError):
+                await self.queue.sweep(SWEEP_EVERY_S)

@@ -1,325 +1,177 @@
-"""The story of a turn: accept → claim → snapshot → graph → finish, and everyone who waits for it.
+"""The story of a turn as the API tells it: accepted, sent off, waited for, cancelled, read.
 
-Knows nothing of HTTP. The request that brought a message only watches its turn; the turn belongs to the process, and
-the answer is the row: a watcher in another process reads it there.
+Knows nothing of HTTP. The request that brought a message only watches its turn; the turn belongs to whoever runs it,
+and the answer is the row. `worker.py` runs turns here, `queue.py` takes them to and from other processes, `recovery.py`
+finds the lost ones.
 """
 
 import asyncio
-import os
-import socket
-import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Self, cast
+from typing import Self
 
-import structlog
-from structlog.contextvars import bound_contextvars
-
-from backend.agent.context import AgentLimits, Clock, TurnContext
-from backend.agent.graph import Graph
-from backend.agent.model import ChatModel, MeteredModel
-from backend.agent.state import TurnState
-from backend.db.engine import Database
-from backend.db.redis import Cache
-from backend.domain.errors import AppError, NotFound
+from backend.domain.errors import AppError
 from backend.domain.plan import Decision
-from backend.domain.session import ChatAnswer, Message, TurnReport
-from backend.domain.tool import ToolCall
-from backend.memory import short_term
-from backend.memory.history import TurnKey, final_message
+from backend.domain.session import ChatAnswer, Turn
+from backend.memory import sessions, short_term
+from backend.memory.history import TurnKey
+from backend.memory.sessions import get_session
 from backend.plans.store import expired
-from backend.tools.catalog import ToolCatalog
-from backend.tools.fleet import Fleet
-from backend.tools.guard import ToolGuard
-from backend.tools.health import HealthRules
-from backend.tools.results import calls_of_turn
-from backend.tools.retention import drop_expired
-from backend.turn import failures, store
+from backend.turn import endings, failures, records
+from backend.turn.admission import Admitted, admit
 from backend.turn.decisions import begin_decision
 from backend.turn.queue import TurnQueue
-from backend.turn.report import turn_report
-from backend.turn.snapshot import SnapshotLimits, load_snapshot
-from backend.turn.store import ChatRequest, Claim, StaleTurn
+from backend.turn.recovery import look_around_for_ever
+from backend.turn.store import ChatRequest, Once
+from backend.turn.waiting import Waiting
+from backend.turn.worker import TurnDeps, TurnWorker
 
-LOOK_AT_ROW_S = 1.0
-
-log = structlog.get_logger()
-
-Result = ChatAnswer | AppError
-
-
-@dataclass(frozen=True, slots=True)
-class TurnLimits:
-    timeout_s: float
-    lease_s: float
-    grace_s: float
-    snapshot: SnapshotLimits
-
-
-@dataclass(frozen=True, slots=True)
-class TurnDeps:
-    database: Database
-    cache: Cache
-    graph: Graph
-    model: ChatModel
-    catalog: ToolCatalog
-    fleet: Fleet
-    health_rules: HealthRules
-    clock: Clock
-    agent_limits: AgentLimits
-    limits: TurnLimits
+CANCEL_WITHIN_S = 4.5
 
 
 class TurnService:
-    """Runs turns for as long as it is entered: `async with TurnService(deps) as turns: await turns.chat(…)`."""
+    """Runs turns for as long as it is entered: `async with TurnService(deps, url) as turns: await turns.chat(…)`.
 
-    def __init__(self, deps: TurnDeps) -> None:
+    `takes_turns` is False in a process that only accepts them; it still runs what it cannot send off.
+    """
+
+    def __init__(self, deps: TurnDeps, redis_url: str, *, takes_turns: bool = True) -> None:
         self._deps = deps
-        self._worker = f"{socket.gethostname()}:{os.getpid()}"
-        self._queue = TurnQueue(self._run_next)
-        self._running: dict[str, tuple[Claim, asyncio.Task[Result | None]]] = {}
-        self._watched: dict[str, asyncio.Future[Result]] = {}
-        self._unended: list[tuple[Claim, AppError]] = []
+        self._takes_turns = takes_turns
+        self._waiting = Waiting(deps.database)
+        self._worker = TurnWorker(deps, self._waiting.tell)
+        concurrency = deps.limits.concurrency if takes_turns else 0
+        self._queue = TurnQueue(redis_url, self._worker.run_session, concurrency=concurrency)
+        self._upkeep: list[asyncio.Task[None]] = []
+        self._leaving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._upkeep = asyncio.create_task(self._keep_up(), name="leases and recovery")
+        self._queue.start()
+        looking = look_around_for_ever(self._deps, self._worker, self._waiting.tell, self._runs_what_it_finds)
+        self._upkeep = [
+            asyncio.create_task(self._worker.keep(), name="leases"),
+            asyncio.create_task(looking, name="recovery"),
+        ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._queue.close(grace_s=self._deps.limits.grace_s)
-        self._upkeep.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._upkeep
+        await self.leave()
+        await self._queue.close()
+
+    @property
+    def worker(self) -> str:
+        """`ok`, `down`, or `off` in a process that only accepts turns."""
+        if self._leaving is not None or not self._queue.alive or any(task.done() for task in self._upkeep):
+            return "down"
+        return "ok" if self._takes_turns else "off"
+
+    async def leave(self) -> None:
+        """Takes no more turns, lets those that run end within the grace, gives the rest to others, and tells whoever
+        waits. Safe to call twice: the second waits for the first.
+        """
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave(), name="leaving")
+        await asyncio.shield(self._leaving)
+
+    async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
+        """A message whose answer nobody waits for here. Raises what `admit` raises."""
+        admitted = await self._admit(owner, session_id, request)
+        if admitted.fresh:
+            await self._send_off(admitted.turn)
+        return admitted
 
     async def chat(self, owner: str, session_id: str, request: ChatRequest) -> ChatAnswer:
         """Accepts a message and waits for its answer. Raises what went wrong, with the turn's id in it."""
-        async with self._deps.database.reading() as connection:
-            turn = await store.begin_turn(connection, owner, session_id, request, now=self._deps.clock())
-        return await self._answer_to(turn)
+        return await self._answer_to(await self._admit(owner, session_id, request))
 
-    async def decide(self, owner: str, session_id: str, decision: Decision, *, version: int) -> ChatAnswer:
+    async def decide(
+        self, owner: str, session_id: str, decision: Decision, *, version: int, once: Once | None = None
+    ) -> ChatAnswer:
         """A button on the plan that waits: decided here and now, carried out by a turn of its own.
 
         Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`; then nothing was accepted.
         """
         now = self._deps.clock()
         async with self._deps.database.transaction() as connection:
-            turn = await begin_decision(connection, owner, session_id, decision, version=version, now=now)
-        if turn is None:
+            admitted = await begin_decision(
+                connection, owner, session_id, decision, version=version, once=once, now=now
+            )
+        if admitted is None:
             raise expired()
-        return await self._answer_to(turn)
+        return await self._answer_to(admitted)
 
-    async def _answer_to(self, turn: TurnKey) -> ChatAnswer:
-        watched = self._watched.setdefault(turn.turn_id, asyncio.get_running_loop().create_future())
-        self._queue.wake(turn.session_id)
-        try:
-            result = await self._result(turn, watched)
-        finally:
-            self._watched.pop(turn.turn_id, None)
+    async def cancel(self, owner: str, session_id: str, turn_id: str) -> Turn:
+        """The turn as it stands once it has ended, which takes at most CANCEL_WITHIN_S. Raises NotFound."""
+        key = TurnKey(session_id, turn_id, 0)
+        with self._waiting.watching(turn_id) as told:
+            async with self._deps.database.reading() as connection:
+                await records.get_turn(connection, owner, session_id, turn_id)
+                wished = await endings.cancel_turn(connection, owner, key)
+            self._obey(wished)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_WITHIN_S):
+                    await self._waiting.result(key, told, runs_here=self._worker.runs, may_have_ended=True)
+        return await self.read(owner, session_id, turn_id)
+
+    async def read(self, owner: str, session_id: str, turn_id: str) -> Turn:
+        async with self._deps.database.reading() as connection:
+            return await records.get_turn(connection, owner, session_id, turn_id)
+
+    async def list(self, owner: str, session_id: str, *, before: str | None, limit: int) -> list[Turn]:
+        """Newest first."""
+        async with self._deps.database.reading() as connection:
+            await get_session(connection, owner, session_id)
+            return await records.list_turns(connection, owner, session_id, before=before, limit=limit)
+
+    async def delete_session(self, owner: str, session_id: str) -> None:
+        """What runs in it elsewhere notices within half a second, and can write nothing from now on."""
+        async with self._deps.database.transaction() as connection:
+            await endings.release(connection, owner, session_id)
+            await sessions.delete_session(connection, owner, session_id)
+        self._worker.stop_session(session_id)
+        await short_term.forget(self._deps.cache, session_id)
+
+    async def _admit(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
+        deps = self._deps
+        admitted = await admit(deps.database, owner, session_id, request, now=deps.clock())
+        if admitted.fresh and request.on_busy == "interrupt":
+            async with deps.database.reading() as connection:
+                self._obey(await endings.cancel_before(connection, owner, admitted.turn))
+        return admitted
+
+    async def _answer_to(self, admitted: Admitted) -> ChatAnswer:
+        """The one place where a caller waits for a turn."""
+        turn = admitted.turn
+        with self._waiting.watching(turn.turn_id) as told:
+            if admitted.fresh:
+                await self._send_off(turn)
+            result = await self._waiting.result(
+                turn, told, runs_here=self._worker.runs, may_have_ended=not admitted.fresh
+            )
         if isinstance(result, AppError):
             raise result.with_extra(turn_id=turn.turn_id)
         return result
 
-    @property
-    def alive(self) -> bool:
-        return not self._upkeep.done()
+    async def _send_off(self, turn: TurnKey) -> None:
+        """To whoever takes it; without Redis it runs here, whatever this process is for."""
+        if not await self._queue.send(turn.session_id, turn.turn_id):
+            self._worker.wake(turn.session_id)
 
-    def stop_session(self, session_id: str) -> None:
-        """Stops what this process runs for a session that is about to be deleted."""
-        for claim, task in self._running.values():
-            if claim.key.session_id == session_id:
-                task.cancel()
+    def _obey(self, wished: Mapping[str, bool]) -> None:
+        for turn_id, ended in wished.items():
+            if ended:
+                self._waiting.tell(turn_id, failures.cancelled())
+            else:
+                self._worker.stop(turn_id, "cancelled")
 
-    async def _result(self, turn: TurnKey, watched: asyncio.Future[Result]) -> Result:
-        """What the turn came to: told by this process, or read from its row where another one ran it."""
-        while True:
-            await asyncio.wait({watched}, timeout=LOOK_AT_ROW_S)
-            if watched.done():
-                return watched.result()
-            if turn.turn_id in self._running:
-                continue  # it will tell by itself: asking for it would only take connections from those that run
-            try:
-                result = await self._stored_result(turn)
-            except AppError as error:
-                raise failures.lost_sight() from error
-            if result is not None:
-                return result
+    def _runs_what_it_finds(self) -> bool:
+        return self._takes_turns or self._queue.away
 
-    async def _stored_result(self, turn: TurnKey) -> Result | None:
-        async with self._deps.database.reading() as connection:
-            outcome = await store.turn_outcome(connection, turn.turn_id)
-            if outcome is None:
-                return NotFound("session")
-            if outcome.error is not None:
-                return outcome.error
-            if outcome.report is None:
-                return None
-            message = await final_message(connection, turn.turn_id)
-            calls = await calls_of_turn(connection, turn.turn_id)
-        return chat_answer(turn, message, outcome.report, calls)
-
-    async def _run_next(self, session_id: str) -> bool:
-        try:
-            async with self._deps.database.reading() as connection:
-                claim = await store.claim_next(
-                    connection, session_id, worker=self._worker, lease_s=self._deps.limits.lease_s
-                )
-        except AppError as error:
-            log.warning("claim_failed", session_id=session_id, code=error.code)
-            return False
-        if claim is None:
-            return False
-        turn_id = claim.key.turn_id
-        task = asyncio.create_task(self._run(claim), name=turn_id)
-        self._running[turn_id] = (claim, task)
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
+    async def _leave(self) -> None:
+        await self._queue.stop_taking()
+        for claim in await self._worker.close(grace_s=self._deps.limits.grace_s):
+            await self._queue.send(claim.key.session_id, claim.key.turn_id, attempt=claim.epoch)
+        self._waiting.leave()
+        for task in self._upkeep:
             task.cancel()
-            await asyncio.wait({task})
-            raise
-        finally:
-            del self._running[turn_id]
-        result = None if task.cancelled() else task.result()
-        watched = self._watched.get(turn_id)
-        if watched is not None and not watched.done() and result is not None:
-            watched.set_result(result)
-        return not (isinstance(result, ChatAnswer) and _has_last_word(claim, result.message))
-
-    async def _run(self, claim: Claim) -> Result | None:
-        """One turn, whatever happens in it. None where it turned out to be somebody else's."""
-        with bound_contextvars(session_id=claim.key.session_id, turn_id=claim.key.turn_id):
-            started = time.monotonic()
-            model, guard = MeteredModel(self._deps.model), self._guard(claim)
-            try:
-                async with asyncio.timeout(self._deps.limits.timeout_s) as limit:
-                    state = await self._answer(claim, model, guard)
-                return await self._finish(claim, state, model, guard, started)
-            except StaleTurn:
-                log.warning("turn_lost", epoch=claim.epoch)
-                await short_term.forget(self._deps.cache, claim.key.session_id)
-                return None
-            except asyncio.CancelledError:
-                await self._fail(claim, failures.interrupted(), started)
-                raise
-            except AppError as error:
-                failure = failures.lost_sight() if error.code == "storage_unavailable" else error
-            except Exception as error:  # whatever a turn dies of, it ends with an error of its own
-                failure = failures.turn_timeout(self._deps.limits.timeout_s) if limit.expired() else failures.internal()
-                log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
-            await self._fail(claim, failure, started)
-            return failure
-
-    def _guard(self, claim: Claim) -> ToolGuard:
-        deps = self._deps
-        return ToolGuard(
-            deps.catalog,
-            deps.database,
-            deps.fleet,
-            deps.health_rules,
-            deps.clock,
-            session_id=claim.key.session_id,
-            turn_id=claim.key.turn_id,
-            stored=claim.tool_states,
-            timeout_s=deps.agent_limits.run.timeout_s,
-        )
-
-    async def _answer(self, claim: Claim, model: MeteredModel, guard: ToolGuard) -> TurnState:
-        deps = self._deps
-        await guard.look_at_fleet()
-        snapshot = await load_snapshot(deps.database, deps.cache, claim, limits=deps.limits.snapshot, now=deps.clock())
-        context = TurnContext(
-            owner=claim.owner,
-            turn=claim.key,
-            clock=deps.clock,
-            model=model,
-            guard=guard,
-            cache=deps.cache,
-            limits=deps.agent_limits,
-            transaction=lambda: store.fenced_transaction(deps.database, claim),
-        )
-        return cast(TurnState, await deps.graph.ainvoke(snapshot, context=context))
-
-    async def _finish(
-        self, claim: Claim, state: TurnState, model: MeteredModel, guard: ToolGuard, started: float
-    ) -> ChatAnswer:
-        report = turn_report(state, model, duration_ms=_since(started))
-        answer = state["answer"] or ""
-        async with self._deps.database.reading() as connection:
-            message = await store.finish_turn(connection, claim, answer=answer, report=report, now=self._deps.clock())
-        calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))
-        usage = asdict(report.usage)
-        log.info("turn_finished", outcome="completed", tool_calls=len(calls), **usage, **guard.summary())
-        return chat_answer(claim.key, message, report, calls)
-
-    async def _fail(self, claim: Claim, error: AppError, started: float) -> None:
-        """The row first, then whoever waits. Redis' copy of the session no longer tells everything: it goes."""
-        log.warning("turn_finished", outcome="failed", code=error.code, duration_ms=_since(started))
-        await short_term.forget(self._deps.cache, claim.key.session_id)
-        self._unended.append((claim, error))
-        with suppress(AppError):
-            await self._end_failed()
-
-    async def _end_failed(self) -> None:
-        """What an outage kept from being written stays for the next upkeep, or its session would wait for a lease."""
-        while self._unended:
-            claim, error = self._unended[0]
-            async with self._deps.database.reading() as connection:
-                await store.fail_turn(connection, claim, error, now=self._deps.clock())
-            with suppress(ValueError):  # two turns may fail at once
-                self._unended.remove((claim, error))
-
-    async def _keep_up(self) -> None:
-        """Renews the leases of what runs here, picks up what a stopped process left behind, drops what has expired."""
-        while True:
-            try:
-                await self._end_failed()
-                await self._renew_leases()
-                async with self._deps.database.reading() as connection:
-                    if lapsed := await store.fail_lapsed(connection):
-                        log.warning("turns_recovered", lapsed=lapsed)
-                    for session_id in await store.sessions_waiting(connection):
-                        self._queue.wake(session_id)
-                    if dropped := await drop_expired(connection, now=self._deps.clock()):
-                        log.info("results_expired", dropped=dropped)
-            except AppError as error:
-                log.warning("upkeep_failed", code=error.code)
-            await asyncio.sleep(self._deps.limits.lease_s / 4)
-
-    async def _renew_leases(self) -> None:
-        running = dict(self._running)
-        if not running:
-            return
-        claims = [claim for claim, _ in running.values()]
-        async with self._deps.database.reading() as connection:
-            ours = await store.renew_leases(connection, claims, lease_s=self._deps.limits.lease_s)
-        for turn_id, (_, task) in running.items():
-            if turn_id not in ours:
-                task.cancel()
-
-
-def _has_last_word(claim: Claim, answer: Message) -> bool:
-    """Whether the answer follows right on what it answers. Then nothing waits: whoever accepts a message and whoever
-    ends a turn take the session's next seq under the lock of its row, and who comes later sees the other's work.
-    """
-    return answer.seq == claim.key.turn_seq + 1
-
-
-def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tuple[ToolCall, ...]) -> ChatAnswer:
-    return ChatAnswer(
-        session_id=turn.session_id,
-        turn_id=turn.turn_id,
-        status="completed",
-        message=message,
-        acknowledgement=report.acknowledgement,
-        plan=report.plan,
-        tool_calls=calls,
-        web_search=report.web_search,
-        memory_used=report.memory_used,
-        usage=report.usage,
-        model=report.model,
-    )
-
-
-def _since(started: float) -> int:
-    return round((time.monotonic() - started) * 1000)
+        await asyncio.gather(*self._upkeep, return_exceptions=True)

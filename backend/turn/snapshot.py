@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.agent.state import TurnInput
+from backend.agent.state import EarlierAttempt, TurnInput
 from backend.db.engine import Database
 from backend.db.redis import Cache
 from backend.domain.session import Message
@@ -16,8 +16,8 @@ from backend.domain.tool import Reference
 from backend.memory import short_term
 from backend.memory.history import last_exchange, load_window
 from backend.memory.short_term import ShortTermMemory
-from backend.plans.store import get_plan, open_plan
-from backend.tools.results import StoredResult, load_results, recent_references
+from backend.plans.store import get_plan, open_plan, plan_taken_on
+from backend.tools.results import StoredResult, load_results, recent_references, recorded_calls
 from backend.turn.store import Claim, EndedTurn, last_ended
 
 INLINE_TURNS = 3
@@ -41,15 +41,14 @@ async def load_snapshot(
     async with database.reading() as connection:
         window = await load_window(connection, claim.key, limit=limits.history_messages)
         decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
+        earlier = await _earlier_attempt(connection, claim) if claim.epoch > 1 else None
         pending = await open_plan(connection, session_id) if claim.has_open_plan and not decided else None
-        earlier = memory.results if memory else ()
+        known = memory.results if memory else ()
         if memory is None and (last := await last_ended(connection, session_id)):
-            earlier = await _known_results(connection, session_id)
+            known = await _known_results(connection, session_id)
             stored, ttl_s = claim.message_count - 1, limits.memory_ttl_s
-            memory, _ = await _rebuild(
-                connection, session_id, last, earlier, message_count=stored, ttl_s=ttl_s, now=now
-            )
-        in_view = dict(_in_view(window, earlier))
+            memory, _ = await _rebuild(connection, session_id, last, known, message_count=stored, ttl_s=ttl_s, now=now)
+        in_view = dict(_in_view(window, known))
         kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
     opening = next(message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
     return TurnInput(
@@ -58,7 +57,7 @@ async def load_snapshot(
         force_web_search=claim.force_web_search,
         history=window,
         memory=memory,
-        earlier_results=earlier,
+        earlier_results=known,
         inline_results=_inline(window, kept, claim.key.turn_id, max_bytes=limits.all_inline_bytes),
         expired_results=frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept),
         message_count=claim.message_count,
@@ -66,6 +65,15 @@ async def load_snapshot(
         decided_plan=decided,
         shown_plan=claim.shown_plan,
         answered_turn_id=claim.answered_turn_id,
+        earlier=earlier,
+    )
+
+
+async def _earlier_attempt(connection: AsyncConnection, claim: Claim) -> EarlierAttempt:
+    turn = claim.key
+    return EarlierAttempt(
+        calls=await recorded_calls(connection, turn.turn_id),
+        plan=await plan_taken_on(connection, turn.turn_id, turn.session_id),
     )
 
 

@@ -6,7 +6,24 @@ no column's, since SQLAlchemy takes a column's name for a value to set.
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Interval, ScalarSelect, bindparam, func, insert, literal, select, update
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Integer,
+    Interval,
+    ScalarSelect,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from backend.db.models import messages, plans, sessions, turns
@@ -14,14 +31,31 @@ from backend.memory.history import NEW_MESSAGE, insert_message
 from backend.plans.store import is_open
 from backend.tools.states import states_of
 
+OPEN = ("queued", "running")
 IS_HELD = (turns.c.id == bindparam("held_turn"), turns.c.epoch == bindparam("held_epoch"), turns.c.status == "running")
 
 
 def _beginning() -> ReturningInsert[int]:
+    """Takes the session's next seq if that is still what this statement has seen, so that the turns it has counted are
+    all there are: who loses a race against another message is not let in, and asks again under the lock.
+    """
     session_id, now = NEW_MESSAGE["session_id"], NEW_MESSAGE["created_at"]
+    waiting = turns.alias("waiting")
+    seen = (
+        select(
+            sessions.c.next_seq,
+            select(func.count())
+            .where(waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN))
+            .scalar_subquery()
+            .label("open_turns"),
+        )
+        .where(sessions.c.id == session_id)
+        .cte("seen")
+    )
     owned = (
         update(sessions)
         .where(sessions.c.id == session_id, sessions.c.owner == bindparam("caller"))
+        .where(sessions.c.next_seq == seen.c.next_seq, seen.c.open_turns < bindparam("room", type_=Integer))
         .values(next_seq=sessions.c.next_seq + 1, updated_at=now)
         .returning((sessions.c.next_seq - 1).label("seq"))
         .cte("owned")
@@ -33,6 +67,8 @@ def _beginning() -> ReturningInsert[int]:
         "request": bindparam("asked", type_=turns.c.request.type).op("||")(
             func.jsonb_build_object("shown_plan", _open_plan(session_id))
         ),
+        "idempotency_key": bindparam("key", type_=Text),
+        "body_hash": bindparam("body", type_=Text),
         "created_at": now,
     }
     queued = (
@@ -67,7 +103,7 @@ def _last_ended() -> ScalarSelect[str]:
 def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
     oldest = (
         select(turns.c.id)
-        .where(turns.c.session_id == bindparam("at_session"), turns.c.status.in_(("queued", "running")))
+        .where(turns.c.session_id == bindparam("at_session"), turns.c.status.in_(OPEN))
         .order_by(turns.c.seq)
         .limit(1)
         .scalar_subquery()
@@ -79,6 +115,7 @@ def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
         .values(
             status="running",
             epoch=turns.c.epoch + 1,
+            attempts=turns.c.attempts + 1,
             worker=bindparam("claimer"),
             lease_until=func.now() + bindparam("lease", type_=Interval),
             started_at=func.now(),
@@ -87,6 +124,8 @@ def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
             turns.c.id,
             turns.c.seq,
             turns.c.epoch,
+            turns.c.attempts,
+            turns.c.left_s,
             turns.c.request,
             sessions.c.owner,
             sessions.c.next_seq,
@@ -125,6 +164,70 @@ def _finishing() -> ReturningInsert[int]:
     return insert_message(moved).returning(messages.c.seq)
 
 
+def _neglected() -> Select[*tuple[Any, ...]]:
+    """Turns that somebody has to look after: nobody renews their lease, runs them, or obeys a wish to cancel them."""
+    busy = turns.alias("busy")
+    running_beside = select(busy.c.id).where(busy.c.session_id == turns.c.session_id, busy.c.status == "running")
+    overdue = func.now() - bindparam("obey_within", type_=Interval)
+    return (
+        select(
+            turns.c.id,
+            turns.c.session_id,
+            turns.c.seq,
+            turns.c.status,
+            turns.c.epoch,
+            turns.c.attempts,
+            turns.c.cancel_requested_at.is_not(None).label("cancelled"),
+            _seconds_left().label("left_s"),
+        )
+        .where(
+            turns.c.status.in_(OPEN),
+            or_(
+                and_(
+                    turns.c.status == "running",
+                    or_(turns.c.lease_until < func.now(), turns.c.cancel_requested_at < overdue),
+                ),
+                and_(
+                    turns.c.status == "queued",
+                    turns.c.queued_at < func.now() - bindparam("start_within", type_=Interval),
+                    ~running_beside.exists(),
+                ),
+            ),
+        )
+        .order_by(turns.c.status.desc(), turns.c.queued_at)
+        .limit(bindparam("at_most"))
+    )
+
+
+def _seconds_left() -> ColumnElement[float]:
+    """Of a running turn's time: what it had as it was claimed, less what has passed until now or until it lapsed."""
+    ran_until = func.least(func.now(), turns.c.lease_until)
+    allowed = func.coalesce(turns.c.left_s, bindparam("timeout_s", type_=turns.c.left_s.type))
+    return allowed - func.extract("epoch", ran_until - turns.c.started_at).cast(turns.c.left_s.type)
+
+
+def _requeueing() -> ReturningUpdate[*tuple[Any, ...]]:
+    """Gives a turn that its owner gives up, or has let lapse, to whoever takes it next. A lapse costs an attempt."""
+    by_owner = bindparam("by_owner", type_=Boolean)
+    return (
+        update(turns)
+        .where(*IS_HELD, turns.c.cancel_requested_at.is_(None), or_(by_owner, turns.c.lease_until < func.now()))
+        .values(
+            status="queued",
+            queued_at=func.now(),
+            left_s=_seconds_left(),
+            attempts=turns.c.attempts - by_owner.cast(Integer),
+            worker=None,
+            lease_until=None,
+        )
+        .returning(turns.c.id)
+    )
+
+
 BEGIN, CLAIM, FINISH = _beginning(), _claiming(), _finishing()
 FENCE = select(turns.c.id).where(*IS_HELD).with_for_update(read=True)
 LAST_ENDED = select(turns.c.id, turns.c.finished_at).where(turns.c.id == _last_ended())
+LOOK = select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_at).where(
+    turns.c.id == func.any(bindparam("ours", type_=ARRAY(Text))), turns.c.status == "running"
+)
+NEGLECTED, REQUEUE = _neglected(), _requeueing()

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from backend.agent.prompts import NO_ANSWER, OUT_OF_ROUNDS
 from backend.config import Settings
-from tests.support.provider import Provider, calls, calls_raw, fails, raw, says
+from tests.support.provider import Provider, calls, calls_raw, completion, fails, raw, says
 from tests.support.service import Client, running
 
 SENDABLE_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -277,3 +277,28 @@ async def test_endless_calls_end_with_an_answer(
     assert answer["usage"]["llm_calls"] == 11
     assert [call["tool_name"] for call in answer["tool_calls"]] == ["current_time"]
     assert [bool(request.get("tools")) for request in provider.requests] == [True] * 10 + [False]
+
+
+async def test_a_turn_that_has_used_half_its_tokens_answers_from_what_it_has(
+    client: Client, provider: Provider
+) -> None:
+    def costly(**message: Any) -> Response:
+        body = orjson.loads(completion({"role": "assistant", "content": None, **message}, "tool_calls").body)
+        return raw({**body, "usage": {"prompt_tokens": 600_000, "completion_tokens": 1, "total_tokens": 600_001}})
+
+    call = {"id": "call_0", "type": "function", "function": {"name": "current_time", "arguments": "{}"}}
+    provider.will(costly(tool_calls=[call]), says("That was enough."))
+    answer = await client.chat(await client.new_session(), "What time is it?")
+    assert answer["message"]["content"] == "That was enough."
+    assert OUT_OF_ROUNDS in provider.messages(role="system")[0]["content"]
+
+
+async def test_a_turn_has_six_retries_for_all_its_calls_together(patient: Client, provider: Provider) -> None:
+    again = fails(500, headers={"Retry-After": "0"})
+    rounds = [
+        [again, again, calls(("current_time", {"timezone": zone}))] for zone in ("UTC", "Asia/Tokyo", "Asia/Kolkata")
+    ]
+    provider.will(*(reply for each in rounds for reply in each), again)
+    failed = await problem_of(patient, await patient.new_session(), "What time is it everywhere?")
+    assert failed["code"] == "model_unavailable"
+    assert len(provider.requests) == 10

@@ -36,12 +36,13 @@ async def test_another_owner_can_neither_read_nor_change_nor_write_to_a_session(
         "get": lambda at, owner: sessions.get_session(at, owner, made.id),
         "update": lambda at, owner: sessions.update_session(at, owner, made.id, changes={"title": "ours"}, now=NOW),
         "delete": lambda at, owner: sessions.delete_session(at, owner, made.id),
-        "chat": lambda at, owner: store.begin_turn(at, owner, made.id, ChatRequest("hello"), now=NOW),
+        "lock": lambda at, owner: sessions.lock_session(at, owner, made.id),
     }
     for name, attempt in attempts.items():
         with pytest.raises(NotFound) as refused:
             await attempt(connection, OTHER)
         assert refused.value.code == "session_not_found", name
+    assert await store.begin_turn(connection, OTHER, made.id, ChatRequest("hello"), now=NOW, room=1) is None
     assert await sessions.get_session(connection, OWNER, made.id) == made
 
 

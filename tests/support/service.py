@@ -1,5 +1,6 @@
 """Segue itself, served for a test: in this process with real stores, or as the process a user would start."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -47,6 +48,20 @@ class Client:
         found: dict[str, Any] = response.json()
         return found
 
+    async def turns(self, session_id: str) -> list[dict[str, Any]]:
+        """Oldest first."""
+        page = await self.get(f"/sessions/{session_id}/turns", limit=200)
+        items: list[dict[str, Any]] = page["items"]
+        return items[::-1]
+
+    async def ended(self, session_id: str, count: int = 1) -> list[dict[str, Any]]:
+        """The turns of a session once there are `count` and none is open."""
+        async with asyncio.timeout(20):
+            while True:
+                turns = await self.turns(session_id)
+                if len(turns) >= count and not {"queued", "running"} & {turn["status"] for turn in turns}:
+                    return turns
+
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         page = await self.get(f"/sessions/{session_id}/messages", limit=200)
         items: list[dict[str, Any]] = page["items"]
@@ -54,29 +69,38 @@ class Client:
 
 
 @asynccontextmanager
-async def running(settings: Settings, *, clock: Clock = utc_now) -> AsyncIterator[Client]:
+async def running(settings: Settings, *, clock: Clock = utc_now, takes_turns: bool = True) -> AsyncIterator[Client]:
     """The service in this process, over real HTTP. Leaving it is a clean shutdown."""
     async with (
-        serving(create_app(settings, clock=clock)) as url,
+        serving(create_app(settings, clock=clock, takes_turns=takes_turns)) as url,
         httpx.AsyncClient(base_url=url, timeout=30) as http,
     ):
         yield Client(http)
 
 
 class Process:
-    """`segue serve` as its own process, to be killed and started again."""
+    """`segue serve`, or another command, as its own process, to be killed and started again."""
 
-    def __init__(self, environment: dict[str, str], *, cwd: Path = ROOT) -> None:
+    def __init__(
+        self,
+        environment: dict[str, str],
+        *,
+        cwd: Path = ROOT,
+        command: tuple[str, ...] = ("serve", "--port", "0"),
+        ready: str = "Uvicorn running on ",
+    ) -> None:
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
         self._environment = {**inherited, "LOG_FORMAT": "json", **environment}
         self._cwd = cwd
+        self._command = command
+        self._ready = ready
         self._process: subprocess.Popen[str] | None = None
         self.log: list[str] = []
 
     def start(self) -> str:
-        """Waits until it answers and gives its base URL."""
+        """Waits until it is ready, and gives the word after what says so: the base URL of a service."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "backend.cli", "serve", "--port", "0"],
+            [sys.executable, "-m", "backend.cli", *self._command],
             cwd=self._cwd,
             env=self._environment,
             stderr=subprocess.PIPE,
@@ -85,9 +109,9 @@ class Process:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self.log.append(line)
-            if "Uvicorn running on " in line:
-                return line.partition("Uvicorn running on ")[2].split()[0]
-        raise RuntimeError("segue serve did not start:\n" + "".join(self.log))
+            if self._ready in line:
+                return (line.partition(self._ready)[2].split() or [""])[0]
+        raise RuntimeError("segue did not start:\n" + "".join(self.log))
 
     def kill(self) -> None:
         """kill -9."""

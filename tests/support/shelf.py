@@ -17,9 +17,10 @@ DESTROYS = ToolAnnotations(destructive_hint=True)
 
 @dataclass(slots=True)
 class Shelf:
-    """`effects` is what its tools did, in order."""
+    """`effects` is what its tools did, in order. `look_up` and `stamp_item` answer once `go` is set."""
 
     url: str = ""
+    go: asyncio.Event = field(default_factory=asyncio.Event)
     effects: list[str] = field(default_factory=list)
 
 
@@ -57,6 +58,20 @@ def _server(shelf: Shelf) -> MCPServer:
         shelf.effects.append(f"burn {item_id}")
         await asyncio.Event().wait()
         return "burnt"
+
+    @server.tool(annotations=READS)
+    async def look_up(item_id: str) -> dict[str, str]:
+        """Look an item up in the cellar."""
+        shelf.effects.append(f"look {item_id}")
+        await shelf.go.wait()
+        return {"id": item_id, "text": f"{item_id} is in the cellar"}
+
+    @server.tool(annotations=DESTROYS)
+    async def stamp_item(item_id: str) -> dict[str, str]:
+        """Stamp an item."""
+        shelf.effects.append(f"stamp {item_id}")
+        await shelf.go.wait()
+        return {"stamped": item_id}
 
     @server.tool(annotations=DESTROYS)
     def send_note(to: str, text: str) -> dict[str, str]:

@@ -91,7 +91,7 @@ async def test_a_message_that_another_process_accepted_meanwhile_is_answered_nex
         await entered.wait()
         elsewhere = Database(database_url)
         async with elsewhere.reading() as connection:
-            await begin_turn(connection, LOCAL_USER, session, ChatRequest("1"), now=utc_now())
+            await begin_turn(connection, LOCAL_USER, session, ChatRequest("1"), now=utc_now(), room=9)
         await elsewhere.close()
         release.set()
         await first

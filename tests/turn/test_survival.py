@@ -18,7 +18,6 @@ from starlette.responses import Response
 from backend.db.engine import Database
 from backend.db.models import turns
 from backend.embedded import Servers
-from backend.memory.history import INTERRUPTED
 from tests.support.provider import Provider, calls, says
 from tests.support.service import ROOT, Client, Process
 
@@ -138,11 +137,11 @@ async def test_the_offline_model_reads_what_it_found_after_kill_nine_too(environ
     assert (read["tool_name"], read["status"], read["args"]) == ("mcp_get_email", "succeeded", {"email_id": found[0]})
 
 
-async def test_a_turn_killed_while_its_tools_run_ends_and_the_next_message_works(
+async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_had_ended(
     scripted: dict[str, str], provider: Provider
 ) -> None:
     provider.will(says("Hello."), calls(("mcp_search_emails", {"query": "invoice"}), ("mcp_slow", {})))
-    async with serving(scripted) as (process, client):
+    async with serving({**scripted, "TOOL_TIMEOUT_S": "30"}) as (process, client):
         session = await client.new_session()
         await client.chat(session, "hello")
         turn = asyncio.create_task(client.send(session, "Search, and wait"))
@@ -152,27 +151,26 @@ async def test_a_turn_killed_while_its_tools_run_ends_and_the_next_message_works
         process.kill()
         with pytest.raises(httpx.TransportError):
             await turn
-    provider.will(says("I was interrupted."))
-    async with serving(scripted) as (_, client):
+    provider.will(says("It did not answer."), says("Nothing more."))
+    async with serving({**scripted, "TOOL_TIMEOUT_S": "0.5"}) as (_, client):
+        await client.ended(session, 2)
         answer = await client.chat(session, "What happened?")
         ledger = (await client.get(results))["items"]
         memory = (await client.get(f"/sessions/{session}/memory"))["short_term"]
-    assert answer["message"]["content"] == "I was interrupted."
-    ends = [("completed", None), ("failed", "turn_interrupted"), ("completed", None)]
-    assert await turns_of(scripted, session) == ends
+    assert answer["message"]["content"] == "Nothing more."
+    assert await turns_of(scripted, session) == [("completed", None)] * 3
     sent = [message["role"] for message in provider.messages()[1:]]
-    assert sent == ["user", "assistant", "user", "assistant", "tool", "tool", "user"]
+    assert sent == ["user", "assistant", "user", "assistant", "tool", "tool", "assistant", "user"]
     searched, hung = provider.messages(role="tool")
     assert EMAIL_ID.search(searched["content"])
-    told = orjson.loads(hung["content"])
-    assert (told["status"], told["summary"]) == ("unknown", INTERRUPTED)
-    statuses = {hung["tool_call_id"]: "unknown", searched["tool_call_id"]: "succeeded"}
+    assert orjson.loads(hung["content"])["status"] == "failed"
+    statuses = {hung["tool_call_id"]: "failed", searched["tool_call_id"]: "succeeded"}
     assert {call["tool_call_id"]: call["status"] for call in ledger} == statuses
     assert answer["memory_used"]["tool_results"] == 2
     assert {result["tool_call_id"]: result["status"] for result in memory["results"]} == statuses
 
 
-async def test_sigterm_lets_a_turn_end_but_does_not_wait_for_ever_and_leaves_nothing_running(
+async def test_sigterm_lets_a_turn_end_hands_back_what_takes_longer_and_leaves_nothing_running(
     scripted: dict[str, str], provider: Provider
 ) -> None:
     soon, never = asyncio.Event(), asyncio.Event()
@@ -201,10 +199,10 @@ async def test_sigterm_lets_a_turn_end_but_does_not_wait_for_ever_and_leaves_not
         async with asyncio.timeout(15):
             assert await stopped == 0
         never.set()
-        await asyncio.gather(interrupted, return_exceptions=True)
+        assert (await interrupted).json()["code"] == "turn_interrupted"
     assert alive(started) == []
     assert await turns_of(scripted, quick) == [("completed", None)]
-    assert await turns_of(scripted, slow) == [("failed", "turn_interrupted")]
+    assert await turns_of(scripted, slow) == [("queued", None)]
 
 
 async def test_a_client_that_leaves_in_the_middle_does_not_lose_the_answer(client: Client, provider: Provider) -> None:
@@ -270,6 +268,25 @@ async def test_two_processes_on_one_database_run_a_session_in_one_line(
         arrived[: n + 1] for n in range(6)
     ]
     assert await turns_of(scripted, session) == [("completed", None)] * 6
+
+
+async def test_a_worker_of_its_own_runs_what_a_service_without_one_accepts(
+    scripted: dict[str, str], provider: Provider
+) -> None:
+    provider.will(says("from the worker"))
+    worker = Process(scripted, command=("worker", "--concurrency", "2"), ready="Waiting for turns.")
+    accepting = Process(scripted, command=("serve", "--port", "0", "--no-worker"))
+    try:
+        url, _ = await asyncio.gather(asyncio.to_thread(accepting.start), asyncio.to_thread(worker.start))
+        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+            client = Client(http)
+            answer = await client.chat(await client.new_session(), "hello")
+    finally:
+        accepting.kill()
+        stopped = await asyncio.to_thread(worker.stop)
+    assert answer["message"]["content"] == "from the worker"
+    assert stopped == 0
+    assert any('"turn_finished"' in line for line in worker.log)
 
 
 def children(pid: int | str) -> list[int]:

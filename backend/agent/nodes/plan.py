@@ -24,6 +24,9 @@ SHORT_REPLY_CHARS = 80
 
 async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     context = runtime.context
+    earlier = state["earlier"]
+    if earlier is not None and earlier.plan is not None:
+        return await _go_on(context, state, earlier.plan)
     decided = state["decided_plan"]
     if decided is not None:
         return await _after_decision(context, decided)
@@ -36,6 +39,23 @@ async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         if not stored.plan.is_open:
             return await _without_plan(context, state, over=stored)
     return await _with_plan(context, state, stored, seen=seen)
+
+
+async def _go_on(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    """This turn had taken the plan on when it was cut off: it goes on from where the plan stands.
+
+    A yes that was given to this turn and not used up still holds, until it expires.
+    """
+    shown = state["shown_plan"]
+    update: Update = {"replied_to": shown if shown and shown[0] == stored.plan.id else None}
+    if stored.plan.is_open and stored.granted_to is not None and stored.plan.expires_at <= context.clock():
+        async with context.transaction() as connection:
+            stored = await store.swap(connection, stored, end(stored.plan, "expired"))
+    match stored.plan.status:
+        case "active" | "waiting" | "completed" | "failed":
+            return update | _runs(stored)
+        case _:
+            return update | {"touched_plan": stored, "plan_runs": False, "answer": questions.ended(stored.plan)}
 
 
 async def _after_decision(context: TurnContext, decided: StoredPlan) -> Update:
@@ -70,6 +90,8 @@ async def _without_plan(context: TurnContext, state: TurnState, *, over: StoredP
     if over is not None:
         update["postscript"] = questions.ended(over.plan)
     if not should_plan(state["message"], mode=context.limits.planning, verdict=acknowledgement.verdict):
+        return update
+    if state["earlier"] is not None and state["earlier"].calls:
         return update
     steps = await make_plan(context, state)
     if not steps or (len(steps) == 1 and context.limits.planning != "always"):
@@ -133,7 +155,9 @@ async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> 
     }
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     async with context.transaction() as connection:
-        amended = await store.swap(connection, stored, replace_open_steps(stored.plan, wanted))
+        amended = await store.swap(
+            connection, stored, replace_open_steps(stored.plan, wanted), taken_on_by=context.turn.turn_id
+        )
     return _runs(amended)
 
 
@@ -165,7 +189,7 @@ async def _expire(context: TurnContext, state: TurnState, stored: StoredPlan) ->
 
 async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
     """A plan whose turn died on the way: what was running is unknown unless it may simply run again; the rest waits."""
-    running = next((step for step in stored.plan.steps if step.status == "running"), None)
+    running = stored.plan.running_step
     moved: Plan = stored.plan
     if running is not None:
         moved = move_step(moved, running.id, "pending" if _may_repeat(context, running) else "unknown")

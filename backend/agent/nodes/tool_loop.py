@@ -10,10 +10,10 @@ from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 
 from backend.agent import prompts, questions
-from backend.agent.calls import PreparedCall, TurnCalls, run_round
+from backend.agent.calls import PreparedCall, TurnCalls, run_round, take_up
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
-from backend.agent.state import TurnState, Update
+from backend.agent.state import EarlierAttempt, TurnState, Update
 from backend.agent.steps import blocked_tools, offer_plan, run_plan
 from backend.domain.plan import MAX_STEPS, Step
 from backend.domain.tool import Tool
@@ -30,6 +30,8 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     done = TurnCalls()
     conversation = prompts.assemble(state, note=state.get("note"))
     search = state["search"]
+    if state["earlier"] is not None:
+        await _take_up(context, state, state["earlier"], tools, conversation, done)
     if _searches_first(context, state, tools):
         if context.guard.state(tools[WEB_SEARCH].spec).available:
             conversation += (await run_round(context, _search_call(state["message"]), tools, done)).messages
@@ -47,6 +49,27 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         "references": done.references,
         "message_count": state["message_count"] + done.stored_messages,
     }
+
+
+async def _take_up(
+    context: TurnContext,
+    state: TurnState,
+    earlier: EarlierAttempt,
+    tools: Mapping[str, Tool],
+    conversation: list[BaseMessage],
+    done: TurnCalls,
+) -> None:
+    """The turn goes on where it was cut off: what it has called is told, what was running is run again or unknown.
+
+    The call of a plan's step is ended by the plan, which has to move with it.
+    """
+    plan = state["touched_plan"].plan if state["plan_runs"] and state["touched_plan"] else None
+    step = plan.running_step if plan else None
+    calls = [each for each in earlier.calls if step is None or each.call.tool_call_id != step.tool_call_id]
+    for request, answer in await take_up(context, calls, tools, done):
+        prompts.tell(conversation, request, answer)
+    if earlier.calls:
+        conversation[:] = prompts.with_note(conversation, prompts.TAKEN_UP)
 
 
 async def _run_the_plan(
@@ -74,7 +97,7 @@ async def _loop(
     done: TurnCalls,
 ) -> Update:
     for _ in range(context.limits.max_rounds):
-        if done.count >= context.limits.max_calls:
+        if done.count >= context.limits.max_calls or context.model.nearly_spent:
             break
         reply = await _ask_the_model(context, tools, conversation)
         if not reply.calls:

@@ -1,0 +1,32 @@
+"""Turns: all of a session's, one, and an end to one."""
+
+from fastapi import APIRouter
+
+from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from backend.api.problems import PROBLEMS
+from backend.api.schemas import Cursor, Limit, Page, decode_id_cursor, page
+from backend.domain.session import Turn
+
+router = APIRouter(
+    prefix="/sessions/{session_id}/turns", tags=["turns"], route_class=StrictJsonRoute, responses=PROBLEMS
+)
+
+
+@router.get("")
+async def list_turns(
+    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+) -> Page[Turn]:
+    before = decode_id_cursor("turn", cursor) if cursor else None
+    found = await services.turns.list(caller, session_id, before=before, limit=limit + 1)
+    return page(found, limit, lambda turn: turn.turn_id)
+
+
+@router.get("/{turn_id}")
+async def get_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller) -> Turn:
+    return await services.turns.read(caller, session_id, turn_id)
+
+
+@router.post("/{turn_id}/cancel")
+async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller) -> Turn:
+    """Answers once the turn has ended; one that had ended before stays as it is."""
+    return await services.turns.cancel(caller, session_id, turn_id)

@@ -1,0 +1,77 @@
+"""Finds what nobody looks after any more and sets it going again, on any instance: the same second look for a process
+that died, a job that Redis lost and a wish to cancel that nobody obeys. Needs Postgres and nothing else.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from backend.domain.errors import AppError
+from backend.memory import short_term
+from backend.tools.retention import drop_expired
+from backend.turn import endings, failures
+from backend.turn.endings import Neglected
+from backend.turn.worker import Tell, TurnDeps, TurnWorker
+
+LOOK_AROUND_S = 1.0
+MAX_ATTEMPTS = 3
+
+log = structlog.get_logger()
+
+
+async def look_around_for_ever(deps: TurnDeps, worker: TurnWorker, tell: Tell, takes_turns: Callable[[], bool]) -> None:
+    """`takes_turns()`: whether this process is one that runs what it finds."""
+    dropped = 0.0
+    while True:
+        try:
+            await _look_around(deps, worker, tell, takes_turns=takes_turns())
+            if time.monotonic() - dropped >= deps.limits.lease_s:
+                await _drop_expired(deps)
+                dropped = time.monotonic()
+        except AppError as error:
+            log.warning("recovery_failed", code=error.code)
+        await asyncio.sleep(min(LOOK_AROUND_S, deps.limits.lease_s / 4))
+
+
+async def _look_around(deps: TurnDeps, worker: TurnWorker, tell: Tell, *, takes_turns: bool) -> None:
+    async with deps.database.reading() as connection:
+        found = await endings.neglected(connection, timeout_s=deps.limits.timeout_s)
+    for turn in found:
+        if turn.running:
+            await _settle(deps, turn, tell)
+        if takes_turns and worker.has_room:
+            worker.wake(turn.key.session_id)
+
+
+async def _settle(deps: TurnDeps, turn: Neglected, tell: Tell) -> None:
+    """Ends the turn, or queues it again."""
+    error = _verdict(turn, timeout_s=deps.limits.timeout_s)
+    async with deps.database.reading() as connection:
+        if error is None:
+            settled = await endings.take_back(connection, turn, timeout_s=deps.limits.timeout_s)
+        else:
+            settled = await endings.end_neglected(connection, turn, error)
+    if not settled:
+        return
+    log.warning("turn_recovered", turn_id=turn.key.turn_id, attempts=turn.attempts, ended=error and error.code)
+    if error is not None:
+        await short_term.forget(deps.cache, turn.key.session_id)
+        tell(turn.key.turn_id, error)
+
+
+def _verdict(turn: Neglected, *, timeout_s: float) -> AppError | None:
+    if turn.cancelled:
+        return failures.cancelled()
+    if turn.attempts >= MAX_ATTEMPTS:
+        return failures.gave_up(turn.attempts)
+    if turn.left_s is None or turn.left_s <= 0:
+        return failures.turn_timeout(timeout_s)
+    return None
+
+
+async def _drop_expired(deps: TurnDeps) -> None:
+    async with deps.database.reading() as connection:
+        if dropped := await drop_expired(connection, now=deps.clock()):
+            log.info("results_expired", dropped=dropped)

@@ -1,0 +1,329 @@
+"""Turns as a client handles them: background, busy sessions, idempotency, cancelling, reading. On two instances."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+from starlette.responses import Response
+
+from backend.api.deps import LOCAL_USER
+from backend.config import Settings
+from backend.db.engine import Database
+from backend.main import utc_now
+from backend.turn import store
+from backend.turn.store import ChatRequest
+from tests.support.provider import Provider, calls, fails, says
+from tests.support.service import Client, running
+from tests.support.shelf import serving_shelf
+
+QUICK_S = 5.0
+
+
+@dataclass(slots=True)
+class Held:
+    """A model that answers when it is let go."""
+
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, body: dict[str, Any]) -> Response:
+        await self.go.wait()
+        return says(f"answer to {body['messages'][-1]['content']}")
+
+
+@pytest.fixture
+def held() -> Held:
+    return Held()
+
+
+@pytest.fixture
+async def there(settings: Settings) -> AsyncIterator[Client]:
+    """Another instance on the same servers, which has no worker: `client` runs every turn."""
+    async with running(settings, takes_turns=False) as served:
+        yield served
+
+
+async def send(client: Client, session: str, message: str, *, key: str | None = None, **options: Any) -> httpx.Response:
+    headers = {"Idempotency-Key": key} if key is not None else {}
+    return await client.http.post(f"/sessions/{session}/chat", json={"message": message, **options}, headers=headers)
+
+
+async def begun(client: Client, session: str, messages: int) -> None:
+    """Returns once the session has that many messages."""
+    async with asyncio.timeout(QUICK_S):
+        while (await client.get(f"/sessions/{session}"))["message_count"] < messages:
+            pass
+
+
+async def cancel(client: Client, session: str, turn_id: str) -> dict[str, Any]:
+    async with asyncio.timeout(QUICK_S):
+        response = await client.http.post(f"/sessions/{session}/turns/{turn_id}/cancel")
+    assert response.status_code == 200, response.text
+    turn: dict[str, Any] = response.json()
+    return turn
+
+
+async def test_a_background_turn_is_accepted_at_once_and_read_later(
+    client: Client, provider: Provider, held: Held
+) -> None:
+    provider.will(held)
+    session = await client.new_session()
+    accepted = await send(client, session, "hello", background=True)
+    turn_id = accepted.json()["turn_id"]
+    assert accepted.status_code == 202
+    assert accepted.json() == {
+        "turn_id": turn_id,
+        "status": "queued",
+        "events_url": f"/sessions/{session}/turns/{turn_id}/events",
+    }
+    await provider.wait_for_requests(1)
+    assert (await client.get(f"/sessions/{session}"))["running_turn_id"] == turn_id
+    running_turn = await client.get(f"/sessions/{session}/turns/{turn_id}")
+    assert (running_turn["status"], running_turn["attempts"], running_turn["answer"]) == ("running", 1, None)
+    held.go.set()
+    [turn] = await client.ended(session)
+    assert turn["status"] == "completed"
+    assert turn["answer"]["message"]["content"] == "answer to hello"
+    assert turn["created_at"] <= turn["started_at"] <= turn["finished_at"]
+    assert await client.get(f"/sessions/{session}/turns/{turn_id}") == turn
+
+
+async def test_the_answer_read_later_is_the_answer_that_was_given(client: Client, provider: Provider) -> None:
+    provider.will(calls(("current_time", {})), says("noon"), fails(500))
+    session = await client.new_session()
+    answer = await client.chat(session, "what time is it?")
+    failed = (await client.send(session, "and now?")).json()
+    first, second = await client.turns(session)
+    assert first["answer"] == answer
+    assert (second["status"], second["answer"]) == ("failed", None)
+    assert {name: second["error"][name] for name in ("code", "status", "title", "detail")} == {
+        name: failed[name] for name in ("code", "status", "title", "detail")
+    }
+
+
+async def test_turns_are_listed_newest_first_page_by_page(client: Client, provider: Provider) -> None:
+    provider.will(*(says(str(number)) for number in range(5)))
+    session = await client.new_session()
+    sent = [(await client.chat(session, str(number)))["turn_id"] for number in range(5)]
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = await client.get(f"/sessions/{session}/turns", limit=2, **cursor)
+        seen += [turn["turn_id"] for turn in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = {"cursor": page["next_cursor"]}
+    assert seen == sent[::-1]
+
+
+async def test_a_turn_of_another_session_or_of_nobody_is_not_found(client: Client, provider: Provider) -> None:
+    provider.will(says("hi"))
+    mine, other = await client.new_session(), await client.new_session()
+    turn_id = (await client.chat(mine, "hello"))["turn_id"]
+    for wrong in (turn_id, "turn_" + "0" * 26, "turn_x", "*"):
+        for method, path in (("GET", wrong), ("POST", f"{wrong}/cancel")):
+            response = await client.http.request(method, f"/sessions/{other}/turns/{path}")
+            assert (response.status_code, response.json()["code"]) == (404, "turn_not_found"), (method, wrong)
+    missing = await client.http.get(f"/sessions/ses_{'0' * 26}/turns")
+    assert (missing.status_code, missing.json()["code"]) == (404, "session_not_found")
+
+
+async def test_ten_identical_requests_over_two_instances_are_one_turn(
+    client: Client, there: Client, provider: Provider, held: Held
+) -> None:
+    provider.will(held)
+    session = await client.new_session()
+    asking = [asyncio.create_task(send((client, there)[n % 2], session, "once", key="k-1")) for n in range(10)]
+    await provider.wait_for_requests(1)
+    held.go.set()
+    answers = [(await answer).json() for answer in asking]
+    assert all(answer == answers[0] for answer in answers)
+    assert answers[0]["message"]["content"] == "answer to once"
+    assert len(await client.turns(session)) == 1
+    assert (await send(there, session, "once", key="k-1")).json() == answers[0]
+    background = await send(there, session, "once", key="k-1", background=True)
+    assert (background.status_code, background.json()["status"]) == (202, "completed")
+    assert len(await client.messages(session)) == 2
+
+
+async def test_a_key_that_was_used_for_something_else_is_refused(client: Client, provider: Provider) -> None:
+    provider.will(says("one"), says("two"))
+    session, other = await client.new_session(), await client.new_session()
+    await send(client, session, "one", key="k")
+    refused = await send(client, session, "something else", key="k")
+    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_key_reused")
+    assert (await send(client, other, "two", key="k")).json()["message"]["content"] == "two"
+
+
+async def test_a_repeated_key_gives_the_stored_failure_too(client: Client, provider: Provider) -> None:
+    provider.will(fails(500))
+    session = await client.new_session()
+    first, second = [await send(client, session, "hello", key="k") for _ in range(2)]
+    assert first.status_code == second.status_code == 502
+    about = [{k: v for k, v in answer.json().items() if k != "request_id"} for answer in (first, second)]
+    assert about[0] == about[1]
+
+
+@pytest.mark.parametrize("key", ["", "with space", "é", "x" * 201])
+async def test_a_key_that_cannot_be_one_is_refused(client: Client, key: str) -> None:
+    session = await client.new_session()
+    headers = [(b"Idempotency-Key", key.encode())]
+    refused = await client.http.post(f"/sessions/{session}/chat", json={"message": "hello"}, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+
+
+async def test_a_busy_session_rejects_who_does_not_want_to_wait(client: Client, provider: Provider, held: Held) -> None:
+    provider.will(held, says("free again"))
+    session = await client.new_session()
+    first = asyncio.create_task(client.chat(session, "one"))
+    await provider.wait_for_requests(1)
+    refused = await send(client, session, "two", on_busy="reject")
+    assert (refused.status_code, refused.json()["code"]) == (409, "turn_in_progress")
+    held.go.set()
+    assert refused.json()["turn_id"] == (await first)["turn_id"]
+    assert (await client.chat(session, "three", on_busy="reject"))["message"]["content"] == "free again"
+    assert [row["content"] for row in await client.messages(session) if row["role"] == "user"] == ["one", "three"]
+
+
+async def test_ten_wait_behind_one_that_runs_and_no_more(client: Client, provider: Provider, held: Held) -> None:
+    provider.will(*[held] * 11)
+    session = await client.new_session()
+    sent = await asyncio.gather(*(send(client, session, str(n), background=True) for n in range(15)))
+    assert Counter(response.status_code for response in sent) == {202: 11, 429: 4}
+    refused = next(response for response in sent if response.status_code == 429)
+    assert refused.json()["code"] == "too_many_queued"
+    assert int(refused.headers["retry-after"]) > 0
+    held.go.set()
+    assert {turn["status"] for turn in await client.ended(session, 11)} == {"completed"}
+    assert len(await client.messages(session)) == 22
+
+
+async def test_an_interrupting_message_cancels_all_that_is_open_and_is_answered(
+    client: Client, there: Client, provider: Provider, held: Held
+) -> None:
+    provider.will(held, says("this instead"))
+    session = await client.new_session()
+    withdrawn = [asyncio.create_task(client.send(session, "one"))]
+    await provider.wait_for_requests(1)
+    withdrawn.append(asyncio.create_task(client.send(session, "two")))
+    await begun(client, session, 2)
+    async with asyncio.timeout(QUICK_S):
+        answer = await there.chat(session, "three", on_busy="interrupt")
+    assert answer["message"]["content"] == "this instead"
+    assert [(await each).json()["code"] for each in withdrawn] == ["turn_cancelled"] * 2
+    assert [turn["status"] for turn in await client.turns(session)] == ["cancelled", "cancelled", "completed"]
+    assert [message["content"] for message in provider.messages()[1:]] == ["one", "two", "three"]
+    held.go.set()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_running_turn_is_cancelled_from_any_instance(
+    client: Client, there: Client, provider: Provider, held: Held, *, elsewhere: bool
+) -> None:
+    provider.will(held, says("next"))
+    session = await client.new_session()
+    waiting = asyncio.create_task(client.send(session, "hello"))
+    await provider.wait_for_requests(1)
+    [turn] = await client.turns(session)
+    cancelled = await cancel(there if elsewhere else client, session, turn["turn_id"])
+    assert (cancelled["status"], cancelled["error"]["code"]) == ("cancelled", "turn_cancelled")
+    told = await waiting
+    assert (told.status_code, told.json()["code"]) == (409, "turn_cancelled")
+    assert told.json()["turn_id"] == turn["turn_id"]
+    held.go.set()
+    assert (await client.chat(session, "and now?"))["message"]["content"] == "next"
+    assert await cancel(client, session, turn["turn_id"]) == cancelled
+    assert [row["content"] for row in await client.messages(session)] == ["hello", "and now?", "next"]
+
+
+async def test_a_turn_cancelled_in_a_tool_leaves_the_call_unknown_and_a_history_that_works(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(calls(("mcp_get_item", {"item_id": "itm-1"}), ("mcp_look_up", {"item_id": "itm-2"})), says("fine"))
+    async with serving_shelf() as shelf:
+        settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+        async with running(settings) as client:
+            session = await client.new_session()
+            results = f"/sessions/{session}/tool-results"
+            waiting = asyncio.create_task(client.send(session, "hello"))
+            async with asyncio.timeout(QUICK_S):
+                while not (await client.get(results, status="succeeded"))["items"] or len(shelf.effects) < 2:
+                    pass
+            [turn] = await client.turns(session)
+            await cancel(client, session, turn["turn_id"])
+            shelf.go.set()
+            assert (await waiting).json()["code"] == "turn_cancelled"
+            answer = await client.chat(session, "and now?")
+            ledger = (await client.get(results))["items"]
+    assert answer["message"]["content"] == "fine"
+    assert {call["tool_name"]: call["status"] for call in ledger} == {
+        "mcp_get_item": "succeeded",
+        "mcp_look_up": "unknown",
+    }
+    assert [message["role"] for message in provider.messages()[1:]] == ["user", "assistant", "tool", "tool", "user"]
+
+
+async def test_a_queued_turn_is_cancelled_without_having_run(client: Client, provider: Provider, held: Held) -> None:
+    provider.will(held)
+    session = await client.new_session()
+    first = asyncio.create_task(client.chat(session, "one"))
+    await provider.wait_for_requests(1)
+    second = asyncio.create_task(client.send(session, "two"))
+    await begun(client, session, 2)
+    turn = (await client.turns(session))[1]
+    cancelled = await cancel(client, session, turn["turn_id"])
+    assert (cancelled["status"], cancelled["attempts"]) == ("cancelled", 0)
+    assert (await second).json()["code"] == "turn_cancelled"
+    held.go.set()
+    assert (await first)["message"]["content"] == "answer to one"
+
+
+async def test_a_turn_whose_owner_is_gone_is_cancelled_all_the_same(client: Client, settings: Settings) -> None:
+    assert settings.database_url is not None
+    session = await client.new_session()
+    database = Database(settings.database_url.get_secret_value())
+    async with database.reading() as connection:
+        await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
+        claim = await store.claim_next(connection, session, worker="gone", lease_s=600)
+    await database.close()
+    assert claim is not None
+    assert (await cancel(client, session, claim.key.turn_id))["status"] == "cancelled"
+
+
+async def test_a_session_deleted_on_another_instance_stops_what_runs_in_it(
+    client: Client, there: Client, provider: Provider, held: Held
+) -> None:
+    provider.will(held)
+    session = await client.new_session()
+    waiting = asyncio.create_task(client.send(session, "hello"))
+    await provider.wait_for_requests(1)
+    assert (await there.http.delete(f"/sessions/{session}")).status_code == 204
+    async with asyncio.timeout(QUICK_S):
+        told = await waiting
+    assert (told.status_code, told.json()["code"]) == (404, "session_not_found")
+    held.go.set()
+
+
+async def test_without_redis_an_instance_without_a_worker_runs_its_turns_itself(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("by myself"))
+    away = settings.model_copy(update={"redis_url": SecretStr("redis://127.0.0.1:1/0")})
+    async with running(away, takes_turns=False) as client:
+        async with asyncio.timeout(QUICK_S):
+            answer = await client.chat(await client.new_session(), "hello")
+    assert answer["message"]["content"] == "by myself"
+
+
+async def test_an_instance_without_a_worker_leaves_its_turns_to_one_that_has(
+    client: Client, there: Client, provider: Provider
+) -> None:
+    provider.will(says("from there"))
+    assert (await there.get("/health/ready"))["worker"] == "off"
+    assert (await there.chat(await there.new_session(), "hello"))["message"]["content"] == "from there"
+    assert (await client.get("/health/ready"))["worker"] == "ok"
