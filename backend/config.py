@@ -38,6 +38,7 @@ class Settings(BaseSettings):
     openai_base_url: str | None = None
     llm_model: str = "gpt-5-mini"
     llm_timeout_s: Seconds = 60
+    llm_idle_timeout_s: Seconds = 30
     llm_max_retries: Annotated[int, Field(ge=0)] = 2
 
     planning: Planning = "auto"

@@ -16,14 +16,14 @@ from backend.agent.context import AgentLimits, Clock
 from backend.agent.graph import build_graph
 from backend.agent.model import ChatModel, openai_model
 from backend.agent.offline import OfflineModel
-from backend.api import chat, health, plans, sessions, tool_results, tool_states, tools, turns
+from backend.api import chat, events, health, plans, sessions, tool_results, tool_states, tools, turns
 from backend.api.deps import Services, State
 from backend.api.middleware import BodyLimit, PlainStart, RequestContext
 from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from backend.config import Settings
 from backend.db.engine import Database
 from backend.db.migrations import upgrade
-from backend.db.redis import Cache
+from backend.db.redis import Cache, Streams
 from backend.domain.tool import Tool
 from backend.tools.builtin.clock import current_time_tool
 from backend.tools.builtin.get_tool_result import get_tool_result_tool
@@ -38,6 +38,7 @@ from backend.tools.mcp.config import read_mcp_config
 from backend.tools.mcp.servers import McpServers
 from backend.tools.retention import Retention
 from backend.tools.run import RunLimits
+from backend.turn.events import EventLog
 from backend.turn.service import TurnService
 from backend.turn.snapshot import SnapshotLimits
 from backend.turn.worker import TurnDeps, TurnLimits
@@ -93,6 +94,7 @@ def create_app(
         sessions.router,
         chat.router,
         turns.router,
+        events.router,
         plans.router,
         tool_results.router,
         tools.router,
@@ -122,6 +124,9 @@ async def _start(
     stack.push_async_callback(database.close)
     cache = Cache(urls.redis)
     stack.push_async_callback(cache.close)
+    streams = Streams(urls.redis)
+    stack.push_async_callback(streams.close)
+    event_log = await stack.enter_async_context(EventLog(streams, database))
     mcp = await stack.enter_async_context(
         McpServers(read_mcp_config(settings.mcp_config), timeout_s=settings.tool_timeout_s)
     )
@@ -135,6 +140,7 @@ async def _start(
     deps = TurnDeps(
         database=database,
         cache=cache,
+        events=event_log,
         graph=build_graph(),
         model=model,
         new_guard=partial(ToolGuard, catalog, database, fleet, rules, clock, timeout_s=settings.tool_timeout_s),
@@ -152,6 +158,7 @@ async def _start(
     return Services(
         database=database,
         cache=cache,
+        events=event_log,
         turns=service,
         tools=catalog,
         fleet=fleet,
@@ -195,6 +202,7 @@ def _chat_model(settings: Settings, model: BaseChatModel | None) -> ChatModel:
         model or OfflineModel(),
         name=name,
         timeout_s=settings.llm_timeout_s,
+        idle_s=settings.llm_idle_timeout_s,
         max_retries=settings.llm_max_retries,
     )
 

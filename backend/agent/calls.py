@@ -15,6 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from backend.agent import prompts
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
+from backend.agent.speech import Spoken, tell
+from backend.domain.events import CallEnded, CallStarted, ToolStateChanged
 from backend.domain.ids import new_id
 from backend.domain.session import RequestedCall
 from backend.domain.tool import Reference, Tool, ToolCall, ToolContext, canonical_args
@@ -77,16 +79,22 @@ class Round:
     held: list[PreparedCall]
 
 
-async def run_round(context: TurnContext, reply: Reply, tools: Mapping[str, Tool], done: TurnCalls) -> Round:
-    """The assistant's message and an answer to every call in it that may run without asking; equal calls run once."""
+async def run_round(
+    context: TurnContext, reply: Reply, tools: Mapping[str, Tool], done: TurnCalls, *, spoken: Spoken | None = None
+) -> Round:
+    """The assistant's message and an answer to every call in it that may run without asking; equal calls run once.
+
+    What the assistant says beside its calls is told to its end, unless none of them runs.
+    """
     await context.guard.refresh()
     prepared = [_prepare(context, call, tools) for call in reply.calls[: context.limits.max_calls - done.count]]
     held = [call for call in prepared if _is_held(call, context)]
     runs = [call for call in prepared if call not in held]
     fresh = {call.key: call for call in reversed(runs) if call.key not in done.answers}
     recorded = [call for call in runs if call.recorded and call in fresh.values()]
+    message_id = tell(context, reply.text, spoken) if runs and reply.text else None
     if recorded:
-        await record_start(context, reply.text, [call.request for call in recorded])
+        await record_start(context, reply.text, [call.request for call in recorded], message_id=message_id)
         done.stored_messages += 1
     done.count += len(runs)
     answers = done.answers | await _together(context, list(fresh.values()), done)
@@ -101,6 +109,7 @@ async def record_start(
     text: str,
     calls: Sequence[RequestedCall],
     *,
+    message_id: str | None = None,
     step: PlanStep | None = None,
     also: AlsoWrite | None = None,
 ) -> None:
@@ -108,7 +117,13 @@ async def record_start(
     now = context.clock()
     async with context.transaction() as connection:
         message_id = await history.append_message(
-            connection, context.turn, role="assistant", content=clean(text), now=now, tool_calls=calls
+            connection,
+            context.turn,
+            role="assistant",
+            content=clean(text),
+            now=now,
+            message_id=message_id,
+            tool_calls=calls,
         )
         await results.start_calls(
             connection,
@@ -121,6 +136,8 @@ async def record_start(
         )
         if also is not None:
             await also(connection)
+    for call in calls:
+        context.emit(CallStarted(call, message_id))
 
 
 async def run_and_record(
@@ -147,7 +164,7 @@ async def _record_end(
         ledger, reference = await results.finish_call(
             connection, call.request, outcome, now=now, retention=context.limits.retention
         )
-        await history.append_message(
+        message_id = await history.append_message(
             connection,
             context.turn,
             role="tool",
@@ -160,9 +177,12 @@ async def _record_end(
         changed = await context.guard.record(connection, call.tool.spec, outcome) if call.tool else None
     if changed is not None and call.tool is not None:
         await context.guard.settle(call.tool.spec, changed)
+        if changed.moved:
+            context.emit(ToolStateChanged(call.tool.spec.name, context.guard.state(call.tool.spec)))
     done.stored_messages += 1
     done.ledger.append(ledger)
     done.references.insert(0, reference)
+    context.emit(CallEnded(reference, message_id))
 
 
 async def _run(context: TurnContext, tool: Tool, call: RequestedCall) -> Outcome:

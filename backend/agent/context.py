@@ -1,6 +1,6 @@
 """What a run of the graph depends on and never changes: identity, limits, and the live objects that nodes use."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.agent.model import MeteredModel, ModelBudget
 from backend.db.redis import Cache
+from backend.domain.events import Emit
 from backend.domain.plan import Confirm, Planning
 from backend.memory.history import TurnKey
 from backend.tools.guard import ToolGuard
@@ -40,7 +41,11 @@ class AgentLimits:
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """`transaction` opens a short transaction that is refused with StaleTurn once another worker owns the turn."""
+    """`transaction` opens a short transaction that is refused with StaleTurn once another worker owns the turn.
+
+    `emit` tells whoever follows the turn what happens in it, once it is committed; `listened` says whether somebody
+    wants the model's words as they come.
+    """
 
     owner: str
     turn: TurnKey
@@ -50,3 +55,5 @@ class TurnContext:
     cache: Cache
     limits: AgentLimits
     transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
+    emit: Emit
+    listened: Callable[[], Awaitable[bool]]

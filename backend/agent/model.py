@@ -7,6 +7,7 @@ import asyncio
 import math
 import re
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,12 @@ import openai
 import structlog
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatResult
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+from backend.agent.streaming import RAW_TEXT, Hear, Speech, StreamedAnswer, StreamIdle, within_idle
 from backend.domain.errors import AppError
 from backend.domain.tool import ToolSpec
 from backend.tools.payload import clean_text
@@ -68,10 +70,11 @@ class Retries:
 class ChatModel:
     """A LangChain chat model behind a deadline. `name` is what answers report as `model`."""
 
-    def __init__(self, model: BaseChatModel, *, name: str, timeout_s: float, max_retries: int) -> None:
+    def __init__(self, model: BaseChatModel, *, name: str, timeout_s: float, idle_s: float, max_retries: int) -> None:
         self.name = name
         self._model = model
         self._timeout_s = timeout_s
+        self._idle_s = min(timeout_s, idle_s)
         self._max_retries = max_retries
         self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], Runnable[LanguageModelInput, AIMessage]]] = {}
 
@@ -82,24 +85,38 @@ class ChatModel:
         *,
         must_call: bool = False,
         retries: Retries | None = None,
+        hear: Hear | None = None,
     ) -> Reply:
         """`must_call` leaves the model no choice but to call a tool. `retries` are what the caller has left of them.
+        `hear` is given its words as they come.
 
+        What has been heard cannot be taken back: the model is asked again only as long as nothing has been.
         Raises AppError `model_timeout` (504) and `model_unavailable` (502).
         """
         runnable = self._with_tools(tuple(tools), must_call=must_call)
+        speech = Speech(hear) if hear else None
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._with_retries(runnable, list(messages), retries or Retries(self._max_retries))
+                left = retries or Retries(self._max_retries)
+                return await self._with_retries(runnable, list(messages), left, speech)
         except (TimeoutError, openai.APITimeoutError) as error:
             raise _timeout(self._timeout_s) from error
 
     async def _with_retries(
-        self, runnable: Runnable[LanguageModelInput, AIMessage], messages: list[BaseMessage], retries: Retries
+        self,
+        runnable: Runnable[LanguageModelInput, AIMessage],
+        messages: list[BaseMessage],
+        retries: Retries,
+        speech: Speech | None,
     ) -> Reply:
         for attempt in range(self._max_retries + 1):
             try:
-                return read_reply(await runnable.ainvoke(messages))
+                if speech is None:
+                    return read_reply(await runnable.ainvoke(messages))
+                return await self._streamed(runnable, messages, speech)
+            except StreamIdle as error:
+                failure, delay = _timeout(self._idle_s), FIRST_DELAY_S
+                failure.__cause__ = error
             except openai.APITimeoutError:
                 raise
             except openai.APIConnectionError as error:
@@ -113,12 +130,22 @@ class ChatModel:
             except (openai.OpenAIError, *_MALFORMED) as error:
                 failure, delay = unavailable("The model provider sent something that is no answer."), FIRST_DELAY_S
                 failure.__cause__ = error
-            if attempt == self._max_retries or retries.left == 0 or delay > self._timeout_s:
+            heard = speech is not None and speech.heard
+            if attempt == self._max_retries or retries.left == 0 or delay > self._timeout_s or heard:
                 break
             retries.left -= 1
             log.warning("model_retry", attempt=attempt + 1, delay_s=delay, reason=failure.detail)
             await asyncio.sleep(delay)
         raise failure
+
+    async def _streamed(
+        self, runnable: Runnable[LanguageModelInput, AIMessage], messages: list[BaseMessage], speech: Speech
+    ) -> Reply:
+        answer = StreamedAnswer(speech)
+        async with aclosing(within_idle(runnable.astream(messages), self._idle_s)) as chunks:
+            async for chunk in chunks:
+                answer.add(chunk)
+        return read_reply(answer.message())
 
     def _with_tools(self, tools: tuple[ToolSpec, ...], *, must_call: bool) -> Runnable[LanguageModelInput, AIMessage]:
         """Schemas are converted once for each distinct set of tools."""
@@ -155,14 +182,19 @@ class MeteredModel:
         return self.llm_calls >= budget.max_calls - RESERVED_CALLS or tokens >= budget.max_tokens // 2
 
     async def reply(
-        self, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec] = (), *, must_call: bool = False
+        self,
+        messages: Sequence[BaseMessage],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        must_call: bool = False,
+        hear: Hear | None = None,
     ) -> Reply:
         """Raises AppError `turn_budget_spent` beside what ChatModel raises."""
         tokens = self.input_tokens + self.output_tokens
         if self.llm_calls >= self._budget.max_calls or tokens >= self._budget.max_tokens:
             raise _budget_spent()
         self.llm_calls += 1
-        reply = await self._model.reply(messages, tools, must_call=must_call, retries=self._retries)
+        reply = await self._model.reply(messages, tools, must_call=must_call, retries=self._retries, hear=hear)
         self.input_tokens += reply.input_tokens
         self.output_tokens += reply.output_tokens
         return reply
@@ -189,6 +221,22 @@ class _Provider(ChatOpenAI):
                     call["function"]["arguments"] = f"not an object: {arguments}"
         return super()._create_chat_result(body, generation_info)
 
+    def _convert_chunk_to_generation_chunk(
+        self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
+    ) -> ChatGenerationChunk | None:
+        """LangChain drops calls without an index and refuses half a character, which the next piece completes."""
+        raw = None
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta") or {}
+            for index, call in enumerate(delta.get("tool_calls") or ()):
+                call.setdefault("index", index)
+            if not _is_whole(delta.get("content")):
+                raw, delta["content"] = delta["content"], ""
+        generation = super()._convert_chunk_to_generation_chunk(chunk, default_chunk_class, base_generation_info)
+        if raw is not None and generation is not None:
+            generation.message.additional_kwargs[RAW_TEXT] = raw
+        return generation
+
 
 def openai_model(*, model: str, api_key: SecretStr | None, base_url: str | None, timeout_s: float) -> BaseChatModel:
     """Any endpoint that speaks OpenAI's chat completions. Retries are ChatModel's, not the client's."""
@@ -199,6 +247,8 @@ def openai_model(*, model: str, api_key: SecretStr | None, base_url: str | None,
         timeout=timeout_s,
         max_retries=0,
         use_responses_api=False,
+        stream_usage=True,
+        stream_chunk_timeout=None,
     )
 
 
@@ -215,6 +265,10 @@ def read_reply(message: AIMessage) -> Reply:
     usage = message.usage_metadata
     tokens = (usage["input_tokens"], usage["output_tokens"]) if usage else (0, 0)
     return Reply(text, tuple(calls), *(min(max(count, 0), MAX_TOKENS) for count in tokens))
+
+
+def _is_whole(text: object) -> bool:
+    return not isinstance(text, str) or text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _sendable(name: str) -> str:

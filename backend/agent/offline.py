@@ -4,19 +4,24 @@ It stands where a provider's model would, behind LangChain's interface, and answ
 `offline_plan.py`, everything else in `offline_reply.py`.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
 from backend.agent import prompts
 from backend.agent.offline_plan import draft, fill
 from backend.agent.offline_reply import answer, offered_tool
+
+WORD_EVERY_S = 0.02
+_WORD = re.compile(r"\S+\s*|\s+")
 
 
 class OfflineModel(BaseChatModel):
@@ -36,12 +41,31 @@ class OfflineModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
         **kwargs: Any,
     ) -> ChatResult:
-        reply = _reply(messages, kwargs.get("tools", []), must_call="tool_choice" in kwargs)
-        reply.response_metadata["finish_reason"] = "tool_calls" if reply.tool_calls else "stop"
-        return ChatResult(generations=[ChatGeneration(message=reply)])
+        return ChatResult(generations=[ChatGeneration(message=_reply(messages, kwargs))])
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        """Word by word, at the pace of somebody who thinks fast."""
+        reply = _reply(messages, kwargs)
+        for word in _WORD.findall(reply.text):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=word))
+            await asyncio.sleep(WORD_EVERY_S)
+        last = AIMessageChunk(content="", tool_calls=reply.tool_calls, response_metadata=reply.response_metadata)
+        yield ChatGenerationChunk(message=last)
 
 
-def _reply(messages: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
+def _reply(messages: list[BaseMessage], options: dict[str, Any]) -> AIMessage:
+    reply = _written(messages, options.get("tools", []), must_call="tool_choice" in options)
+    reply.response_metadata["finish_reason"] = "tool_calls" if reply.tool_calls else "stop"
+    return reply
+
+
+def _written(messages: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
     system = messages[0].text
     if prompts.AMENDER in system or prompts.READER in system:
         return AIMessage('{"steps": [], "verdict": "none"}')  # beyond it: the engine then asks again in plain words

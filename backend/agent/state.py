@@ -5,7 +5,8 @@ from typing import Any, TypedDict
 
 from langchain_core.messages import BaseMessage
 
-from backend.domain.session import Message
+from backend.agent.speech import Spoken
+from backend.domain.session import AcknowledgementReport, Message, WebSearchReport
 from backend.domain.tool import Reference, ToolCall
 from backend.memory.short_term import ShortTermMemory
 from backend.plans.acknowledgement import Acknowledgement
@@ -20,6 +21,9 @@ class EarlierAttempt:
 
     calls: tuple[RecordedCall, ...]
     plan: StoredPlan | None
+
+
+WEB_SEARCH = "web_search"
 
 
 class TurnInput(TypedDict):
@@ -53,7 +57,8 @@ class TurnState(TurnInput, total=False):
     """`replied_to` is the plan and version the message answered, `touched_plan` what this turn made, advanced or ended.
 
     `conversation` is what the model has been shown in this turn, `note` what the engine tells it beside; `answer` is
-    None while nothing answers yet, and `postscript` is said after it.
+    None while nothing answers yet, `spoken` what of it has been told, `answer_id` the id it is told under; `postscript`
+    is said after it.
     """
 
     acknowledgement: Acknowledgement
@@ -64,9 +69,32 @@ class TurnState(TurnInput, total=False):
     note: str | None
     conversation: list[BaseMessage]
     answer: str | None
+    spoken: Spoken | None
+    answer_id: str
     postscript: str | None
     tool_calls: list[ToolCall]
     references: list[Reference]
 
 
 Update = dict[str, Any]
+
+
+def acknowledgement_report(state: TurnState) -> AcknowledgementReport:
+    """Once the plan node has seen what the message answers."""
+    acknowledgement = state["acknowledgement"]
+    plan_id, plan_version = state.get("replied_to") or (None, None)
+    return AcknowledgementReport(
+        verdict=acknowledgement.verdict,
+        rule=acknowledgement.rule,
+        language=acknowledgement.language,
+        plan_id=plan_id,
+        plan_version=plan_version,
+    )
+
+
+def web_search_report(state: TurnState) -> WebSearchReport:
+    return WebSearchReport(
+        requested=state["force_web_search"],
+        performed=any(call.tool_name == WEB_SEARCH for call in state.get("tool_calls", [])),
+        reason=state["search"].reason,
+    )

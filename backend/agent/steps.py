@@ -17,6 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from backend.agent import prompts
 from backend.agent.calls import PreparedCall, RunCall, TurnCalls, record_start, run_again, run_and_record
 from backend.agent.context import TurnContext
+from backend.agent.speech import ask, tell
+from backend.domain.events import PlanMoved
 from backend.domain.ids import new_id
 from backend.domain.plan import NOT_STARTED, Plan, Step, move_step, new_plan
 from backend.domain.session import RequestedCall
@@ -64,9 +66,11 @@ async def offer_plan(context: TurnContext, *, goal: str, origin_message_id: str,
         expires_at=now + timedelta(seconds=context.limits.plan_ttl_s),
     )
     async with context.transaction() as connection:
-        return await store.offer(
+        stored = await store.offer(
             connection, StoredPlan(made, context.turn.session_id, taken_on_by=context.turn.turn_id)
         )
+    context.emit(PlanMoved(stored.plan))
+    return stored
 
 
 async def run_plan(
@@ -118,12 +122,16 @@ async def _run_without_tool(context: TurnContext, run: PlanRun, step: Step, tool
     if step.requires_confirmation and not run.stored.grants(step, context.turn.turn_id):
         await _wait(context, run, step, tools)
         return
-    reply = await context.model.reply(prompts.with_note(run.conversation, prompts.answer_step(run.plan, step)))
+    reply, spoken = await ask(context, prompts.with_note(run.conversation, prompts.answer_step(run.plan, step)))
     text = clean(reply.text) or prompts.NO_ANSWER
+    said = tell(context, text, spoken)
     moved = move_step(run.plan, step.id, "complete", result_preview=text[: context.limits.retention.preview_chars])
     async with context.transaction() as connection:
-        await history.append_message(connection, context.turn, role="assistant", content=text, now=context.clock())
+        await history.append_message(
+            connection, context.turn, role="assistant", content=text, now=context.clock(), message_id=said
+        )
         run.stored = await store.swap(connection, run.stored, moved, texts={**run.stored.texts, str(step.id): text})
+    context.emit(PlanMoved(run.plan))
     run.done.stored_messages += 1
     run.conversation.append(AIMessage(text))
 
@@ -176,6 +184,7 @@ async def _execute(context: TurnContext, run: PlanRun, step: Step, call: Prepare
 
     place = PlanStep(run.plan.id, step.id)
     await record_start(context, "", [request], step=place, also=started)
+    context.emit(PlanMoved(run.plan))
     run.done.stored_messages += 1
     run.done.count += 1
     await _conclude(context, run, step, call, run_and_record)
@@ -192,6 +201,7 @@ async def _conclude(context: TurnContext, run: PlanRun, step: Step, call: Prepar
         run.stored = await store.swap(connection, run.stored, _after(run.plan, step, outcome, ledger))
 
     outcome = await run_call(context, call, run.done, also=ended)
+    context.emit(PlanMoved(run.plan))
     run.values[step.id] = outcome.payload.value
     answer = prompts.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
     prompts.tell(run.conversation, call.request, answer)
@@ -237,6 +247,7 @@ async def _values(context: TurnContext, run: PlanRun, step: Step) -> Mapping[int
 async def _fail(context: TurnContext, run: PlanRun, step: Step, error: str) -> None:
     async with context.transaction() as connection:
         run.stored = await store.swap(connection, run.stored, move_step(run.plan, step.id, "failed", error=error))
+    context.emit(PlanMoved(run.plan))
 
 
 async def _wait(
@@ -260,3 +271,4 @@ async def _wait(
             asked_in=context.turn.turn_id,
             blocked_tools=blocked,
         )
+    context.emit(PlanMoved(run.plan))

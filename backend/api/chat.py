@@ -1,11 +1,13 @@
 """Chat: a message in, the answer out. The turn is not the request's: a client that leaves does not stop it."""
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from backend.api.deps import Caller, IdempotencyKey, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.events import OR_EVENTS, stream_events, wants_events
 from backend.api.problems import PROBLEMS
 from backend.api.schemas import ChatBody
 from backend.domain.session import ChatAnswer, TurnStatus
@@ -23,27 +25,32 @@ class AcceptedTurn:
     events_url: str
 
 
-@router.post(
-    "/{session_id}/chat",
-    response_model=ChatAnswer,
-    responses={202: {"model": AcceptedTurn, "description": "Accepted: with `background` nobody waits for the answer"}},
-)
+ACCEPTED: dict[int | str, dict[str, Any]] = {
+    202: {"model": AcceptedTurn, "description": "Accepted: with `background` nobody waits for the answer"}
+}
+
+
+@router.post("/{session_id}/chat", response_model=ChatAnswer, responses={**OR_EVENTS, **ACCEPTED})
 async def chat(
     session_id: SessionId,
     body: ChatBody,
     services: ServicesDep,
     caller: Caller,
+    http: Request,
     idempotency_key: IdempotencyKey = None,
 ) -> ChatAnswer | Response:
+    """The answer, or with `"stream": true` or `Accept: text/event-stream` the events of the turn as they happen."""
+    stream = body.stream or wants_events(http)
     request = ChatRequest(
         message=body.message,
         force_web_search=body.force_web_search,
         on_busy=body.on_busy,
         once=once(idempotency_key, body.message, body.force_web_search, body.on_busy),
+        stream=stream,
     )
-    if not body.background:
-        return await services.turns.chat(caller, session_id, request)
     admitted = await services.turns.accept(caller, session_id, request)
-    turn_id = admitted.turn.turn_id
-    accepted = AcceptedTurn(turn_id, admitted.status, f"/sessions/{session_id}/turns/{turn_id}/events")
-    return JSONResponse(asdict(accepted), status_code=202)
+    if body.background:
+        turn_id = admitted.turn.turn_id
+        accepted = AcceptedTurn(turn_id, admitted.status, f"/sessions/{session_id}/turns/{turn_id}/events")
+        return JSONResponse(asdict(accepted), status_code=202)
+    return stream_events(services.events, admitted.turn) if stream else await services.turns.answer(admitted.turn)

@@ -20,6 +20,7 @@ from backend.tools.catalog import ToolCatalog
 from backend.tools.fleet import Fleet
 from backend.tools.health import HealthRules
 from backend.tools.mcp.servers import McpServers
+from backend.turn.events import EventLog
 from backend.turn.service import TurnService
 
 LOCAL_USER = "local"
@@ -31,6 +32,7 @@ MAX_NUMBER = 2**63  # orjson makes floats of larger integers
 class Services:
     database: Database
     cache: Cache
+    events: EventLog
     turns: TurnService
     tools: ToolCatalog
     fleet: Fleet

@@ -26,7 +26,7 @@ async def ready(services: ServicesDep, response: Response) -> dict[str, str | di
     """
     postgres = await _postgres(services)
     redis: Condition = "ok" if await services.cache.ping() else "down"
-    worker = services.turns.worker
+    worker = services.turns.worker if services.events.alive else "down"
     if "down" in (postgres, worker):
         response.status_code = 503
     return {"postgres": postgres, "redis": redis, "worker": worker, "mcp": services.mcp.states()}

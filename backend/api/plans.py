@@ -1,8 +1,9 @@
 """Plans: the one that is open, all there were, and a decision on the step that waits."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from backend.api.deps import Caller, IdempotencyKey, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.events import OR_EVENTS, EventStream, stream_events, wants_events
 from backend.api.problems import PROBLEMS
 from backend.api.schemas import Cursor, Limit, Page, PlanDecision, decode_id_cursor, page
 from backend.domain.plan import Plan
@@ -34,14 +35,19 @@ async def list_plans(
     return page(found, limit, lambda plan: plan.id)
 
 
-@router.post("/plan/decision")
+@router.post("/plan/decision", response_model=ChatAnswer, responses=OR_EVENTS)
 async def decide(
     session_id: SessionId,
     body: PlanDecision,
     services: ServicesDep,
     caller: Caller,
+    http: Request,
     idempotency_key: IdempotencyKey = None,
-) -> ChatAnswer:
+) -> ChatAnswer | EventStream:
     """Answers as chat does, once the plan has gone on to its next wait or its end."""
+    stream = wants_events(http)
     asked = once(idempotency_key, "decision", body.decision, body.version)
-    return await services.turns.decide(caller, session_id, body.decision, version=body.version, once=asked)
+    turn = await services.turns.decide(
+        caller, session_id, body.decision, version=body.version, once=asked, stream=stream
+    )
+    return stream_events(services.events, turn) if stream else await services.turns.answer(turn)

@@ -45,6 +45,7 @@ class ChatBody(Body):
     force_web_search: bool = False
     background: bool = False
     on_busy: OnBusy = "enqueue"
+    stream: bool = False
 
 
 class PlanDecision(Body):

@@ -1,20 +1,29 @@
-"""The one way to Redis: every key, its TTL, and a client that is allowed to fail.
+"""The one way to Redis: every key, its TTL, and clients that are allowed to fail.
 
 Redis only saves time. What fails or takes over a second answers "nothing there"; the outage is logged once.
 """
 
 import asyncio
 import math
-from typing import Any
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import orjson
 import structlog
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 
 OPERATION_TIMEOUT_S = 1.0
+TURN_EVENTS_TTL_S = 3600
+TURN_WATCHED_TTL_S = 600
+MAX_LOG_ENTRIES = 4096
+READ_BLOCK_MS = 50
+READ_COUNT = 256
+
+Answer = TypeVar("Answer")
 
 _GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
@@ -41,23 +50,64 @@ def tool_try_key(tool: str) -> str:
     return f"segue:tools:try:{tool}"
 
 
-def connect(url: str, *, timeout_s: float = OPERATION_TIMEOUT_S, retries: int = 1) -> Redis:
+def turn_events_key(session_id: str, turn_id: str) -> str:
+    return f"segue:events:{session_id}:{turn_id}"
+
+
+def turn_watched_key(session_id: str, turn_id: str) -> str:
+    return f"segue:watched:{session_id}:{turn_id}"
+
+
+def connect(
+    url: str,
+    *,
+    timeout_s: float = OPERATION_TIMEOUT_S,
+    retries: int = 1,
+    pool: type[ConnectionPool] = ConnectionPool,
+    **bounds: Any,
+) -> Redis:
     """A client that gives up after `timeout_s`. Not RESP3: redis-py fails its first command after a server's close."""
-    return Redis.from_url(
+    connections = pool.from_url(
         url,
         protocol=2,
         socket_timeout=timeout_s,
         socket_connect_timeout=OPERATION_TIMEOUT_S,
         retry=Retry(ConstantBackoff(0.05), retries),
+        **bounds,
     )
+    return Redis.from_pool(connections)
 
 
-class Cache:
-    """JSON values with a TTL, hashes, scripts and leases. A value that does not parse counts as missing."""
+class _Client:
+    """Every operation within a second or not at all."""
 
-    def __init__(self, url: str) -> None:
-        self._redis = connect(url)
+    def __init__(self, url: str, pool: type[ConnectionPool] = ConnectionPool, **bounds: Any) -> None:
+        self._redis = connect(url, pool=pool, **bounds)
         self._degraded = False
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    async def _attempt(self, *command: Any) -> Any | None:
+        return await self._within_time(self._redis.execute_command(*command))  # type: ignore[no-untyped-call]
+
+    async def _within_time(self, operation: Awaitable[Answer]) -> Answer | None:
+        try:
+            async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                answer = await operation
+        except (RedisError, OSError, TimeoutError) as error:
+            if not self._degraded:
+                log.warning("redis_degraded", error=type(error).__name__)
+            self._degraded = True
+            return None
+        if self._degraded:
+            log.info("redis_recovered")
+        self._degraded = False
+        return answer
+
+
+class Cache(_Client):
+    """JSON values with a TTL, hashes, scripts and leases. A value that does not parse counts as missing."""
 
     async def get_json(self, key: str) -> Any | None:
         raw = await self._attempt("GET", key)
@@ -94,19 +144,58 @@ class Cache:
     async def ping(self) -> bool:
         return await self._attempt("PING") is not None
 
-    async def close(self) -> None:
-        await self._redis.aclose()
 
-    async def _attempt(self, *command: Any) -> Any | None:
-        try:
-            async with asyncio.timeout(OPERATION_TIMEOUT_S):
-                answer = await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
-        except (RedisError, OSError, TimeoutError) as error:
-            if not self._degraded:
-                log.warning("redis_degraded", error=type(error).__name__)
-            self._degraded = True
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is appended to a stream under one id. Only the batch that `opens` a stream makes one."""
+
+    session_id: str
+    turn_id: str
+    last: int
+    body: bytes
+    opens: bool
+
+
+class Streams(_Client):
+    """The event logs of turns: streams whose ids the writer gives. A lower id than the last is refused by Redis."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, BlockingConnectionPool, max_connections=3, timeout=OPERATION_TIMEOUT_S)
+
+    async def append(self, batches: Sequence[Batch]) -> bool:
+        """False where Redis cannot be reached.
+
+        A batch that is refused was written before, or somebody else has taken the log over: it is dropped.
+        """
+        pipeline = self._redis.pipeline(transaction=False)
+        for batch in batches:
+            key = turn_events_key(batch.session_id, batch.turn_id)
+            anew = () if batch.opens else ("NOMKSTREAM",)
+            bound = ("MAXLEN", "~", MAX_LOG_ENTRIES)
+            pipeline.execute_command("XADD", key, *anew, *bound, f"{batch.last}-0", "events", batch.body)
+            pipeline.execute_command("EXPIRE", key, TURN_EVENTS_TTL_S)
+        return await self._within_time(pipeline.execute(raise_on_error=False)) is not None
+
+    async def read(self, after: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], list[bytes]] | None:
+        """What came after a position of each log, given by session and turn; waits a moment where nothing has.
+
+        None where Redis cannot be reached.
+        """
+        turns = {turn_events_key(*turn).encode(): turn for turn in after}
+        ids = [f"{position}-0" for position in after.values()]
+        answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", READ_BLOCK_MS, "STREAMS", *turns, *ids)
+        if answer is None:
             return None
-        if self._degraded:
-            log.info("redis_recovered")
-        self._degraded = False
-        return answer
+        return {turns[key]: [fields.get(b"events", b"") for _, fields in entries] for key, entries in answer}
+
+    async def mark_watched(self, session_id: str, turn_id: str) -> None:
+        """Tells the process that runs a turn, wherever it is, that somebody wants its words as they come."""
+        await self._attempt("SET", turn_watched_key(session_id, turn_id), 1, "EX", TURN_WATCHED_TTL_S)
+
+    async def is_watched(self, session_id: str, turn_id: str) -> bool:
+        return not self._degraded and await self._attempt("EXISTS", turn_watched_key(session_id, turn_id)) == 1
+
+    async def delete(self, session_id: str, turn_ids: Sequence[str]) -> None:
+        keys = [key(session_id, turn_id) for turn_id in turn_ids for key in (turn_events_key, turn_watched_key)]
+        if keys:
+            await self._attempt("DEL", *keys)

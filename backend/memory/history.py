@@ -41,11 +41,15 @@ async def append_message(
     role: Role,
     content: str | dict[str, Any],
     now: datetime,
+    message_id: str | None = None,
     tool_calls: Sequence[RequestedCall] = (),
     tool_call_id: str | None = None,
 ) -> str:
-    """Stores a message under the session's next seq, in the caller's transaction, and gives its id."""
-    message_id = new_id("msg", now)
+    """Stores a message under the session's next seq, in the caller's transaction, and gives its id.
+
+    `message_id` is the one it has been shown under already.
+    """
+    message_id = message_id or new_id("msg", now)
     values = message_values(
         turn,
         message_id=message_id,

@@ -23,6 +23,7 @@ async def begin_decision(
     *,
     version: int,
     once: Once | None,
+    stream: bool,
     now: datetime,
 ) -> Admitted | None:
     """In the caller's transaction. None where the plan has expired, which is then stored.
@@ -38,7 +39,7 @@ async def begin_decision(
         raise plans.no_open_plan()
     if stored.plan.version != version:
         raise PlanChanged
-    request = ChatRequest(SAID[decision], once=once)
+    request = ChatRequest(SAID[decision], once=once, stream=stream)
     if stored.plan.status == "active":
         if await a_turn_is_open(connection, session_id):
             raise PlanChanged

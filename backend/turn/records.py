@@ -16,6 +16,7 @@ from backend.domain.session import ChatAnswer, Message, Turn, TurnError, TurnRep
 from backend.domain.tool import ToolCall
 from backend.memory.history import TurnKey, final_messages
 from backend.tools.results import calls_of_turns
+from backend.turn.statements import OPEN
 
 Result = ChatAnswer | AppError
 
@@ -38,6 +39,32 @@ async def list_turns(
     if before is not None:
         statement = statement.where(turns.c.id < before)
     return await _turns(connection, (await connection.execute(statement)).all())
+
+
+async def find_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> TurnKey:
+    """Raises NotFound for a session or a turn that is missing or somebody else's."""
+    found = (
+        select(turns.c.seq)
+        .select_from(sessions)
+        .outerjoin(turns, (turns.c.session_id == sessions.c.id) & (turns.c.id == turn_id))
+        .where(sessions.c.id == session_id, sessions.c.owner == owner)
+    )
+    row = (await connection.execute(found)).one_or_none()
+    if row is None:
+        raise NotFound("session")
+    if row.seq is None:
+        raise NotFound("turn")
+    return TurnKey(session_id, turn_id, row.seq)
+
+
+async def turn_ids(connection: AsyncConnection, session_id: str) -> list[str]:
+    return list((await connection.execute(select(turns.c.id).where(turns.c.session_id == session_id))).scalars())
+
+
+async def open_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> set[str]:
+    """Those of the turns that are still to end."""
+    statement = select(turns.c.id).where(turns.c.id.in_(turn_ids), turns.c.status.in_(OPEN))
+    return set((await connection.execute(statement)).scalars())
 
 
 async def result_of(connection: AsyncConnection, turn: TurnKey) -> Result | None:
@@ -80,7 +107,7 @@ async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[
             started_at=row.started_at,
             finished_at=row.finished_at,
             error=TurnError(**row.error) if row.error else None,
-            answer=_answer(row, messages[row.id], calls.get(row.id, ())) if row.report is not None else None,
+            answer=_answer(row, messages[row.id], calls.get(row.id, ())) if row.id in messages else None,
         )
         for row in rows
     ]

@@ -13,7 +13,7 @@ from backend.memory import short_term
 from backend.tools.retention import drop_expired
 from backend.turn import endings, failures
 from backend.turn.endings import Neglected
-from backend.turn.worker import Tell, TurnDeps, TurnWorker
+from backend.turn.worker import TurnDeps, TurnWorker
 
 LOOK_AROUND_S = 1.0
 MAX_ATTEMPTS = 3
@@ -21,12 +21,12 @@ MAX_ATTEMPTS = 3
 log = structlog.get_logger()
 
 
-async def look_around_for_ever(deps: TurnDeps, worker: TurnWorker, tell: Tell, takes_turns: Callable[[], bool]) -> None:
+async def look_around_for_ever(deps: TurnDeps, worker: TurnWorker, takes_turns: Callable[[], bool]) -> None:
     """`takes_turns()`: whether this process is one that runs what it finds."""
     dropped = 0.0
     while True:
         try:
-            await _look_around(deps, worker, tell, takes_turns=takes_turns())
+            await _look_around(deps, worker, takes_turns=takes_turns())
             if time.monotonic() - dropped >= deps.limits.lease_s:
                 await _drop_expired(deps)
                 dropped = time.monotonic()
@@ -35,17 +35,17 @@ async def look_around_for_ever(deps: TurnDeps, worker: TurnWorker, tell: Tell, t
         await asyncio.sleep(min(LOOK_AROUND_S, deps.limits.lease_s / 4))
 
 
-async def _look_around(deps: TurnDeps, worker: TurnWorker, tell: Tell, *, takes_turns: bool) -> None:
+async def _look_around(deps: TurnDeps, worker: TurnWorker, *, takes_turns: bool) -> None:
     async with deps.database.reading() as connection:
         found = await endings.neglected(connection, timeout_s=deps.limits.timeout_s)
     for turn in found:
         if turn.running:
-            await _settle(deps, turn, tell)
+            await _settle(deps, turn)
         if takes_turns and worker.has_room:
             worker.wake(turn.key.session_id)
 
 
-async def _settle(deps: TurnDeps, turn: Neglected, tell: Tell) -> None:
+async def _settle(deps: TurnDeps, turn: Neglected) -> None:
     """Ends the turn, or queues it again."""
     error = _verdict(turn, timeout_s=deps.limits.timeout_s)
     async with deps.database.reading() as connection:
@@ -58,7 +58,7 @@ async def _settle(deps: TurnDeps, turn: Neglected, tell: Tell) -> None:
     log.warning("turn_recovered", turn_id=turn.key.turn_id, attempts=turn.attempts, ended=error and error.code)
     if error is not None:
         await short_term.forget(deps.cache, turn.key.session_id)
-        tell(turn.key.turn_id, error)
+        deps.events.ended(turn.key, error)
 
 
 def _verdict(turn: Neglected, *, timeout_s: float) -> AppError | None:

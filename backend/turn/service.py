@@ -23,7 +23,6 @@ from backend.turn.decisions import begin_decision
 from backend.turn.queue import TurnQueue
 from backend.turn.recovery import look_around_for_ever
 from backend.turn.store import ChatRequest, Once
-from backend.turn.waiting import Waiting
 from backend.turn.worker import TurnDeps, TurnWorker
 
 CANCEL_WITHIN_S = 4.5
@@ -38,8 +37,7 @@ class TurnService:
     def __init__(self, deps: TurnDeps, redis_url: str, *, takes_turns: bool = True) -> None:
         self._deps = deps
         self._takes_turns = takes_turns
-        self._waiting = Waiting(deps.database)
-        self._worker = TurnWorker(deps, self._waiting.tell)
+        self._worker = TurnWorker(deps)
         concurrency = deps.limits.concurrency if takes_turns else 0
         self._queue = TurnQueue(redis_url, self._worker.run_session, concurrency=concurrency)
         self._upkeep: list[asyncio.Task[None]] = []
@@ -47,7 +45,7 @@ class TurnService:
 
     async def __aenter__(self) -> Self:
         self._queue.start()
-        looking = look_around_for_ever(self._deps, self._worker, self._waiting.tell, self._runs_what_it_finds)
+        looking = look_around_for_ever(self._deps, self._worker, self._runs_what_it_finds)
         self._upkeep = [
             asyncio.create_task(self._worker.keep(), name="leases"),
             asyncio.create_task(looking, name="recovery"),
@@ -74,19 +72,35 @@ class TurnService:
         await asyncio.shield(self._leaving)
 
     async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
-        """A message whose answer nobody waits for here. Raises what `admit` raises."""
-        admitted = await self._admit(owner, session_id, request)
-        if admitted.fresh:
-            await self._send_off(admitted.turn)
+        """A message becomes a turn that is on its way. Raises what `admit` raises."""
+        deps = self._deps
+        admitted = await admit(deps.database, owner, session_id, request, now=deps.clock())
+        if not admitted.fresh:
+            return admitted
+        if request.on_busy == "interrupt":
+            async with deps.database.reading() as connection:
+                self._obey(session_id, await endings.cancel_before(connection, owner, admitted.turn))
+        await self._send_off(admitted.turn)
         return admitted
 
-    async def chat(self, owner: str, session_id: str, request: ChatRequest) -> ChatAnswer:
-        """Accepts a message and waits for its answer. Raises what went wrong, with the turn's id in it."""
-        return await self._answer_to(await self._admit(owner, session_id, request))
+    async def answer(self, turn: TurnKey) -> ChatAnswer:
+        """Waits for it, wherever it runs. Raises what went wrong, with the turn's id in it."""
+        try:
+            return await self._deps.events.outcome(turn)
+        except AppError as error:
+            error.with_extra(turn_id=turn.turn_id)
+            raise
 
     async def decide(
-        self, owner: str, session_id: str, decision: Decision, *, version: int, once: Once | None = None
-    ) -> ChatAnswer:
+        self,
+        owner: str,
+        session_id: str,
+        decision: Decision,
+        *,
+        version: int,
+        once: Once | None = None,
+        stream: bool = False,
+    ) -> TurnKey:
         """A button on the plan that waits: decided here and now, carried out by a turn of its own.
 
         Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`; then nothing was accepted.
@@ -94,23 +108,23 @@ class TurnService:
         now = self._deps.clock()
         async with self._deps.database.transaction() as connection:
             admitted = await begin_decision(
-                connection, owner, session_id, decision, version=version, once=once, now=now
+                connection, owner, session_id, decision, version=version, once=once, stream=stream, now=now
             )
         if admitted is None:
             raise expired()
-        return await self._answer_to(admitted)
+        if admitted.fresh:
+            await self._send_off(admitted.turn)
+        return admitted.turn
 
     async def cancel(self, owner: str, session_id: str, turn_id: str) -> Turn:
         """The turn as it stands once it has ended, which takes at most CANCEL_WITHIN_S. Raises NotFound."""
-        key = TurnKey(session_id, turn_id, 0)
-        with self._waiting.watching(turn_id) as told:
-            async with self._deps.database.reading() as connection:
-                await records.get_turn(connection, owner, session_id, turn_id)
-                wished = await endings.cancel_turn(connection, owner, key)
-            self._obey(wished)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CANCEL_WITHIN_S):
-                    await self._waiting.result(key, told, runs_here=self._worker.runs, may_have_ended=True)
+        async with self._deps.database.reading() as connection:
+            turn = await records.find_turn(connection, owner, session_id, turn_id)
+            wished = await endings.cancel_turn(connection, owner, turn)
+        self._obey(session_id, wished)
+        with suppress(TimeoutError, AppError):
+            async with asyncio.timeout(CANCEL_WITHIN_S):
+                await self._deps.events.outcome(turn)
         return await self.read(owner, session_id, turn_id)
 
     async def read(self, owner: str, session_id: str, turn_id: str) -> Turn:
@@ -126,41 +140,22 @@ class TurnService:
     async def delete_session(self, owner: str, session_id: str) -> None:
         """What runs in it elsewhere notices within half a second, and can write nothing from now on."""
         async with self._deps.database.transaction() as connection:
+            turns = await records.turn_ids(connection, session_id)
             await endings.release(connection, owner, session_id)
             await sessions.delete_session(connection, owner, session_id)
         self._worker.stop_session(session_id)
+        await self._deps.events.forget(session_id, turns)
         await short_term.forget(self._deps.cache, session_id)
-
-    async def _admit(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
-        deps = self._deps
-        admitted = await admit(deps.database, owner, session_id, request, now=deps.clock())
-        if admitted.fresh and request.on_busy == "interrupt":
-            async with deps.database.reading() as connection:
-                self._obey(await endings.cancel_before(connection, owner, admitted.turn))
-        return admitted
-
-    async def _answer_to(self, admitted: Admitted) -> ChatAnswer:
-        """The one place where a caller waits for a turn."""
-        turn = admitted.turn
-        with self._waiting.watching(turn.turn_id) as told:
-            if admitted.fresh:
-                await self._send_off(turn)
-            result = await self._waiting.result(
-                turn, told, runs_here=self._worker.runs, may_have_ended=not admitted.fresh
-            )
-        if isinstance(result, AppError):
-            raise result.with_extra(turn_id=turn.turn_id)
-        return result
 
     async def _send_off(self, turn: TurnKey) -> None:
         """To whoever takes it; without Redis it runs here, whatever this process is for."""
         if not await self._queue.send(turn.session_id, turn.turn_id):
             self._worker.wake(turn.session_id)
 
-    def _obey(self, wished: Mapping[str, bool]) -> None:
+    def _obey(self, session_id: str, wished: Mapping[str, bool]) -> None:
         for turn_id, ended in wished.items():
             if ended:
-                self._waiting.tell(turn_id, failures.cancelled())
+                self._deps.events.ended(TurnKey(session_id, turn_id, 0), failures.cancelled())
             else:
                 self._worker.stop(turn_id, "cancelled")
 
@@ -171,7 +166,7 @@ class TurnService:
         await self._queue.stop_taking()
         for claim in await self._worker.close(grace_s=self._deps.limits.grace_s):
             await self._queue.send(claim.key.session_id, claim.key.turn_id, attempt=claim.epoch)
-        self._waiting.leave()
+        self._deps.events.leave()
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)

@@ -45,13 +45,16 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """`decided_plan_id` is the plan whose button was pressed, where that is what the message is."""
+    """`decided_plan_id` is the plan whose button was pressed, where that is what the message is; `stream` asks for the
+    model's words as they come.
+    """
 
     message: str
     force_web_search: bool = False
     decided_plan_id: str | None = None
     on_busy: OnBusy = "enqueue"
     once: Once | None = None
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Claim:
     answered_turn_id: str | None
     has_open_plan: bool
     tool_states: Mapping[str, StoredHealth]
+    stream: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,11 @@ async def begin_turn(
         content=request.message,
         now=now,
     )
-    asked = {"force_web_search": request.force_web_search, "decided_plan_id": request.decided_plan_id}
+    asked = {
+        "force_web_search": request.force_web_search,
+        "decided_plan_id": request.decided_plan_id,
+        "stream": request.stream,
+    }
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
     values = {"caller": owner, "asked": asked, "room": room, "key": key, "body": body_hash, **message}
     try:
@@ -140,6 +148,7 @@ async def claim_next(connection: AsyncConnection, session_id: str, *, worker: st
         answered_turn_id=row.answered_turn_id,
         has_open_plan=row.has_open_plan,
         tool_states=read_states(row.tool_states),
+        stream=row.request.get("stream", False),
     )
 
 
@@ -153,10 +162,9 @@ async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[
 
 
 async def finish_turn(
-    connection: AsyncConnection, claim: Claim, *, answer: str, report: TurnReport, now: datetime
+    connection: AsyncConnection, claim: Claim, *, answer: str, message_id: str, report: TurnReport, now: datetime
 ) -> Message:
     """Stores the answer and completes the turn in one statement. Raises StaleTurn where the turn is not ours."""
-    message_id = new_id("msg", now)
     values = message_values(claim.key, message_id=message_id, role="assistant", content=answer, now=now)
     stored = await connection.execute(statements.FINISH, {"outcome": asdict(report), **held(claim), **values})
     seq = stored.scalar_one_or_none()

@@ -1,14 +1,13 @@
 """Runs turns: claim → snapshot → graph → finish, one line per session, as many lines side by side as there are places.
 
 Whatever happens in a turn, it ends with a row that says so, or goes back to whoever takes it next. Above stands
-`service.py`; who waits for a turn is told through `waiting.py`.
+`service.py`; whoever follows a turn is told through `events.py`.
 """
 
 import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Literal, cast
@@ -27,7 +26,8 @@ from backend.domain.session import ChatAnswer, Message
 from backend.memory import short_term
 from backend.tools.guard import NewGuard, ToolGuard
 from backend.turn import endings, failures, store
-from backend.turn.records import Result, chat_answer
+from backend.turn.events import EventLog
+from backend.turn.records import chat_answer
 from backend.turn.report import turn_report
 from backend.turn.snapshot import SnapshotLimits, load_snapshot
 from backend.turn.store import Claim, StaleTurn
@@ -36,7 +36,6 @@ LOOK_S = 0.5  # how soon the owner of a turn hears that it is to be cancelled, o
 STOP_S = 3.0
 
 Stop = Literal["cancelled", "handed_back", "lost"]
-Tell = Callable[[str, Result], None]
 
 log = structlog.get_logger()
 
@@ -56,6 +55,7 @@ class TurnLimits:
 class TurnDeps:
     database: Database
     cache: Cache
+    events: EventLog
     graph: Graph
     model: ChatModel
     new_guard: NewGuard
@@ -74,9 +74,8 @@ class _Running:
 
 
 class TurnWorker:
-    def __init__(self, deps: TurnDeps, tell: Tell) -> None:
+    def __init__(self, deps: TurnDeps) -> None:
         self._deps = deps
-        self._tell = tell
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._places = asyncio.Semaphore(deps.limits.concurrency)
         self._lines: dict[str, asyncio.Task[None]] = {}
@@ -185,29 +184,35 @@ class TurnWorker:
         return answer is None or not _has_last_word(claim, answer.message)
 
     async def _run(self, claim: Claim) -> ChatAnswer | None:
-        """One turn, whatever happens in it. None where it has no answer, or turned out to be somebody else's."""
         with bound_contextvars(session_id=claim.key.session_id, turn_id=claim.key.turn_id):
-            started = time.monotonic()
-            timeout_s = self._deps.limits.timeout_s
-            model, guard = MeteredModel(self._deps.model, self._deps.agent_limits.model), self._guard(claim)
             try:
-                async with asyncio.timeout(timeout_s if claim.left_s is None else claim.left_s) as limit:
-                    state = await self._answer(claim, model, guard)
-                return await self._finish(claim, state, model, guard, started)
-            except StaleTurn:
-                log.warning("turn_lost", epoch=claim.epoch)
-                await short_term.forget(self._deps.cache, claim.key.session_id)
-                return None
-            except asyncio.CancelledError:
-                await self._stopped(claim, started)
-                raise
-            except AppError as error:
-                failure = failures.lost_sight() if error.code == "storage_unavailable" else error
-            except Exception as error:  # whatever a turn dies of, it ends with an error of its own
-                failure = failures.turn_timeout(timeout_s) if limit.expired() else failures.internal()
-                log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
-            await self._fail(claim, failure, started)
+                return await self._run_to_an_end(claim)
+            finally:
+                self._deps.events.close(claim.key, epoch=claim.epoch)
+
+    async def _run_to_an_end(self, claim: Claim) -> ChatAnswer | None:
+        """One turn, whatever happens in it. None where it has no answer, or turned out to be somebody else's."""
+        started = time.monotonic()
+        timeout_s = self._deps.limits.timeout_s
+        model, guard = MeteredModel(self._deps.model, self._deps.agent_limits.model), self._guard(claim)
+        try:
+            async with asyncio.timeout(timeout_s if claim.left_s is None else claim.left_s) as limit:
+                state = await self._answer(claim, model, guard)
+            return await self._finish(claim, state, model, guard, started)
+        except StaleTurn:
+            log.warning("turn_lost", epoch=claim.epoch)
+            await short_term.forget(self._deps.cache, claim.key.session_id)
             return None
+        except asyncio.CancelledError:
+            await self._stopped(claim, started)
+            raise
+        except AppError as error:
+            failure = failures.lost_sight() if error.code == "storage_unavailable" else error
+        except Exception as error:  # whatever a turn dies of, it ends with an error of its own
+            failure = failures.turn_timeout(timeout_s) if limit.expired() else failures.internal()
+            log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
+        await self._fail(claim, failure, started)
+        return None
 
     def _guard(self, claim: Claim) -> ToolGuard:
         key = claim.key
@@ -215,6 +220,7 @@ class TurnWorker:
 
     async def _answer(self, claim: Claim, model: MeteredModel, guard: ToolGuard) -> TurnState:
         deps = self._deps
+        events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.stream)
         await guard.look_at_fleet()
         snapshot = await load_snapshot(deps.database, deps.cache, claim, limits=deps.limits.snapshot, now=deps.clock())
         context = TurnContext(
@@ -226,6 +232,8 @@ class TurnWorker:
             cache=deps.cache,
             limits=deps.agent_limits,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
+            emit=events.emit,
+            listened=events.listened,
         )
         return cast(TurnState, await deps.graph.ainvoke(snapshot, context=context))
 
@@ -235,13 +243,18 @@ class TurnWorker:
         report = turn_report(state, model, duration_ms=_since(started))
         async with self._deps.database.reading() as connection:
             message = await store.finish_turn(
-                connection, claim, answer=state["answer"] or "", report=report, now=self._deps.clock()
+                connection,
+                claim,
+                answer=state["answer"] or "",
+                message_id=state["answer_id"],
+                report=report,
+                now=self._deps.clock(),
             )
         calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))
+        answer = chat_answer(claim.key, message, report, calls)
+        self._deps.events.ended(claim.key, answer)
         usage = asdict(report.usage)
         log.info("turn_finished", outcome="completed", tool_calls=len(calls), **usage, **guard.summary())
-        answer = chat_answer(claim.key, message, report, calls)
-        self._tell(claim.key.turn_id, answer)
         return answer
 
     async def _stopped(self, claim: Claim, started: float) -> None:
@@ -269,10 +282,8 @@ class TurnWorker:
         log.warning("turn_finished", outcome="failed", code=error.code, duration_ms=_since(started))
         await short_term.forget(self._deps.cache, claim.key.session_id)
         self._unended.append((claim, error))
-        try:
+        with suppress(AppError):
             await self._end_unended()
-        except AppError:
-            self._tell(claim.key.turn_id, error)
 
     async def _end_unended(self) -> None:
         """What an outage kept from being written stays for the next look, or its session would wait for a lease."""
@@ -283,7 +294,7 @@ class TurnWorker:
             with suppress(ValueError):  # two turns may fail at once
                 self._unended.remove((claim, error))
             if ended:
-                self._tell(claim.key.turn_id, error)
+                self._deps.events.ended(claim.key, error)
 
     async def _look(self, *, renew: bool) -> None:
         running = dict(self._running)

@@ -21,11 +21,11 @@ async def test_every_operation_describes_what_it_answers(client: Client) -> None
     described = await operations(client)
     assert "POST /sessions/{session_id}/chat" in described
     for name, operation in described.items():
-        succeeds = {"200", "201", "202", "204"} & set(operation["responses"])
-        assert succeeds, name
-        for status in succeeds - {"204"}:
-            schema = operation["responses"][status]["content"]["application/json"]["schema"]
-            assert "$ref" in schema or "type" in schema, name
+        answers = {"200", "201", "202", "204"} & set(operation["responses"])
+        assert answers, name
+        for status in answers - {"204"}:
+            for content in operation["responses"][status]["content"].values():
+                assert "$ref" in content["schema"] or "type" in content["schema"], name
         assert operation["tags"], name
 
 
@@ -34,6 +34,15 @@ async def test_every_operation_describes_its_errors_as_problems(client: Client) 
         assert "422" not in operation["responses"], name
         problem = operation["responses"]["default"]["content"]["application/problem+json"]["schema"]
         assert {"type", "title", "status", "detail", "code", "request_id"} <= set(problem["required"]), name
+
+
+async def test_the_events_of_a_turn_are_described_wherever_they_are_sent(client: Client) -> None:
+    described = await operations(client)
+    for name in ("POST /sessions/{session_id}/chat", "POST /sessions/{session_id}/plan/decision"):
+        assert set(described[name]["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    events = described["GET /sessions/{session_id}/turns/{turn_id}/events"]
+    assert set(events["responses"]["200"]["content"]) == {"text/event-stream"}
+    assert {"after", "last-event-id"} <= {parameter["name"] for parameter in events["parameters"]}
 
 
 async def test_ids_of_operations_are_unique(client: Client) -> None:

@@ -4,6 +4,8 @@ A script that is not used up, or a request beyond its end, fails the test that o
 """
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ from typing import Any
 import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.support.server import serving
@@ -50,6 +52,56 @@ def raw(body: Any, *, media_type: str = "application/json") -> Response:
 
 def completion(message: dict[str, Any], finish_reason: str | None) -> Response:
     return _completion(message, finish_reason)
+
+
+def streams(*pieces: str | dict[str, Any] | asyncio.Event, finish_reason: str | None = "stop") -> Reply:
+    """A streamed answer, piece by piece: words, deltas as they are, and gates that a test opens. Cut off without a
+    `finish_reason`.
+    """
+
+    async def reply(body: dict[str, Any]) -> Response:
+        assert body["stream"], "the model was asked for a whole answer"
+        return StreamingResponse(_pieces(pieces, finish_reason), media_type="text/event-stream")
+
+    return reply
+
+
+async def _pieces(
+    pieces: tuple[str | dict[str, Any] | asyncio.Event, ...], finish_reason: str | None
+) -> AsyncIterator[str]:
+    yield _chunk({"role": "assistant", "content": ""})
+    for piece in pieces:
+        if isinstance(piece, asyncio.Event):
+            await piece.wait()
+        else:
+            yield _chunk({"content": piece} if isinstance(piece, str) else piece)
+    if finish_reason is not None:
+        yield _chunk({}, finish_reason)
+        yield _chunk(None, usage={"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18})
+        yield "data: [DONE]\n\n"
+
+
+def _chunk(delta: dict[str, Any] | None, finish_reason: str | None = None, usage: dict[str, int] | None = None) -> str:
+    """As a provider writes it that escapes what is not ASCII, halves of characters too."""
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish_reason}]
+    body = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
+    return f"data: {json.dumps({**body, 'choices': choices, 'usage': usage})}\n\n"
+
+
+def _as_asked(response: Response, body: dict[str, Any]) -> Response:
+    """What is scripted as a whole answer comes word by word where the model is asked to stream."""
+    if not body.get("stream") or response.status_code != 200 or response.media_type != "application/json":
+        return response
+    [choice] = orjson.loads(response.body)["choices"]
+    message = choice["message"]
+    pieces: list[str | dict[str, Any]] = re.findall(r"\s*\S+\s*", message["content"] or "")
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        function = call["function"]
+        half = len(function["arguments"]) // 2
+        first, rest = function["arguments"][:half], function["arguments"][half:]
+        pieces.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": first}}]})
+        pieces.append({"tool_calls": [{"index": index, "function": {"arguments": rest}}]})
+    return StreamingResponse(_pieces(tuple(pieces), choice["finish_reason"]), media_type="text/event-stream")
 
 
 def _completion(message: dict[str, Any], finish_reason: str | None) -> Response:
@@ -98,7 +150,7 @@ class Provider:
             self.surprises.append("a request beyond the end of the script")
             return fails(400)
         reply = self.script.pop(0)
-        return reply if isinstance(reply, Response) else await reply(body)
+        return _as_asked(reply if isinstance(reply, Response) else await reply(body), body)
 
 
 @asynccontextmanager

@@ -18,8 +18,9 @@ from starlette.responses import Response
 from backend.db.engine import Database
 from backend.db.models import turns
 from backend.embedded import Servers
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, calls, says, streams
 from tests.support.service import ROOT, Client, Process
+from tests.support.streams import chatting, kinds, listening
 
 TOOLBOX = ROOT / "tests" / "support" / "toolbox.py"
 MAILBOX = ROOT / "examples" / "mailbox" / "server.py"
@@ -203,6 +204,27 @@ async def test_sigterm_lets_a_turn_end_hands_back_what_takes_longer_and_leaves_n
     assert alive(started) == []
     assert await turns_of(scripted, quick) == [("completed", None)]
     assert await turns_of(scripted, slow) == [("queued", None)]
+
+
+async def test_sigterm_closes_open_streams_at_once_and_the_turn_behind_them_still_ends(
+    scripted: dict[str, str], provider: Provider
+) -> None:
+    go_on = asyncio.Event()
+    provider.will(streams("Just ", go_on, "in time."))
+    async with serving({**scripted, "SHUTDOWN_GRACE_S": "100"}) as (process, client):
+        session = await client.new_session()
+        async with chatting(client, session, "hello") as chat:
+            [started, *_] = await chat.until("TEXT_MESSAGE_CONTENT")
+            events = f"/sessions/{session}/turns/{started.event['runId']}/events"
+            async with listening(client, events) as follower:
+                stopped = asyncio.create_task(asyncio.to_thread(process.stop))
+                async with asyncio.timeout(10):
+                    for stream in (chat, follower):
+                        assert "RUN_FINISHED" not in kinds(await stream.rest())
+        go_on.set()
+        async with asyncio.timeout(15):
+            assert await stopped == 0
+    assert await turns_of(scripted, session) == [("completed", None)]
 
 
 async def test_a_client_that_leaves_in_the_middle_does_not_lose_the_answer(client: Client, provider: Provider) -> None:

@@ -5,6 +5,7 @@ uses. Nothing is run here: `tool_loop` runs what this node leaves as `plan_runs`
 """
 
 from dataclasses import replace
+from typing import cast
 
 from langgraph.runtime import Runtime
 
@@ -12,8 +13,9 @@ from backend.agent import questions
 from backend.agent.context import TurnContext
 from backend.agent.planner import amend_plan, classify_reply, make_plan
 from backend.agent.prompts import TOO_LATE, verdict_note, waiting_note
-from backend.agent.state import TurnState, Update
+from backend.agent.state import TurnState, Update, acknowledgement_report, web_search_report
 from backend.agent.steps import offer_plan
+from backend.domain.events import MessageRead, SearchDecided
 from backend.domain.plan import Decision, Plan, Step, end, move_step, replace_open_steps
 from backend.plans import store
 from backend.plans.policy import should_plan
@@ -23,7 +25,14 @@ SHORT_REPLY_CHARS = 80
 
 
 async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    context = runtime.context
+    update = await _about_plans(state, runtime.context)
+    known = cast(TurnState, {**state, **update})
+    runtime.context.emit(MessageRead(acknowledgement_report(known)))
+    runtime.context.emit(SearchDecided(web_search_report(known)))
+    return update
+
+
+async def _about_plans(state: TurnState, context: TurnContext) -> Update:
     earlier = state["earlier"]
     if earlier is not None and earlier.plan is not None:
         return await _go_on(context, state, earlier.plan)

@@ -5,6 +5,7 @@ from langgraph.runtime import Runtime
 
 from backend.agent import prompts, questions
 from backend.agent.context import TurnContext
+from backend.agent.speech import Spoken, ask, tell
 from backend.agent.state import TurnState, Update
 from backend.domain.errors import AppError
 from backend.domain.plan import Plan
@@ -14,22 +15,24 @@ log = structlog.get_logger()
 
 
 async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    answer = state["answer"]
+    context = runtime.context
+    answer, spoken = state["answer"], state.get("spoken")
     touched = state["touched_plan"]
     if answer is None and touched is not None and state["plan_runs"]:
-        answer = await _synthesis(runtime.context, state, touched.plan)
+        answer, spoken = await _synthesis(context, state, touched.plan)
     elif answer is None:
-        reply = await runtime.context.model.reply(prompts.with_note(state["conversation"], prompts.OUT_OF_ROUNDS))
+        reply, spoken = await ask(context, prompts.with_note(state["conversation"], prompts.OUT_OF_ROUNDS))
         answer = reply.text or prompts.NO_ANSWER
     postscript = state.get("postscript")
-    return {"answer": clean(f"{answer}\n\n{postscript}" if postscript else answer)}
+    answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
+    return {"answer": answer, "answer_id": tell(context, answer, spoken)}
 
 
-async def _synthesis(context: TurnContext, state: TurnState, plan: Plan) -> str:
+async def _synthesis(context: TurnContext, state: TurnState, plan: Plan) -> tuple[str, Spoken | None]:
     """What the steps did is done, whether or not the model can still be reached to say it well."""
     try:
-        reply = await context.model.reply(prompts.with_note(state["conversation"], prompts.ended_note(plan)))
+        reply, spoken = await ask(context, prompts.with_note(state["conversation"], prompts.ended_note(plan)))
     except AppError as error:
         log.warning("synthesis_failed", code=error.code, plan_id=plan.id)
-        return questions.ended(plan)
-    return reply.text or questions.ended(plan)
+        return questions.ended(plan), None
+    return reply.text or questions.ended(plan), spoken

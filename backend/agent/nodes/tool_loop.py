@@ -5,6 +5,7 @@ the question.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
@@ -13,13 +14,14 @@ from backend.agent import prompts, questions
 from backend.agent.calls import PreparedCall, TurnCalls, run_round, take_up
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
-from backend.agent.state import EarlierAttempt, TurnState, Update
+from backend.agent.speech import Spoken, ask
+from backend.agent.state import WEB_SEARCH, EarlierAttempt, TurnState, Update, web_search_report
 from backend.agent.steps import blocked_tools, offer_plan, run_plan
+from backend.domain.events import SearchDecided
 from backend.domain.plan import MAX_STEPS, Step
 from backend.domain.tool import Tool
 from backend.plans.policy import SearchDecision, needs_confirmation
 
-WEB_SEARCH = "web_search"
 MAX_QUERY_CHARS = 400
 
 
@@ -41,11 +43,12 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         update = await _run_the_plan(context, state, tools, conversation, done)
     else:
         update = await _loop(context, state, tools, conversation, done)
+    update |= {"search": search, "tool_calls": done.ledger}
+    if (report := web_search_report(cast(TurnState, {**state, **update}))) != web_search_report(state):
+        context.emit(SearchDecided(report))
     return {
         **update,
-        "search": search,
         "conversation": conversation,
-        "tool_calls": done.ledger,
         "references": done.references,
         "message_count": state["message_count"] + done.stored_messages,
     }
@@ -99,23 +102,26 @@ async def _loop(
     for _ in range(context.limits.max_rounds):
         if done.count >= context.limits.max_calls or context.model.nearly_spent:
             break
-        reply = await _ask_the_model(context, tools, conversation)
+        reply, spoken = await _ask_the_model(context, tools, conversation)
         if not reply.calls:
-            return {"answer": reply.text}
-        ran = await run_round(context, reply, tools, done)
+            return {"answer": reply.text, "spoken": spoken}
+        ran = await run_round(context, reply, tools, done, spoken=spoken)
         conversation += ran.messages
         if ran.held:
-            return await _ask(context, state, reply, tools, ran.held, done)
+            update = await _ask(context, state, reply, tools, ran.held, done)
+            return {**update, "spoken": None if ran.messages else spoken}
     return {"answer": None}
 
 
-async def _ask_the_model(context: TurnContext, tools: Mapping[str, Tool], conversation: Sequence[BaseMessage]) -> Reply:
+async def _ask_the_model(
+    context: TurnContext, tools: Mapping[str, Tool], conversation: Sequence[BaseMessage]
+) -> tuple[Reply, Spoken | None]:
     """With the tools that may run as things stand now, and what keeps the others from it."""
     states = context.guard.states(tools.values())
     offered = [tool.spec for name, tool in tools.items() if states[name].available]
     if withheld := prompts.withheld_note(states):
         conversation = prompts.with_note(conversation, withheld)
-    return await context.model.reply(conversation, offered)
+    return await ask(context, conversation, offered)
 
 
 async def _ask(

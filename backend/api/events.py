@@ -1,0 +1,96 @@
+"""The events of a turn as Server-Sent Events: its log passed on, from the start or from where a client left off.
+
+Everything that can be refused is refused before a stream begins; then no connection to the database is held.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
+
+from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from backend.api.problems import PROBLEMS
+from backend.memory.history import TurnKey
+from backend.turn.events import EventLog
+from backend.turn.records import find_turn
+from backend.turn.tail import END
+
+HEARTBEAT_S = 10
+SEND_TIMEOUT_S = 30
+MEDIA_TYPE = "text/event-stream"
+EVENTS: dict[str, Any] = {
+    MEDIA_TYPE: {
+        "schema": {
+            "type": "string",
+            "description": "AG-UI 1.0 events, one JSON object in each `data:`; `id:` is its position in the log.",
+        },
+        "example": 'id: 1\ndata: {"type":"RUN_STARTED","threadId":"ses_…","runId":"turn_…"}\n\n',
+    }
+}
+OR_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": EVENTS}}
+
+router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
+
+
+Position = Annotated[int, Query(ge=0, le=END, description="The `id` of the last event that is known.")]
+LastEventId = Annotated[int | None, Header(ge=0, le=END, description="The same, as browsers send it; it wins.")]
+
+
+class EventStream(EventSourceResponse):
+    """LF framing, a heartbeat, and an end for clients that take nothing any more."""
+
+    def __init__(self, content: AsyncIterator[bytes]) -> None:
+        super().__init__(
+            content,
+            ping=HEARTBEAT_S,
+            ping_message_factory=lambda: ServerSentEvent(comment="heartbeat", sep="\n"),
+            sep="\n",
+            send_timeout=SEND_TIMEOUT_S,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(SendTimeoutError):
+            await super().__call__(scope, receive, send)
+            if self.active:  # broken off because the process stops: the client shall see an end, not a fault
+                await send({"type": "http.response.body", "body": b""})
+
+
+@router.get(
+    "/{session_id}/turns/{turn_id}/events",
+    response_class=Response,
+    responses={200: {"description": "The events", "content": EVENTS}, 204: {"description": "There are no more."}},
+)
+async def follow_turn(
+    session_id: SessionId,
+    turn_id: TurnId,
+    services: ServicesDep,
+    caller: Caller,
+    after: Position = 0,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """From the start, or after the last event that is known. A client that knows the last one of all gets a 204, which
+    tells a browser to stop reconnecting.
+    """
+    async with services.database.reading() as connection:
+        turn = await find_turn(connection, caller, session_id, turn_id)
+    position = after if last_event_id is None else last_event_id
+    return Response(status_code=204) if position == END else stream_events(services.events, turn, after=position)
+
+
+def wants_events(request: Request) -> bool:
+    accepted = request.headers.get("accept", "").lower()
+    return MEDIA_TYPE in accepted and "application/json" not in accepted
+
+
+def stream_events(log: EventLog, turn: TurnKey, *, after: int = 0) -> EventStream:
+    return EventStream(_framed(log, turn, after))
+
+
+async def _framed(log: EventLog, turn: TurnKey, after: int) -> AsyncIterator[bytes]:
+    async with aclosing(log.follow(turn, after=after)) as entries:
+        async for entry in entries:
+            yield b"id: %d\ndata: %b\n\n" % entry

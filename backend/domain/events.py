@@ -1,0 +1,97 @@
+"""What happens in a turn, as the agent tells it while it happens.
+
+How events are written on the wire is `turn/agui.py`'s business; who hears them is `turn/events.py`'s.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from backend.domain.plan import Plan
+from backend.domain.session import AcknowledgementReport, RequestedCall, WebSearchReport
+from backend.domain.tool import Reference
+from backend.domain.tool_state import ToolState
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """A node of the graph, not a step of a plan."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRead:
+    """How the user's message was read as an answer to what had been asked."""
+
+    acknowledgement: AcknowledgementReport
+
+
+@dataclass(frozen=True, slots=True)
+class SearchDecided:
+    web_search: WebSearchReport
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMoved:
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """`message_id` is the assistant's message that makes the call."""
+
+    call: RequestedCall
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """`message_id` is the tool message that holds the reference."""
+
+    reference: Reference
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStateChanged:
+    """The tool's status in the session is another than before."""
+
+    tool_name: str
+    state: ToolState
+
+
+@dataclass(frozen=True, slots=True)
+class TextStarted:
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextAdded:
+    message_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextEnded:
+    message_id: str
+
+
+Event = (
+    StepStarted
+    | StepFinished
+    | MessageRead
+    | SearchDecided
+    | PlanMoved
+    | CallStarted
+    | CallEnded
+    | ToolStateChanged
+    | TextStarted
+    | TextAdded
+    | TextEnded
+)
+Emit = Callable[[Event], None]
