@@ -97,7 +97,7 @@ async def run_round(
         await record_start(context, reply.text, [call.request for call in recorded], message_id=message_id)
         done.stored_messages += 1
     done.count += len(runs)
-    answers = done.answers | await _together(context, list(fresh.values()), done)
+    answers = done.answers | await _together(context, list(fresh.values())[::-1], done)
     if not runs:
         return Round([], held)
     said = prompts.assistant_message(reply.text, [call.request for call in runs])
@@ -150,8 +150,7 @@ async def run_and_record(
         return outcome
     async with context.guard.admitting(call.tool.spec) as refused:
         outcome = failed(refused) if refused else await _run(context, call.tool, call.request)
-        if call.recorded:
-            await _record_end(context, call, outcome, done, also=also)
+        await _record_end(context, call, outcome, done, also=also)
     return outcome
 
 
@@ -159,6 +158,8 @@ async def _record_end(
     context: TurnContext, call: PreparedCall, outcome: Outcome, done: TurnCalls, *, also: AlsoRecord | None
 ) -> None:
     """Stores the outcome, the payload, the tool message and the tool's state, in one transaction."""
+    if not call.recorded:
+        return
     now = context.clock()
     async with context.transaction() as connection:
         ledger, reference = await results.finish_call(

@@ -16,6 +16,7 @@ from backend.domain.tool import ToolSpec
 from backend.domain.tool_state import ToolState
 from backend.tools.payload import Payload
 from backend.tools.run import Outcome
+from backend.tools.summaries import one_line
 
 SYSTEM = """\
 You are Segue, an assistant that gets things done with its tools and picks up where the conversation left off.
@@ -52,6 +53,7 @@ MAX_EARLIER_CHARS = 4000
 MAX_WITHHELD_CHARS = 2000
 MAX_REFERENCE_CHARS = 900
 MAX_REFERENCE_ARGS_CHARS = 300
+MAX_REASON_CHARS = 300
 MAX_TOOLS_CHARS = 24_000
 MAX_HISTORY_ARGS_CHARS = 2000
 MAX_SHOWN_ARGS = 20
@@ -111,7 +113,7 @@ def with_note(conversation: Sequence[BaseMessage], note: str) -> list[BaseMessag
 
 def withheld_note(states: Mapping[str, ToolState]) -> str | None:
     """Why tools that exist are not offered now, and what would unlock them."""
-    lines = [f"- {name}: {state.reason}" for name, state in states.items() if not state.available]
+    lines = [f"- {name}: {_why_withheld(state)}" for name, state in states.items() if not state.available]
     return f"{WITHHELD}\n{_bounded_lines(lines, MAX_WITHHELD_CHARS)}" if lines else None
 
 
@@ -123,6 +125,13 @@ def tell(conversation: list[BaseMessage], request: RequestedCall, answer: str) -
             conversation[index] = said
             return
     conversation += [assistant_message("", [request]), said]
+
+
+def _why_withheld(state: ToolState) -> str:
+    """What a tool itself said when it failed is data and has no place among instructions."""
+    if state.status == "failed":
+        return f"it has failed; {'; '.join(state.suggested_actions)}"
+    return one_line(state.reason or state.status, MAX_REASON_CHARS)
 
 
 def planner_note(tools: Iterable[ToolSpec]) -> str:

@@ -27,7 +27,8 @@ def ask(
     parts = [done(plan)] if not again else []
     if changed:
         parts.append(say("changed", language))
-    parts += [say("blocked", language, tool=tool, reason=reason) for tool, reason in blocked.items()]
+    for tool, reason in blocked.items():
+        parts.append(say("blocked", language, tool=tool, reason=one_line(reason, MAX_LINE_CHARS)))
     parts += [say("ask_step", language, description=step.description), _call_block(step)]
     parts.append(say("ask_again_plainly", language) if again else say("ask", language))
     return "\n\n".join(part for part in parts if part)

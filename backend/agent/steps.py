@@ -84,16 +84,16 @@ async def run_plan(
     """Until the plan waits or is over. A step that was cut off in an earlier attempt of the turn comes first; a yes to
     a plan one of whose tools has failed since is asked for again.
     """
-    await context.guard.refresh()
     run = PlanRun(stored, conversation, done)
     if (cut_off := run.plan.running_step) is not None:
+        await context.guard.refresh()
         await _take_up(context, run, cut_off, tools.get(cut_off.tool or ""))
-    step = run.plan.next_step
-    if step is not None and run.stored.granted_to == context.turn.turn_id and _newly_blocked(context, run, tools):
-        run.changed = True
-        await _wait(context, run, step, tools, tool_hash=stored.tool_hash)
     while run.plan.status == "active" and (step := run.plan.next_step) is not None:
-        if step.tool is None:
+        await context.guard.refresh()
+        if run.stored.granted_to == context.turn.turn_id and _newly_blocked(context, run, tools):
+            run.changed = True
+            await _wait(context, run, step, tools, tool_hash=run.stored.tool_hash)
+        elif step.tool is None:
             await _run_without_tool(context, run, step, tools)
         else:
             await _run_with_tool(context, run, step, tools)
@@ -139,10 +139,10 @@ async def _run_without_tool(context: TurnContext, run: PlanRun, step: Step, tool
 async def _run_with_tool(context: TurnContext, run: PlanRun, step: Step, tools: Mapping[str, Tool]) -> None:
     tool = tools.get(step.tool or "")
     granted = run.stored.grants(step, context.turn.turn_id) and run.stored.tool_hash is not None
-    if tool is None or is_blocked(context.guard.state(tool.spec)):
+    if tool is None or is_blocked(state := context.guard.state(tool.spec)):
         await _without_its_tool(context, run, step, tools, granted=granted)
         return
-    if locked := refusal(tool.spec, context.guard.state(tool.spec)):
+    if locked := refusal(tool.spec, state):
         await _fail(context, run, step, locked)
         return
     shown = _definition_hash(tool.spec)

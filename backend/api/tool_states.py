@@ -37,6 +37,7 @@ from backend.tools.states import (
     list_not_available,
     load_states,
     load_states_of,
+    log_move,
 )
 
 router = APIRouter(tags=["tool states"], route_class=StrictJsonRoute, responses=PROBLEMS)
@@ -117,8 +118,9 @@ async def set_tool_state(
 
     async with services.database.transaction() as connection:
         await lock_session(connection, caller, session_id)
-        await change_state(connection, session_id, tool, set_now, now=now)
+        changed = await change_state(connection, session_id, tool, set_now, now=now)
         session = healths(await load_states(connection, session_id))
+    log_move(tool, changed)
     return _states(services, specs, session, await services.fleet.load())[tool]
 
 
@@ -179,14 +181,17 @@ async def _session_states(services: Services, session_id: str) -> SessionToolSta
 async def _reset_in_session(services: Services, caller: str, session_id: str, specs: Specs) -> None:
     """Touches only what has something to be lifted."""
     now = services.clock()
+    changed = {}
     async with services.database.transaction() as connection:
         await lock_session(connection, caller, session_id)
         stored = await load_states(connection, session_id)
         for tool in sorted(stored.keys() & specs.keys()):
             if is_burdened(stored[tool].health):
-                await change_state(
+                changed[tool] = await change_state(
                     connection, session_id, tool, lambda health: reset(health, now), known=stored[tool], now=now
                 )
+    for tool, change in changed.items():
+        log_move(tool, change)
 
 
 async def _fleet_states(

@@ -4,8 +4,8 @@ A tool that failed out in enough sessions, with no success between, has failed f
 failed: the tier only ever spares a broken tool, it never is a reason to wait for one.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 
@@ -54,26 +54,25 @@ class Fleet:
         read = {tool: _readable(tool, value) for tool, value in stored.items()}
         return {tool: health for tool, health in read.items() if health is not None}
 
-    async def failed(self, tool: str, session_id: str, health: ToolHealth, *, now: datetime) -> None:
-        """After a failure that left the tool with `health` in this session. Of a tool that has failed for all it was
-        the one try: it stays failed from now on.
+    async def failed(self, tool: str, session_id: str | None, *, now: datetime) -> None:
+        """After a failure; `session_id` is the session in which the tool has failed out with it. Of a tool that has
+        failed for all it was the one try: it stays failed from now on.
         """
         at = now.timestamp()
-        kept = replace(health, status="failed", failed_at=now, reason=health.reason or "It failed again when tried.")
         opened = await self._cache.evaluate(
             _FAILED,
             (failed_sessions_key(tool), failed_tools_key()),
             tool,
-            session_id if health.status == "failed" else "",
+            session_id or "",
             at,
             at - self._rules.failure_s,
             self._rules.fleet_threshold,
-            _HEALTH.dump_json(kept),
+            _HEALTH.dump_json(_failed_for_all(now)),
             round((KEPT_S + self._rules.failure_s) * 1000),
             round(self._rules.failure_s * 1000) + 1000,
         )
         if opened:
-            log.warning("tool_failed_for_all", tool=tool, reason_code=kept.reason_code)
+            log.warning("tool_failed_for_all", tool=tool)
 
     async def succeeded(self, tool: str) -> None:
         """A success anywhere closes the matter for all."""
@@ -85,12 +84,27 @@ class Fleet:
             await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), failed_tools_key()), tool)
             await self._cache.delete(tool_try_key(tool))
 
-    async def take_try(self, tool: str, holder: str, *, ttl_s: float) -> bool:
-        """One try at a time across the fleet; whoever hangs holds it no longer than `ttl_s`."""
-        return await self._cache.take(tool_try_key(tool), holder, ttl_s=ttl_s)
+    @asynccontextmanager
+    async def trying(self, tool: str, holder: str, *, ttl_s: float) -> AsyncIterator[bool]:
+        """Whether this is the one try of the whole fleet; whoever hangs or dies holds it no longer than `ttl_s`."""
+        alone = await self._cache.take(tool_try_key(tool), holder, ttl_s=ttl_s)
+        try:
+            yield alone
+        finally:
+            if alone:
+                await self._cache.give_back(tool_try_key(tool), holder)
 
-    async def give_back_try(self, tool: str, holder: str) -> None:
-        await self._cache.give_back(tool_try_key(tool), holder)
+
+def _failed_for_all(now: datetime) -> ToolHealth:
+    """What a tool said in one session is not for the others: only that it has failed."""
+    return ToolHealth(
+        status="failed",
+        reason="It has failed in several sessions.",
+        reason_code="fleet_failed",
+        failed_at=now,
+        last_updated=now,
+        last_failure_time=now,
+    )
 
 
 def _readable(tool: str, value: bytes) -> ToolHealth | None:

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final
 
-import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.db.engine import Database
@@ -21,20 +20,19 @@ from backend.tools.fleet import Fleet
 from backend.tools.health import (
     HealthRules,
     ToolHealth,
-    after_failure,
-    after_success,
+    after_call,
+    counts,
     is_blocked,
     successes,
     tool_state,
 )
 from backend.tools.run import Outcome
-from backend.tools.states import Changed, StoredHealth, change_state, healths, load_states
+from backend.tools.states import Changed, StoredHealth, change_state, healths, load_states, log_move
 
 TRY_SLACK_S: Final = 5.0
+UNSTORED: Final = StoredHealth()
 
 NewGuard = Callable[..., "ToolGuard"]  # of a session and a turn, by the keywords below
-
-log = structlog.get_logger()
 
 
 class ToolGuard:
@@ -84,7 +82,9 @@ class ToolGuard:
     async def refresh(self) -> None:
         """What people and other instances have changed since: the truth right before something runs."""
         async with self._database.reading() as connection:
-            self._stored = await load_states(connection, self._session_id)
+            loaded = await load_states(connection, self._session_id)
+        newer = {tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, UNSTORED).version}
+        self._stored = loaded | newer  # a call may have ended while this was read
         await self.look_at_fleet()
 
     @asynccontextmanager
@@ -93,36 +93,28 @@ class ToolGuard:
         state = self.state(spec)
         if state.reason_code != "half_open":
             yield refusal(spec, state)
-        elif spec.name in self._tried or not await self._take_try(spec):
-            yield f"{spec.name} has failed and is just being tried again by another call. Go on without it for now."
+        elif spec.name in self._tried:
+            yield _being_tried(spec)
         else:
             self._tried.add(spec.name)
             try:
-                await self.refresh()
-                yield refusal(spec, self.state(spec))
+                async with self._fleet.trying(spec.name, self._turn_id, ttl_s=self._longest_s(spec)) as alone:
+                    await self.refresh()
+                    yield refusal(spec, self.state(spec)) if alone else _being_tried(spec)
             finally:
                 self._tried.discard(spec.name)
-                await self._fleet.give_back_try(spec.name, self._turn_id)
 
     async def record(self, connection: AsyncConnection, spec: ToolSpec, outcome: Outcome) -> Changed | None:
         """Counts an outcome in the transaction that stores it; None for one that says nothing about the tool."""
-        now = self._clock()
-        if outcome.status == "succeeded":
-            specs = [tool.spec for tool in self.tools().values()]
-            marks = marks_of_success(spec.name, specs, successes(healths(self._stored)))
-
-            def transition(health: ToolHealth) -> ToolHealth:
-                return after_success(health, now, marks=marks)
-
-        elif outcome.fault in ("tool", "unauthorized"):
-
-            def transition(health: ToolHealth) -> ToolHealth:
-                unauthorized = outcome.fault == "unauthorized"
-                return after_failure(health, now, outcome.error or "", rules=self._rules, unauthorized=unauthorized)
-
-        else:
+        if not counts(outcome):
             return None
-        known = self._stored.get(spec.name, StoredHealth())
+        now, specs = self._clock(), [tool.spec for tool in self.tools().values()]
+        marks = marks_of_success(spec.name, specs, successes(healths(self._stored)))
+
+        def transition(health: ToolHealth) -> ToolHealth:
+            return after_call(health, outcome, now, rules=self._rules, marks=marks)
+
+        known = self._stored.get(spec.name, UNSTORED)
         return await change_state(
             connection, self._session_id, spec.name, transition, known=known, turn_id=self._turn_id, now=now
         )
@@ -131,19 +123,13 @@ class ToolGuard:
         """After the commit: this turn goes on with the new state, and the fleet hears of it."""
         self._stored[spec.name] = changed.after
         health = changed.after.health
-        if changed.moved:
-            log.info(
-                "tool_state_changed",
-                tool=spec.name,
-                before=changed.before.status,
-                after=health.status,
-                reason_code=health.reason_code,
-            )
+        log_move(spec.name, changed)
         if health.consecutive_failures == 0:
             self._failed_for_all = {name: kept for name, kept in self._failed_for_all.items() if name != spec.name}
             await self._fleet.succeeded(spec.name)
         else:
-            await self._fleet.failed(spec.name, self._session_id, health, now=self._clock())
+            failed_out = self._session_id if health.status == "failed" else None
+            await self._fleet.failed(spec.name, failed_out, now=self._clock())
             await self.look_at_fleet()
 
     def summary(self) -> dict[str, Any]:
@@ -154,16 +140,20 @@ class ToolGuard:
         free = len(states) - len(locked) - len(blocked)
         return {"tools_available": free, "tools_blocked": blocked, "tools_locked": locked}
 
-    async def _take_try(self, spec: ToolSpec) -> bool:
-        ttl_s = (spec.timeout_s or self._timeout_s) + TRY_SLACK_S
-        return await self._fleet.take_try(spec.name, self._turn_id, ttl_s=ttl_s)
+    def _longest_s(self, spec: ToolSpec) -> float:
+        """What a call may take at most, until its outcome is stored."""
+        return (spec.timeout_s or self._timeout_s) + TRY_SLACK_S
 
 
 def refusal(spec: ToolSpec, state: ToolState) -> str | None:
     """What a caller is told of a tool that may not run now."""
     if state.available:
         return None
-    advice = (
-        f" What helps: {'; '.join(state.suggested_actions)}." if state.reason_code != "missing_dependencies" else ""
-    )
-    return f"{spec.name} cannot run now. {state.reason}{advice}"
+    if state.reason_code == "missing_dependencies":
+        return f"{spec.name} cannot run now. {state.reason}"
+    reason = (state.reason or state.status).rstrip(".")
+    return f"{spec.name} cannot run now: {reason}. What helps: {'; '.join(state.suggested_actions)}."
+
+
+def _being_tried(spec: ToolSpec) -> str:
+    return f"{spec.name} has failed and is just being tried again by another call. Go on without it for now."

@@ -12,6 +12,7 @@ from typing import Final
 from backend.domain.tool import ToolSpec
 from backend.domain.tool_state import ReasonCode, StatusByHand, ToolState, ToolStatus
 from backend.tools.dependencies import Successes, missing_members, to_unlock, unsatisfied
+from backend.tools.run import Outcome
 
 MAX_REASON_CHARS: Final = 500
 BY_HAND: Final = frozenset({"unavailable", "maintenance"})
@@ -61,42 +62,20 @@ NEVER_RAN: Final = ToolHealth()
 Healths = Mapping[str, ToolHealth]
 
 
-def after_success(health: ToolHealth, now: datetime, *, marks: tuple[str, ...] = ()) -> ToolHealth:
-    """`marks` are the sequences in which this success stands at its place."""
-    counted = replace(
-        health,
-        consecutive_failures=0,
-        execution_count=health.execution_count + 1,
-        last_updated=now,
-        last_success_time=now,
-        marks=tuple(dict.fromkeys((*health.marks, *marks))),
-    )
-    if health.status in BY_HAND:
-        return counted
-    return _available(counted, "succeeded" if health.status == "failed" else None)
+def counts(outcome: Outcome) -> bool:
+    """Whether a call says anything about its tool: one with bad arguments, or that was refused, never reached it."""
+    return outcome.status == "succeeded" or outcome.fault in ("tool", "unauthorized")
 
 
-def after_failure(
-    health: ToolHealth, now: datetime, reason: str, *, rules: HealthRules, unauthorized: bool = False
+def after_call(
+    health: ToolHealth, outcome: Outcome, now: datetime, *, rules: HealthRules, marks: tuple[str, ...] = ()
 ) -> ToolHealth:
-    """One more failure in a row. A refused credential fails the tool at once, a failed try fails it anew."""
-    counted = replace(
-        health,
-        consecutive_failures=health.consecutive_failures + 1,
-        execution_count=health.execution_count + 1,
-        last_updated=now,
-        last_failure_time=now,
-    )
-    fails = unauthorized or counted.consecutive_failures >= rules.threshold or health.status == "failed"
-    if health.status in BY_HAND or not fails:
-        return counted
-    return replace(
-        counted,
-        status="failed",
-        reason=reason[:MAX_REASON_CHARS],
-        reason_code="unauthorized" if unauthorized else "consecutive_failures",
-        failed_at=now,
-    )
+    """`marks` are the sequences in which a success would stand at its place."""
+    if not counts(outcome):
+        return health
+    if outcome.status == "succeeded":
+        return _after_success(health, now, marks)
+    return _after_failure(health, now, outcome.error or "", rules, unauthorized=outcome.fault == "unauthorized")
 
 
 def set_by_person(health: ToolHealth, now: datetime, status: StatusByHand, reason: str | None) -> ToolHealth:
@@ -143,7 +122,8 @@ def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetim
 
 def is_burdened(health: ToolHealth) -> bool:
     """Whether a reset would lift anything."""
-    return health.status != "available" or health.consecutive_failures > 0 or health.reason_code is not None
+    held_against = health.consecutive_failures > 0 or health.reason_code == "state_unreadable"
+    return health.status != "available" or held_against
 
 
 def is_blocked(state: ToolState) -> bool:
@@ -154,6 +134,43 @@ def is_blocked(state: ToolState) -> bool:
 def successes(session: Healths) -> Successes:
     """The tools that have succeeded in the session, each with its marks."""
     return {name: health.marks for name, health in session.items() if health.last_success_time is not None}
+
+
+def _after_success(health: ToolHealth, now: datetime, marks: tuple[str, ...]) -> ToolHealth:
+    counted = replace(
+        health,
+        consecutive_failures=0,
+        execution_count=health.execution_count + 1,
+        last_updated=now,
+        last_success_time=now,
+        marks=tuple(dict.fromkeys((*health.marks, *marks))),
+    )
+    if health.status in BY_HAND:
+        return counted
+    return _available(counted, "succeeded" if health.status == "failed" else None)
+
+
+def _after_failure(
+    health: ToolHealth, now: datetime, reason: str, rules: HealthRules, *, unauthorized: bool
+) -> ToolHealth:
+    """One more failure in a row. A refused credential fails the tool at once, a failed try fails it anew."""
+    counted = replace(
+        health,
+        consecutive_failures=health.consecutive_failures + 1,
+        execution_count=health.execution_count + 1,
+        last_updated=now,
+        last_failure_time=now,
+    )
+    fails = unauthorized or counted.consecutive_failures >= rules.threshold or health.status == "failed"
+    if health.status in BY_HAND or not fails:
+        return counted
+    return replace(
+        counted,
+        status="failed",
+        reason=reason[:MAX_REASON_CHARS],
+        reason_code="unauthorized" if unauthorized else "consecutive_failures",
+        failed_at=now,
+    )
 
 
 def _held_by_a_person(own: ToolHealth) -> _Answer | None:
@@ -168,21 +185,20 @@ def _held_by_a_person(own: ToolHealth) -> _Answer | None:
 
 
 def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, rules: HealthRules) -> _Answer | None:
-    """Failed in the session or for the fleet: closed until it may be tried, then half open for one try."""
-    failed = [
-        (health.failed_at, health)
-        for health in (own, for_all)
-        if health.status == "failed" and health.failed_at is not None
+    """Failed in the session or for the fleet: closed until it may be tried, then half open for one try. The session's
+    own reason says more.
+    """
+    failed_at = [
+        health.failed_at for health in (own, for_all) if health.status == "failed" and health.failed_at is not None
     ]
-    if not failed:
+    if not failed_at:
         return None
-    failed_at, last = max(failed, key=lambda pair: pair[0])
-    retry_at = failed_at + timedelta(seconds=rules.failure_s)
+    told = own if own.status == "failed" else for_all
+    retry_at = max(failed_at) + timedelta(seconds=rules.failure_s)
     if now >= retry_at:
-        return _Answer(available=True, reason=f"To be tried once: {last.reason}", code="half_open", retry_at=retry_at)
+        return _Answer(available=True, reason=f"To be tried once: {told.reason}", code="half_open", retry_at=retry_at)
     actions = (f"wait until {retry_at:%Y-%m-%dT%H:%M:%SZ}, then it is tried once", "reset it if the cause is mended")
-    code: ReasonCode | None = own.reason_code if last is own else "fleet_failed"
-    return _Answer(available=False, reason=last.reason, code=code, actions=actions, retry_at=retry_at)
+    return _Answer(available=False, reason=told.reason, code=told.reason_code, actions=actions, retry_at=retry_at)
 
 
 def _available(health: ToolHealth, code: ReasonCode | None) -> ToolHealth:

@@ -4,7 +4,6 @@ Never raises but for the caller's own cancellation: whatever a tool does is an o
 """
 
 import asyncio
-import re
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +17,7 @@ from jsonschema.protocols import Validator
 from referencing import Registry
 
 from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
+from backend.tools import credentials
 from backend.tools.payload import Payload, clean_text, make_payload, no_payload
 from backend.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
 
@@ -26,13 +26,6 @@ STOP_GRACE_S = 1.0
 NO_REMOTE: Registry[Any] = Registry()  # a schema may not make us fetch another one
 
 Fault = Literal["tool", "unauthorized", "arguments", "refused"]
-
-_UNAUTHORIZED = re.compile(
-    r"\b(?:HTTP(?:/[\d.]+)?|status(?:[ _]code)?|error|code)[ :=]*401\b|^401\b|\bunauthori[sz]ed\b|\bunauthenticated\b"
-    r"|\b(?:invalid|expired|missing|incorrect)[ _-](?:api[ _-]?key|access[ _-]token|token|credentials)\b"
-    r"|\bauthentication[ _-](?:failed|required|error)\b",
-    re.IGNORECASE,
-)
 
 log = structlog.get_logger()
 
@@ -84,7 +77,6 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
         output = await _within(timeout_s, tool, args, context)
         # Megabytes take a while to read; not on asyncio's own threads, which names that do not resolve may hold up.
         answer = await anyio.to_thread.run_sync(_read, tool, args, output, limits.max_result_bytes)
-        fault = "unauthorized" if answer.error and _UNAUTHORIZED.search(answer.error) else "tool"
     except asyncio.CancelledError:
         if _being_cancelled():
             raise
@@ -95,7 +87,7 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     except (ToolRetry, ToolFailed) as failure:
         status = "unknown" if isinstance(failure, ToolLost) and not tool.spec.may_repeat else "failed"
         answer = _Answer(error=clean_text(str(failure)) or f"{tool.spec.name} failed.")
-        fault = _fault_of(failure, answer.error or "")
+        fault = _fault_of(failure)
     except Exception as raised:  # a tool may raise anything; it must not end the turn
         log.warning("tool_raised", tool=tool.spec.name, error=type(raised).__name__, exc_info=raised)
         answer = _Answer(error=clean_text(f"{tool.spec.name} failed: {_described(raised)}"))
@@ -104,6 +96,8 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
 
 def _outcome(status: Literal["failed", "unknown"], answer: _Answer, fault: Fault, *, duration_ms: int) -> Outcome:
     error = answer.error and answer.error[:MAX_ERROR_CHARS]
+    if error and fault == "tool" and credentials.are_refused(error):
+        fault = "unauthorized"
     return Outcome(
         status if error else "succeeded",
         answer.payload,
@@ -147,14 +141,14 @@ def accepts(tool: Tool, args: dict[str, Any]) -> bool:
     return True
 
 
-def _fault_of(failure: ToolRetry | ToolFailed, said: str) -> Fault:
+def _fault_of(failure: ToolRetry | ToolFailed) -> Fault:
     match failure:
         case ToolRetry():
             return "arguments"
         case ToolUnauthorized():
             return "unauthorized"
         case _:
-            return "unauthorized" if _UNAUTHORIZED.search(said) else "tool"
+            return "tool"
 
 
 def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:

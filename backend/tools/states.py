@@ -48,6 +48,19 @@ class Changed:
         return self.before.status != self.after.health.status
 
 
+def log_move(tool: str, changed: Changed) -> None:
+    """For after the commit; says nothing of a change that left the status as it was."""
+    if changed.moved:
+        after = changed.after.health
+        log.info(
+            "tool_state_changed",
+            tool=tool,
+            before=changed.before.status,
+            after=after.status,
+            reason_code=after.reason_code,
+        )
+
+
 def states_of(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
     """All states of a session in one value, for statements of others; `read_states` reads it."""
     state = func.jsonb_build_array(tool_states.c.version, tool_states.c.health)

@@ -1,7 +1,8 @@
 """A mailbox as an MCP server over stdio: search, read, send.
 
 The inbox is the mbox file beside this one, read once at start; mails that are sent go to an outbox mbox and nowhere
-else. It knows nothing of Segue: any MCP client can start it. stdout belongs to the protocol, so nothing here prints.
+else. While a file called `offline` lies beside them (`touch` it) every tool fails, as if the mail server were down. It
+knows nothing of Segue: any MCP client can start it. stdout belongs to the protocol, so nothing here prints.
 """
 
 import hashlib
@@ -28,6 +29,7 @@ from typing_extensions import TypedDict  # pydantic cannot read typing.TypedDict
 
 HERE: Final = Path(__file__).parent
 OUTBOX: Final = Path(os.environ.get("MAILBOX_OUTBOX") or HERE / "outbox.mbox")
+OFFLINE: Final = Path(os.environ.get("MAILBOX_OFFLINE") or HERE / "offline")
 OWNER: Final = "Elena Conti <elena.conti@lumen.example>"
 MAX_HITS: Final = 10
 SNIPPET_CHARS: Final = 160
@@ -212,6 +214,11 @@ READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 SENDS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False)
 
 
+def connect() -> None:
+    if OFFLINE.exists():
+        raise ToolError("The mail server cannot be reached. Try again later.")
+
+
 @server.tool(annotations=READS)
 def search_emails(
     query: Annotated[
@@ -228,6 +235,7 @@ def search_emails(
     with all the words of the query come back or, where there are none, those with the most of them. Read one with
     get_email.
     """
+    connect()
     found = search(query)
     return {"emails": [summary(email) for email in found[:MAX_HITS]], "total": len(found)}
 
@@ -247,6 +255,7 @@ def get_email(
     email_id: Annotated[str, Field(description="The id of a mail as search_emails gave it, such as eml-1a2b3c.")],
 ) -> Email:
     """Read one mail of the inbox in full, as plain text."""
+    connect()
     if email := INBOX.get(email_id.strip()):
         return email
     raise ToolError(f"There is no mail with the id {email_id!r}. Find the ids of mails with search_emails.")
@@ -259,6 +268,7 @@ def send_email(
     body: Annotated[str, Field(description="The whole text of the mail with greeting and signature, no markup.")],
 ) -> Receipt:
     """Send a mail in the name of the owner of the mailbox. It cannot be taken back."""
+    connect()
     try:
         message = compose(to, subject, body)
         append_to_outbox(message)

@@ -22,7 +22,9 @@ NEWEST_OF_ROSSI = "eml-30b431"
 @asynccontextmanager
 async def mailbox_client(outbox: Path) -> AsyncIterator[Client]:
     server = StdioServerParameters(
-        command=sys.executable, args=[str(FOLDER / "server.py")], env={"MAILBOX_OUTBOX": str(outbox)}
+        command=sys.executable,
+        args=[str(FOLDER / "server.py")],
+        env={"MAILBOX_OUTBOX": str(outbox), "MAILBOX_OFFLINE": str(outbox.parent / "offline")},
     )
     async with Client(server, read_timeout_seconds=20) as client:
         yield client
@@ -222,6 +224,19 @@ async def test_a_subject_cannot_smuggle_in_a_header(outbox: Path) -> None:
     (message,) = messages(outbox)
     assert message["Bcc"] is None
     assert message["Subject"] == "Ciao Bcc: c@d.example"
+
+
+async def test_while_the_file_offline_lies_there_every_tool_fails_and_nothing_is_sent(outbox: Path) -> None:
+    outbox.parent.mkdir()
+    offline = outbox.parent / "offline"
+    async with mailbox_client(outbox) as client:
+        offline.touch()
+        mail = {"to": "sara.bianchi@lumen.example", "subject": "Ciao", "body": "Ciao"}
+        for tool, arguments in (("search_emails", {}), ("get_email", {"email_id": "eml-000000"}), ("send_email", mail)):
+            assert "cannot be reached" in await refusal(client, tool, **arguments)
+        offline.unlink()
+        assert await found(client, "Rossi")
+    assert not messages(outbox)
 
 
 async def test_the_tools_declare_what_they_read_and_what_they_change(client: Client) -> None:

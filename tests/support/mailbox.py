@@ -1,4 +1,4 @@
-"""The example mailbox, connected to a service under test, with an outbox of its own."""
+"""The example mailbox, connected to a service under test, with an outbox and a switch of its own."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,12 @@ from tests.support.service import ROOT
 
 
 def write_mailbox_config(folder: Path) -> tuple[Path, Path]:
-    """An mcp.json in `folder`, and the outbox beside it that its server will write to."""
+    """An mcp.json in `folder`, and the outbox beside it that its server will write to; a file `offline` breaks it."""
     outbox = folder / "outbox.mbox"
     server = {
         "command": "python",
         "args": [str(ROOT / "examples" / "mailbox" / "server.py")],
-        "env": {"MAILBOX_OUTBOX": str(outbox)},
+        "env": {"MAILBOX_OUTBOX": str(outbox), "MAILBOX_OFFLINE": str(folder / "offline")},
     }
     config = folder / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"mailbox": server}}))

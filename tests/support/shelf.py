@@ -17,16 +17,32 @@ DESTROYS = ToolAnnotations(destructive_hint=True)
 
 @dataclass(slots=True)
 class Shelf:
-    """`effects` is what its tools did, in order. `look_up` and `stamp_item` answer once `go` is set."""
+    """`effects` is what its tools did, in order. `look_up` and `stamp_item` answer once `go` is set; `moody` once
+    `open` is, with `trouble` where there is any; `sleepy` once `awake` is.
+    """
 
     url: str = ""
     go: asyncio.Event = field(default_factory=asyncio.Event)
     effects: list[str] = field(default_factory=list)
+    trouble: str | None = None
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    awake: asyncio.Event = field(default_factory=asyncio.Event)
+    entered: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def wait_for_effects(self, count: int) -> None:
+        async with self.entered, asyncio.timeout(10):
+            await self.entered.wait_for(lambda: len(self.effects) >= count)
+
+    async def happened(self, effect: str) -> None:
+        async with self.entered:
+            self.effects.append(effect)
+            self.entered.notify_all()
 
 
 @asynccontextmanager
 async def serving_shelf() -> AsyncIterator[Shelf]:
     shelf = Shelf()
+    shelf.open.set()
     async with serving(_server(shelf).streamable_http_app()) as url:
         shelf.url = f"{url}/mcp"
         yield shelf
@@ -34,7 +50,12 @@ async def serving_shelf() -> AsyncIterator[Shelf]:
 
 def _server(shelf: Shelf) -> MCPServer:
     server = MCPServer("shelf", log_level="CRITICAL")
+    _add_items(server, shelf)
+    _add_moods(server, shelf)
+    return server
 
+
+def _add_items(server: MCPServer, shelf: Shelf) -> None:
     @server.tool(annotations=READS)
     def find_items(query: str) -> dict[str, object]:
         """Find items by a word."""
@@ -84,4 +105,43 @@ def _server(shelf: Shelf) -> MCPServer:
         """Always fails."""
         raise ToolError(f"the shelf of {item_id} is closed")
 
-    return server
+
+def _add_moods(server: MCPServer, shelf: Shelf) -> None:
+    """Tools that depend on each other where a test configures it, and such as fail where it says so."""
+
+    @server.tool(annotations=READS)
+    async def base_tool(topic: str) -> dict[str, str]:
+        """Look a topic up."""
+        await shelf.happened(f"base {topic}")
+        return {"topic": topic}
+
+    @server.tool(annotations=READS)
+    async def dependent_tool(topic: str) -> dict[str, str]:
+        """Say more of a topic that was looked up."""
+        await shelf.happened(f"dependent {topic}")
+        return {"more": topic}
+
+    @server.tool(annotations=READS)
+    async def moody(word: str) -> dict[str, str]:
+        """Repeat a word, or not."""
+        await shelf.happened(f"moody {word}")
+        await shelf.open.wait()
+        if shelf.trouble:
+            raise ToolError(shelf.trouble)
+        return {"said": word}
+
+    @server.tool(annotations=READS)
+    async def sleepy(number: int) -> int:
+        """Count, when it is awake."""
+        await shelf.happened(f"sleepy {number}")
+        await shelf.awake.wait()
+        return number
+
+    @server.tool(annotations=DESTROYS)
+    async def moody_writer(word: str) -> dict[str, str]:
+        """Write a word down, or not."""
+        await shelf.happened(f"write {word}")
+        await shelf.open.wait()
+        if shelf.trouble:
+            raise ToolError(shelf.trouble)
+        return {"written": word}

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec
-from backend.tools.run import Outcome, RunLimits, failed, run_tool
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
+from backend.tools.run import Fault, Outcome, RunLimits, failed, run_tool
 
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 ANYTHING = {"type": "object"}
@@ -300,3 +300,31 @@ async def test_a_tool_that_was_lost_while_it_ran_may_have_taken_effect(effect: A
     tool = Tool(ToolSpec("send", "Sends.", ANYTHING, effect=effect), raising(ToolLost("the connection was lost")))
     outcome = await run_tool(tool, {}, WHO, limits=RunLimits(timeout_s=5, max_result_bytes=1000))
     assert (outcome.status, outcome.error) == (status, "the connection was lost")
+
+
+@pytest.mark.parametrize(
+    ("function", "fault"),
+    [
+        (returning("fine"), None),
+        (returning({"error": "the mailbox is locked"}), "tool"),
+        (returning({"error": "401 Unauthorized"}), "unauthorized"),
+        (raising(ToolFailed("the mailbox is locked")), "tool"),
+        (raising(ToolLost("no answer")), "tool"),
+        (raising(ToolUnauthorized("ask for a new key")), "unauthorized"),
+        (raising(ToolFailed("HTTP 401")), "unauthorized"),
+        (raising(OSError("status code: 401")), "unauthorized"),
+        (raising(KeyError("x")), "tool"),
+        (raising(asyncio.CancelledError("its own")), "tool"),
+        (raising(ToolRetry("HTTP 401 is no page to read; give another address")), "arguments"),
+    ],
+)
+async def test_a_failure_is_the_tools_or_its_credentials_or_the_arguments(
+    function: Function, fault: Fault | None
+) -> None:
+    assert (await run(function)).fault == fault
+
+
+async def test_what_never_reached_a_tool_is_not_its_fault() -> None:
+    assert (await run(returning("fine"), {"limit": "many"}, schema=QUERY)).fault == "arguments"
+    assert (await run(never, timeout_s=0.01)).fault == "tool"
+    assert failed("in maintenance").fault == "refused"

@@ -15,7 +15,7 @@ from ddgs import DDGS
 from ddgs.exceptions import DDGSException, TimeoutException
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec, ToolUnauthorized
 
 Provider = Literal["ddgs", "searxng", "tavily"]
 Hit = dict[str, str]
@@ -155,7 +155,7 @@ async def _ask(client: httpx.AsyncClient, request: httpx.Request, *, name: str, 
 
 def _check_status(status: int, *, name: str, refusal: str) -> None:
     if status in {401, 403}:
-        raise ToolFailed(f"{name} refused authentication ({status}): {refusal}")
+        raise ToolUnauthorized(f"{name} refused authentication ({status}): {refusal}")
     if status == httpx.codes.TOO_MANY_REQUESTS:
         raise ToolFailed(f"{name} is limiting requests ({status}). Try again later.")
     if status in {400, 422}:

@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from ddgs import DDGS
 from pydantic import SecretStr
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
+from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolUnauthorized
 from backend.tools.builtin.web_search import Provider, web_search_tool
 from backend.tools.run import RunLimits, run_tool
 
@@ -195,6 +195,7 @@ async def test_a_refusal_is_a_sentence_without_secrets(
         await run(tool_for(provider, engine, client))
     assert str(status) in str(failure.value)
     assert KEY not in repr(failure.value)
+    assert isinstance(failure.value, ToolUnauthorized) is (status in {401, 403})
 
 
 @BOTH
