@@ -1,6 +1,6 @@
 # Everything from a bare checkout with Python 3.11+ and make: each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check bench bench-quick bench-language lock clean
+.PHONY: help install run test check bench bench-quick bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -39,6 +39,9 @@ bench-quick: install  ## the same in one minute, only printed
 
 bench-language: install  ## how well a yes is told from everything else: make bench-language DATA=ack_dev.jsonl
 	$(BIN)/python bench/language.py $(or $(DATA),$(error give the data: make bench-language DATA=path/to/ack_dev.jsonl))
+
+bfcl: install  ## replay a public benchmark, the service killed between turns: make bfcl DATA=bfcl_multi_turn_base.jsonl
+	$(BIN)/python bench/bfcl.py $(or $(DATA),$(error give the data: make bfcl DATA=path/to/bfcl_multi_turn_base.jsonl))
 
 lock: install  ## resolve the dependencies anew, for every Python and platform at once
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \

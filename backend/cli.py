@@ -1,11 +1,13 @@
-"""The command line: `segue serve`, `segue worker`, `segue migrate`. Flags win over the environment."""
+"""The command line: `segue serve`, `worker`, `migrate`, `replay`. Flags win over the environment."""
 
 import asyncio
 import gc
+import json
 import signal
 import socket
 import sys
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,9 +21,11 @@ from backend.db.migrations import upgrade
 from backend.domain.errors import AppError
 from backend.log import configure_logging
 from backend.main import SHUTDOWN_SHARE, create_app, run_worker, server_urls
+from backend.replay.cast import CannotPlay
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
 STARTUP_FAILURE = 3
+ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 COLLECT_AFTER = 10_000, 20, 20  # objects made, and collections of the next younger generation
 
@@ -102,6 +106,41 @@ def migrate() -> None:
     except AppError as error:
         raise _refusal(error.detail) from error
     typer.echo("The database is at the newest revision.")
+
+
+@app.command()
+def replay(
+    files: Annotated[list[Path], typer.Argument(help="Recordings, as GET /sessions/{id}/export gives them.")],
+    *,
+    url: Annotated[str | None, typer.Option(help="A running service to play on, instead of one of its own.")] = None,
+    listen: Annotated[str, typer.Option(help="With --url: where that service finds the model and the tools.")] = (
+        "127.0.0.1:8900"
+    ),
+    api_key: Annotated[
+        str | None, typer.Option(envvar="SEGUE_API_KEY", help="With --url: a key of the service.")
+    ] = None,
+    restart_between_turns: Annotated[
+        bool, typer.Option("--restart-between-turns", help="kill -9 its own service after every turn.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Play recorded conversations and report what comes out otherwise. Exits with 1 where anything does."""
+    from backend.replay import run  # noqa: PLC0415 (serving does not need it, nor the embedded servers it brings)
+
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal() or not host:
+        raise _refusal("--listen takes HOST:PORT")
+    if url and restart_between_turns:
+        raise _refusal("--restart-between-turns needs a service of its own: leave out --url")
+    given = run.GivenService(url, api_key, (host, int(port)), lambda text: typer.echo(text, err=True)) if url else None
+    try:
+        report = asyncio.run(run.replay(files, given=given, restarting=restart_between_turns))
+    except CannotPlay as error:
+        raise _refusal(str(error)) from error
+    except asyncio.CancelledError:
+        raise typer.Exit(code=ENDED_BY_SIGTERM) from None
+    typer.echo(json.dumps(report.as_json(), ensure_ascii=False, indent=1) if as_json else "\n".join(report.lines()))
+    raise typer.Exit(code=int(report.differs))
 
 
 def _spare_what_stays() -> None:

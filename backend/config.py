@@ -61,11 +61,12 @@ class Settings(BaseSettings):
     tool_failure_threshold: Count = 3
     tool_failure_duration_s: Seconds = 300
     tool_fleet_threshold: Count = 3
+    disabled_tools: Annotated[tuple[str, ...], NoDecode] = ()
     web_search_provider: Literal["ddgs", "searxng", "tavily", "none"] = "ddgs"
     searxng_url: str | None = None
     tavily_api_key: SecretStr | None = None
 
-    @field_validator("cors_origins", mode="before")
+    @field_validator("cors_origins", "disabled_tools", mode="before")
     @classmethod
     def _split_commas(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

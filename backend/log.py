@@ -1,14 +1,13 @@
-"""structlog set up once: event names and fields, never message content; secrets are blanked by their key's name."""
+"""structlog set up once: event names and fields, never message content; secrets are blanked (`domain/redaction.py`)."""
 
 import logging
-import re
 import sys
 from typing import Any, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-_SECRET_KEY = re.compile(r"authorization|api_?key|password|passwd|secret|cookie|(?:^|_)token$", re.IGNORECASE)
+from backend.domain.redaction import without_secrets
 
 
 def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> None:
@@ -42,7 +41,8 @@ def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> 
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    return {key: "[redacted]" if _SECRET_KEY.search(key) else value for key, value in event.items()}
+    cleaned: EventDict = without_secrets(event)
+    return cleaned
 
 
 def _renderer(log_format: Literal["console", "json"]) -> Processor:

@@ -16,7 +16,7 @@ from backend.agent.context import AgentLimits, Clock
 from backend.agent.graph import build_graph
 from backend.agent.model import ChatModel, openai_model
 from backend.agent.offline import OfflineModel
-from backend.api import chat, events, health, plans, sessions, tool_results, tool_states, tools, turns
+from backend.api import chat, events, export, health, plans, sessions, tool_results, tool_states, tools, turns
 from backend.api.deps import Services, State
 from backend.api.middleware import BodyLimit, PlainStart, RequestContext
 from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
@@ -92,6 +92,7 @@ def create_app(
     add_problem_handlers(app)
     for router in (
         sessions.router,
+        export.router,
         chat.router,
         turns.router,
         events.router,
@@ -163,6 +164,7 @@ async def _start(
         tools=catalog,
         fleet=fleet,
         health_rules=rules,
+        planning=settings.planning,
         confirm=settings.confirm,
         mcp=mcp,
         clock=clock,
@@ -225,7 +227,7 @@ async def _builtin_tools(stack: AsyncExitStack, settings: Settings, database: Da
                 tavily_api_key=settings.tavily_api_key,
             )
         )
-    return tuple(tools)
+    return tuple(tool for tool in tools if tool.spec.name not in settings.disabled_tools)
 
 
 def _agent_limits(settings: Settings) -> AgentLimits:

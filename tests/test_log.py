@@ -16,3 +16,12 @@ def test_a_field_whose_name_says_secret_is_blanked(key: str) -> None:
 @pytest.mark.parametrize("key", ["event", "input_tokens", "output_tokens", "turn_id", "session_id"])
 def test_a_field_that_only_sounds_like_one_is_kept(key: str) -> None:
     assert redact(None, "info", {key: "kept"}) == {key: "kept"}
+
+
+def test_a_secret_is_blanked_by_its_form_too_however_deep_it_stands() -> None:
+    event = {"event": "x", "url": "redis://u:canary@host", "headers": {"Authorization": "canary"}}
+    assert redact(None, "info", event) == {
+        "event": "x",
+        "url": "redis://u:[redacted]@host",
+        "headers": {"Authorization": "[redacted]"},
+    }

@@ -48,6 +48,8 @@ TAKEN_UP = (
     "This turn was cut off and goes on: the calls after the user's last message have been made already. One whose "
     "status is unknown may have taken effect: say so, and ask the user before doing it again."
 )
+CARRYING_OUT = "You are carrying out this plan:"
+ENDED = "This plan has just ended as"
 NO_ANSWER = "I could not finish this in one turn. Tell me to go on and I will."
 MAX_EARLIER_CHARS = 4000
 MAX_WITHHELD_CHARS = 2000
@@ -155,7 +157,7 @@ def waiting_note(plan: Plan) -> str:
 
 def answer_step(plan: Plan, step: Step) -> str:
     return (
-        f"You are carrying out this plan:\n{_plan_block(plan)}\nDo step {step.id} now: {step.description}\n"
+        f"{CARRYING_OUT}\n{_plan_block(plan)}\nDo step {step.id} now: {step.description}\n"
         "Write only what this step asks for; the later steps follow by themselves."
     )
 
@@ -163,7 +165,7 @@ def answer_step(plan: Plan, step: Step) -> str:
 def fill_step(plan: Plan, step: Step, args: Mapping[str, Any], missing: Sequence[str]) -> str:
     wanted = f" Missing: {', '.join(missing)}." if missing else ""
     return (
-        f"You are carrying out this plan:\n{_plan_block(plan)}\nCall {step.tool} for step {step.id} "
+        f"{CARRYING_OUT}\n{_plan_block(plan)}\nCall {step.tool} for step {step.id} "
         f"({step.description}) with complete arguments, taken from the conversation and the results in it.{wanted} "
         f"Known so far: {orjson.dumps(args).decode()}"
     )
@@ -171,7 +173,7 @@ def fill_step(plan: Plan, step: Step, args: Mapping[str, Any], missing: Sequence
 
 def ended_note(plan: Plan) -> str:
     return (
-        f"This plan has just ended as {plan.status}:\n{_plan_block(plan)}\nWrite the answer to its goal from what the "
+        f"{ENDED} {plan.status}:\n{_plan_block(plan)}\nWrite the answer to its goal from what the "
         "steps gave, in the language of the goal. Say plainly what failed or was skipped, and name the tool calls an "
         "important fact comes from. Call no tools and ask for no confirmation."
     )

@@ -15,7 +15,7 @@ from backend.db.engine import Database
 from backend.db.redis import Cache
 from backend.domain.errors import NotFound
 from backend.domain.ids import is_id
-from backend.domain.plan import Confirm
+from backend.domain.plan import Confirm, Planning
 from backend.tools.catalog import ToolCatalog
 from backend.tools.fleet import Fleet
 from backend.tools.health import HealthRules
@@ -37,6 +37,7 @@ class Services:
     tools: ToolCatalog
     fleet: Fleet
     health_rules: HealthRules
+    planning: Planning
     confirm: Confirm
     mcp: McpServers
     clock: Clock

@@ -18,7 +18,8 @@ from backend.agent.prompts import to_model
 from backend.config import Settings
 from backend.domain.session import Message, RequestedCall
 from backend.memory.history import INTERRUPTED, provider_valid
-from tests.support.provider import Provider, calls, invalid_history, says
+from backend.replay.requests import invalid_history
+from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 
 TOOLBOX = Path(__file__).parents[1] / "support" / "toolbox.py"

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from backend.replay.requests import invalid_history
 from tests.support.server import serving
 
 Reply = Response | Callable[[dict[str, Any]], Awaitable[Response]]
@@ -162,22 +163,3 @@ async def scripted_provider() -> AsyncIterator[Provider]:
         yield provider
     assert not provider.surprises, provider.surprises
     assert not provider.script, f"{len(provider.script)} scripted answers were not used"
-
-
-def invalid_history(messages: list[dict[str, Any]]) -> str | None:
-    """What a strict provider would refuse: unanswered or uncalled tool results, a window that starts in the middle."""
-    if [message["role"] for message in messages].count("system") != 1 or messages[0]["role"] != "system":
-        return "exactly one system message has to come first"
-    if len(messages) < 2 or messages[1]["role"] != "user":
-        return "a conversation starts with the user"
-    open_calls: set[str] = set()
-    for message in messages[1:]:
-        if message["role"] == "tool":
-            if message["tool_call_id"] not in open_calls:
-                return f"a result nobody called for: {message['tool_call_id']}"
-            open_calls.remove(message["tool_call_id"])
-            continue
-        if open_calls:
-            return f"unanswered calls: {sorted(open_calls)}"
-        open_calls = {call["id"] for call in message.get("tool_calls") or ()}
-    return f"unanswered calls: {sorted(open_calls)}" if open_calls else None

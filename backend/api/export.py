@@ -1,0 +1,32 @@
+"""A conversation to take away: a recording for `segue replay`, secrets removed."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.problems import PROBLEMS
+from backend.domain.recording import RecordedSettings, Recording, recording_text
+from backend.turn.recording import load_conversation, make_recording
+
+router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
+
+
+@router.get("/{session_id}/export", response_model=Recording)
+async def export_session(
+    session_id: SessionId,
+    services: ServicesDep,
+    caller: Caller,
+    max_result_bytes: Annotated[int, Query(ge=0, le=1_000_000)] = 100_000,
+) -> Response:
+    """The turns that have ended. A larger result is represented by its reference."""
+    async with services.database.reading() as connection:
+        conversation = await load_conversation(
+            connection, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()
+        )
+    settings = RecordedSettings(planning=services.planning, confirm=services.confirm)
+    tools = services.tools.tools()
+    text = await asyncio.to_thread(lambda: recording_text(make_recording(conversation, tools, settings)))
+    return Response(text, media_type="application/json")

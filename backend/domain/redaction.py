@@ -1,0 +1,123 @@
+"""What a secret looks like, by the name of its key and by its own form, and values without any. Pure.
+
+The one place that decides it: `log.py` asks for every event, `turn/recording.py` for what a user takes away.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from typing import Any, Final
+
+REDACTED: Final = "[redacted]"
+SHORTEST_REPEATED: Final = 6  # what is shorter may stand elsewhere without being the secret
+
+_LIKE_A_WORD = re.compile(r"[a-z_-]*")  # the same
+_SECRET_KEY = re.compile(
+    r"(?i:authorization|api[_-]?key|passw(?:or)?d|passphrase|secret|cookie|credential|private[_-]?key|(?:^|[_-])token$)"
+    r"|[a-z]Token$"
+)
+_ASSIGNED_HINTS = ("key", "passw", "passphrase", "secret", "token")
+_ASSIGNED = r"api[_-]?key|passw(?:or)?d|passphrase|secret|(?:access|auth|refresh|id)[_-]?token|token"
+_WELL_KNOWN = (
+    r"(?<![\w-])(?:[sprw]k[-_][\w-]{16,500}|gh[pousr]_\w{20,500}|github_pat_\w{20,500}|glpat-[\w-]{16,500}"
+    r"|xox[a-z]-[\w-]{10,500}|AKIA[0-9A-Z]{16}|AIza[\w-]{35}|hf_\w{20,500}"
+    r"|eyJ[\w-]{8,4000}\.[\w-]{8,4000}\.[\w-]{0,4000})"
+)
+_PRIVATE_KEY = r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+_VALUE = r"""[^\s"',;&]{4,500}"""
+# What stands in a text in lower case wherever the form does, the form, and what it becomes: most texts hold no secret.
+_FORMS: Final = tuple(
+    (hints, re.compile(form), instead)
+    for hints, form, instead in (
+        (("-----begin",), _PRIVATE_KEY, REDACTED),
+        (("bearer", "basic"), r"\b((?i:bearer|basic)\s+)(?=\S{0,500}\d)[\w.~+/=-]{8,4000}", rf"\1{REDACTED}"),
+        (("://",), r"(://[^\s/:@]{0,200}):[^\s/@]{1,500}@", rf"\1:{REDACTED}@"),
+        (("k-", "k_", "gh", "glpat", "xox", "akia", "aiza", "hf_", "eyj"), _WELL_KNOWN, REDACTED),
+        (_ASSIGNED_HINTS, rf"""(?i)\b((?:{_ASSIGNED})["']?\s{{0,9}}[:=]\s{{0,9}}["']?){_VALUE}""", rf"\1{REDACTED}"),
+        (
+            _ASSIGNED_HINTS,
+            rf"(?i)\b((?:{_ASSIGNED})\s+(?:is|è|ist|es|est)\s+)(?=\S{{0,500}}\d){_VALUE}",
+            rf"\1{REDACTED}",
+        ),
+    )
+)
+
+
+@lru_cache(maxsize=4096)
+def is_secret_key(name: str) -> bool:
+    return _SECRET_KEY.search(name) is not None
+
+
+def without_secrets(value: Any) -> Any:
+    """The same value, what stands under a secret key and what looks like a secret blanked, wherever it stands."""
+    return _mapped(value, _redacted_text)
+
+
+def without_secret_texts(value: Any) -> Any:
+    """The same with its keys not looked at: a JSON schema may well describe a password."""
+    return _mapped(value, _redacted_text, by_key=False)
+
+
+def without(value: Any, secrets: Collection[str]) -> Any:
+    """The same value without these texts in any other."""
+    if not secrets:
+        return value
+    known = re.compile("|".join(re.escape(secret) for secret in sorted(secrets, key=len, reverse=True)))
+    return _mapped(value, lambda text: known.sub(REDACTED, text), by_key=False)
+
+
+def secrets_in(value: Any, *, under_secret: bool = False) -> set[str]:
+    """The texts under secret keys, which may be repeated where no key gives them away."""
+    match value:
+        case dict():
+            return {
+                secret
+                for key, item in value.items()
+                for secret in secrets_in(item, under_secret=under_secret or is_secret_key(str(key)))
+            }
+        case list() | tuple():
+            return {secret for item in value for secret in secrets_in(item, under_secret=under_secret)}
+        case str() if under_secret and len(value) >= SHORTEST_REPEATED and not _LIKE_A_WORD.fullmatch(value):
+            return {value}
+        case _:
+            return set()
+
+
+def _redacted_text(text: str) -> str:
+    lowered = text.lower()
+    for hints, form, instead in _FORMS:
+        if any(hint in lowered for hint in hints):
+            text = form.sub(instead, text)
+    return text
+
+
+def _mapped(value: Any, redacted: Callable[[str], str], *, by_key: bool = True) -> Any:
+    match value:
+        case str():
+            return redacted(value)
+        case dict():
+            return {
+                key: _blanked(item) if by_key and is_secret_key(str(key)) else _mapped(item, redacted, by_key=by_key)
+                for key, item in value.items()
+            }
+        case list():
+            return [_mapped(item, redacted, by_key=by_key) for item in value]
+        case tuple():
+            return tuple(_mapped(item, redacted, by_key=by_key) for item in value)
+        case _:
+            return value
+
+
+def _blanked(value: Any) -> Any:
+    """Of the same type, so that what was valid stays valid."""
+    match value:
+        case None | bool():
+            return value
+        case int() | float():
+            return 0
+        case dict():
+            return {key: _blanked(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_blanked(item) for item in value]
+        case _:
+            return REDACTED
