@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     llm_timeout_s: Seconds = 60
     llm_idle_timeout_s: Seconds = 30
     llm_max_retries: Annotated[int, Field(ge=0)] = 2
+    embedding_model: str | None = None
 
     planning: Planning = "auto"
     confirm: Confirm = "destructive"
@@ -95,6 +96,12 @@ class Settings(BaseSettings):
                 f"TOOL_RESULT_SESSION_BYTES={self.tool_result_session_bytes} is less than one result may take "
                 f"(TOOL_RESULT_MAX_BYTES={self.tool_result_max_bytes})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _embeddings_have_an_endpoint(self) -> Self:
+        if self.embedding_model and not self.model_configured:
+            raise ValueError("EMBEDDING_MODEL needs OPENAI_API_KEY or OPENAI_BASE_URL")
         return self
 
     @property

@@ -53,6 +53,8 @@ REDIS_OPTIONS = {
 ENSURE_DATABASE = rb"""
 SELECT 'CREATE ROLE segue LOGIN CREATEDB' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'segue') \gexec
 SELECT 'CREATE DATABASE segue OWNER segue' WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'segue') \gexec
+\connect segue
+SELECT 'CREATE EXTENSION vector' FROM pg_available_extensions WHERE name = 'vector' AND installed_version IS NULL \gexec
 """
 
 

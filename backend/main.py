@@ -13,10 +13,23 @@ from langchain_core.language_models import BaseChatModel
 from starlette.middleware.cors import CORSMiddleware
 
 from backend.agent.context import AgentLimits, Clock
+from backend.agent.embeddings import OpenAIEmbedder, openai_embedder
 from backend.agent.graph import build_graph
 from backend.agent.model import ChatModel, openai_model
 from backend.agent.offline import OfflineModel
-from backend.api import chat, events, export, health, plans, sessions, tool_results, tool_states, tools, turns
+from backend.api import (
+    chat,
+    events,
+    export,
+    health,
+    memories,
+    plans,
+    sessions,
+    tool_results,
+    tool_states,
+    tools,
+    turns,
+)
 from backend.api.deps import Services, State
 from backend.api.middleware import BodyLimit, PlainStart, RequestContext
 from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
@@ -25,8 +38,10 @@ from backend.db.engine import Database
 from backend.db.migrations import upgrade
 from backend.db.redis import Cache, Streams
 from backend.domain.tool import Tool
+from backend.memory.long_term import LongTermMemory
 from backend.tools.builtin.clock import current_time_tool
 from backend.tools.builtin.get_tool_result import get_tool_result_tool
+from backend.tools.builtin.memory import remember_tool, search_memory_tool
 from backend.tools.builtin.public_http import public_client
 from backend.tools.builtin.web_fetch import web_fetch_tool
 from backend.tools.builtin.web_search import web_search_tool
@@ -38,12 +53,14 @@ from backend.tools.mcp.config import read_mcp_config
 from backend.tools.mcp.servers import McpServers
 from backend.tools.retention import Retention
 from backend.tools.run import RunLimits
+from backend.turn.afterwards import Afterwards, AfterwardsDeps
 from backend.turn.events import EventLog
 from backend.turn.service import TurnService
 from backend.turn.snapshot import SnapshotLimits
 from backend.turn.worker import TurnDeps, TurnLimits
 
 FRESH_RESULT_FACTOR = 10
+EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 SHUTDOWN_SHARE = 0.6  # for turns to end; what is left gives them back, answers whoever waits and closes the stores
 
 
@@ -100,6 +117,7 @@ def create_app(
         tool_results.router,
         tools.router,
         tool_states.router,
+        memories.router,
         health.router,
     ):
         app.include_router(router)
@@ -131,13 +149,26 @@ async def _start(
     mcp = await stack.enter_async_context(
         McpServers(read_mcp_config(settings.mcp_config), timeout_s=settings.tool_timeout_s)
     )
-    catalog = ToolCatalog(await _builtin_tools(stack, settings, database), mcp.tools)
+    long_term = LongTermMemory(database, await _embedder(stack, settings))
+    catalog = ToolCatalog(await _builtin_tools(stack, settings, database, long_term), mcp.tools)
     rules = HealthRules(
         threshold=settings.tool_failure_threshold,
         failure_s=settings.tool_failure_duration_s,
         fleet_threshold=settings.tool_fleet_threshold,
     )
     fleet = Fleet(cache, rules)
+    afterwards = await stack.enter_async_context(
+        Afterwards(
+            AfterwardsDeps(
+                database=database,
+                model=model,
+                long_term=long_term,
+                clock=clock,
+                lease_s=settings.llm_timeout_s * EXTRACTION_SHARE,
+                look_s=settings.turn_lease_s / 4,
+            )
+        )
+    )
     deps = TurnDeps(
         database=database,
         cache=cache,
@@ -146,6 +177,8 @@ async def _start(
         model=model,
         new_guard=partial(ToolGuard, catalog, database, fleet, rules, clock, timeout_s=settings.tool_timeout_s),
         clock=clock,
+        long_term=long_term,
+        afterwards=afterwards,
         agent_limits=_agent_limits(settings),
         limits=TurnLimits(
             timeout_s=settings.turn_timeout_s,
@@ -168,6 +201,7 @@ async def _start(
         confirm=settings.confirm,
         mcp=mcp,
         clock=clock,
+        long_term=long_term,
         memory_ttl_s=settings.short_term_memory_ttl,
     )
 
@@ -209,13 +243,27 @@ def _chat_model(settings: Settings, model: BaseChatModel | None) -> ChatModel:
     )
 
 
-async def _builtin_tools(stack: AsyncExitStack, settings: Settings, database: Database) -> tuple[Tool, ...]:
+async def _embedder(stack: AsyncExitStack, settings: Settings) -> OpenAIEmbedder | None:
+    if settings.embedding_model is None:
+        return None
+    return await stack.enter_async_context(
+        openai_embedder(
+            model=settings.embedding_model, api_key=settings.openai_api_key, base_url=settings.openai_base_url
+        )
+    )
+
+
+async def _builtin_tools(
+    stack: AsyncExitStack, settings: Settings, database: Database, long_term: LongTermMemory
+) -> tuple[Tool, ...]:
     fresh_bytes = settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR
     fetching = await stack.enter_async_context(public_client())
     tools = [
         current_time_tool(),
         web_fetch_tool(client=fetching),
         get_tool_result_tool(database, shown_bytes=fresh_bytes),
+        remember_tool(long_term.remember),
+        search_memory_tool(long_term.search),
     ]
     if settings.web_search_provider != "none":
         searching = await stack.enter_async_context(httpx.AsyncClient())

@@ -27,10 +27,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture(scope="session")
 async def template(servers: Servers) -> str:
-    """The name of an empty database at the newest revision."""
-    connection = await asyncpg.connect(plain(servers.database_url))
+    """The name of an empty database at the newest revision, with the extensions of the one that `segue` would use."""
+    connection = await asyncpg.connect(plain(named(servers.database_url, "postgres")))
     try:
-        await connection.execute(f"CREATE DATABASE {TEMPLATE}")
+        await connection.execute(f"CREATE DATABASE {TEMPLATE} TEMPLATE segue")
     finally:
         await connection.close()
     await asyncio.to_thread(upgrade, named(servers.database_url, TEMPLATE))

@@ -1,7 +1,7 @@
 """The built-in model for when no provider is configured: deterministic, small, and it says so.
 
 It stands where a provider's model would, behind LangChain's interface, and answers the same prompts: those of a plan in
-`offline_plan.py`, everything else in `offline_reply.py`.
+`offline_plan.py`, of facts in `offline_facts.py`, everything else in `offline_reply.py`.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
 from backend.agent import prompts
+from backend.agent.offline_facts import noted
 from backend.agent.offline_plan import draft, fill
 from backend.agent.offline_reply import answer, offered_tool
 
@@ -69,6 +70,8 @@ def _written(messages: list[BaseMessage], tools: Sequence[dict[str, Any]], *, mu
     system = messages[0].text
     if prompts.AMENDER in system or prompts.READER in system:
         return AIMessage('{"steps": [], "verdict": "none"}')  # beyond it: the engine then asks again in plain words
+    if prompts.EXTRACTOR in system:
+        return AIMessage(noted(messages[-1].text))
     if prompts.PLANNER in system:
         return AIMessage(draft(system, messages[-1].text))
     offered = [offered_tool(tool["function"]) for tool in tools]

@@ -12,7 +12,9 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
+from backend.agent.offline_facts import facts_in
 from backend.agent.offline_language import VERBS, concepts, language_of, ordinal, say, say_found, without, words_of
+from backend.memory.language import may_tell_facts
 from backend.plans.acknowledgement import classify
 from backend.tools.summaries import identifiers
 
@@ -26,7 +28,8 @@ MAX_SHOWN_CHARS = 1500
 QUERY_ARGUMENTS = ("query", "q", "search")
 URL_ARGUMENTS = ("url", "uri", "link")
 TEXT_KEYS = ("body", "text", "content")
-LOADER = "get_tool_result"  # what it loads is already more than this model reads
+# What these give is before its eyes already, or is noted after the turn.
+LEFT_ALONE = frozenset({"get_tool_result", "remember", "search_memory"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Result:
 def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIMessage:
     said = [str(message.content) for message in messages if isinstance(message, HumanMessage)]
     language = language_of(said)
-    tools = [tool for tool in tools if tool.name != LOADER]
+    tools = [tool for tool in tools if tool.name not in LEFT_ALONE]
     results = results_in(messages)
     fresh = next((at for at, message in enumerate(reversed(messages)) if not isinstance(message, ToolMessage)), 0)
     if fresh:
@@ -78,7 +81,8 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
         return _reply(language, say(language, "declined"))
     if verdict == "confirm" and (call := _accepted(messages, message, newest_first, tools)):
         return call
-    return _act(message, newest_first, tools, language, accepting=verdict == "confirm")
+    facts = facts_in(messages[0].text)
+    return _act(message, newest_first, tools, language, facts=facts, accepting=verdict == "confirm")
 
 
 def _accepted(
@@ -95,18 +99,32 @@ def _accepted(
 
 
 def _act(
-    message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool], language: str, *, accepting: bool
+    message: str,
+    newest_first: Sequence[Result],
+    tools: Sequence[OfferedTool],
+    language: str,
+    *,
+    facts: Sequence[str],
+    accepting: bool,
 ) -> AIMessage:
     comma = say(language, "comma")
     tool = tool_for(message, newest_first, tools)
     if tool is None:
-        key = "nothing_waiting" if accepting else "unanswered" if _QUESTION.search(message) else "idle"
-        return _reply(language, say(language, key, tools=comma.join(sorted(tool.name for tool in tools))))
+        key = "nothing_waiting" if accepting else _aside(message, facts)
+        listed, known = comma.join(sorted(tool.name for tool in tools)), "\n".join(f"- {fact}" for fact in facts)
+        return _reply(language, say(language, key, tools=listed, facts=known))
     args = arguments_for(tool, message, newest_first, tools)
     missing = [argument for argument in tool.required if argument not in args]
     if missing:
         return _reply(language, say(language, "missing", tool=tool.name, arguments=comma.join(missing)))
     return call_to(tool, args)
+
+
+def _aside(message: str, facts: Sequence[str]) -> str:
+    """The sentence for a message that no tool is for."""
+    if _QUESTION.search(message):
+        return "known" if facts else "unanswered"
+    return "noted" if may_tell_facts(message) else "idle"
 
 
 def tool_for(message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool]) -> OfferedTool | None:

@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 from langchain_core.messages import BaseMessage
 
 from backend.agent.speech import Spoken
+from backend.domain.memory import Memory
 from backend.domain.session import AcknowledgementReport, Message, WebSearchReport
 from backend.domain.tool import Reference, ToolCall
 from backend.memory.short_term import ShortTermMemory
@@ -34,7 +35,7 @@ class TurnInput(TypedDict):
     button was pressed where that, not words, is the message. `shown_plan` is the open plan and its version as the
     message came, `answered_turn_id` the turn that gave the last answer. `earlier_results` are references to the
     session's recent results, newest first; of those and of the history, `inline_results` are shown whole, by tool call,
-    and `expired_results` are no longer kept.
+    and `expired_results` are no longer kept. `facts` is what is known of the user and of use here, best first.
     """
 
     message: str
@@ -45,6 +46,7 @@ class TurnInput(TypedDict):
     earlier_results: tuple[Reference, ...]
     inline_results: dict[str, str]
     expired_results: frozenset[str]
+    facts: list[Memory]
     message_count: int
     open_plan: StoredPlan | None
     decided_plan: StoredPlan | None

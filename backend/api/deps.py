@@ -16,6 +16,7 @@ from backend.db.redis import Cache
 from backend.domain.errors import NotFound
 from backend.domain.ids import is_id
 from backend.domain.plan import Confirm, Planning
+from backend.memory.long_term import LongTermMemory
 from backend.tools.catalog import ToolCatalog
 from backend.tools.fleet import Fleet
 from backend.tools.health import HealthRules
@@ -41,6 +42,7 @@ class Services:
     confirm: Confirm
     mcp: McpServers
     clock: Clock
+    long_term: LongTermMemory
     memory_ttl_s: int
 
 
@@ -78,11 +80,18 @@ async def _tool_call_id(tool_call_id: Annotated[str, Path()]) -> str:
     return tool_call_id
 
 
+async def _memory_id(memory_id: Annotated[str, Path()]) -> str:
+    if not is_id("mem", memory_id):
+        raise NotFound("memory")
+    return memory_id
+
+
 ServicesDep = Annotated[Services, Depends(_services)]
 Caller = Annotated[str, Depends(_caller)]
 SessionId = Annotated[str, Depends(_session_id)]
 TurnId = Annotated[str, Depends(_turn_id)]
 ToolCallId = Annotated[str, Depends(_tool_call_id)]
+MemoryId = Annotated[str, Depends(_memory_id)]
 
 
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")]

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from backend.domain.errors import AppError
 from backend.domain.ids import Prefix, is_id
+from backend.domain.memory import MAX_CONTENT_CHARS, MemoryKind
 from backend.domain.plan import Decision
 from backend.domain.tool_state import StatusByHand
 from backend.turn.store import OnBusy
@@ -72,6 +73,11 @@ class FleetReset(ToolReset):
     """The fleet's states, and those of the session where one is named."""
 
     session_id: Annotated[str, Field(max_length=200)] | None = None
+
+
+class NewMemory(Body):
+    content: Annotated[Text, Field(max_length=MAX_CONTENT_CHARS)]
+    kind: MemoryKind = "fact"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from fastapi import APIRouter
 
@@ -10,24 +9,26 @@ from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
 from backend.api.problems import PROBLEMS
 from backend.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, invalid_cursor, page
 from backend.domain.ids import is_id
+from backend.domain.memory import Memory
 from backend.domain.session import Message, Session
-from backend.memory import history, sessions
+from backend.memory import history, knowledge, sessions
 from backend.memory.sessions import Position
 from backend.memory.short_term import ShortTermMemory
 from backend.turn.snapshot import working_memory
 
 MAX_SEQ = 2**63 - 1
+FACTS_SHOWN = 50
 
 router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionMemory:
-    """`ttl_s` is how long the short-term memory lasts if nothing is said."""
+    """`ttl_s` is how long the short-term memory lasts if nothing is said; `long_term` is the caller's newest facts."""
 
     short_term: ShortTermMemory | None
     ttl_s: int
-    long_term: list[Any]
+    long_term: list[Memory]
 
 
 @router.post("", status_code=201)
@@ -81,6 +82,7 @@ async def list_messages(
 async def get_memory(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionMemory:
     async with services.database.reading() as connection:
         session = await sessions.get_session(connection, caller, session_id)
+        facts = await knowledge.list_facts(connection, caller, before=None, limit=FACTS_SHOWN)
     memory, ttl_s = await working_memory(
         services.database,
         services.cache,
@@ -89,7 +91,7 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
         ttl_s=services.memory_ttl_s,
         now=services.clock(),
     )
-    return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=[])
+    return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=facts)
 
 
 def _activity_position(cursor: str) -> Position:

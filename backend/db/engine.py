@@ -5,11 +5,11 @@ Knows no table. A lost or frozen server becomes `storage_unavailable`, whatever 
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
-from sqlalchemy import event
+from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -44,6 +44,14 @@ class Database:
         """Raises `storage_unavailable` sooner than a statement would: whoever asks for health has no patience."""
         async with _storage_errors(), asyncio.timeout(PING_TIMEOUT_S), self.reading() as connection:
             await connection.exec_driver_sql("SELECT 1")
+
+    async def has_vectors(self) -> bool:
+        """Whether pgvector is there; it is installed where it is available and this role may."""
+        with suppress(DBAPIError):  # no such extension, no such right, or another process is installing it
+            async with self.transaction() as connection:
+                await connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
+        async with self.reading() as connection:
+            return bool(await connection.scalar(text("SELECT to_regtype('vector') IS NOT NULL")))
 
     async def close(self) -> None:
         await self._engine.dispose()

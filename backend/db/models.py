@@ -15,12 +15,13 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    SmallInteger,
     Table,
     Text,
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REAL, TSVECTOR
 
 metadata = MetaData(
     naming_convention={
@@ -86,6 +87,7 @@ turns = Table(
     Column("started_at", _time()),
     Column("finished_at", _time()),
     Column("cancel_requested_at", _time()),
+    Column("facts_due_at", _time()),
     CheckConstraint("status IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="status"),
     Index("turns_session_id_seq_key", "session_id", "seq", unique=True),
     Index(
@@ -97,6 +99,7 @@ turns = Table(
     ),
     Index("turns_one_running_key", "session_id", unique=True, postgresql_where=text("status = 'running'")),
     Index("turns_open_idx", "session_id", "seq", postgresql_where=text("status IN ('queued', 'running')")),
+    Index("turns_facts_due_idx", "facts_due_at", postgresql_where=text("facts_due_at IS NOT NULL")),
 )
 
 messages = Table(
@@ -215,4 +218,32 @@ tool_state_changes = Table(
     Column("turn_id", _id()),
     Column("at", _time(), nullable=False),
     Index("tool_state_changes_session_id_idx", "session_id", "id"),
+)
+
+memories = Table(
+    "memories",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("content_hash", Text, nullable=False),
+    Column("importance", SmallInteger, nullable=False),
+    Column("session_id", _id(), ForeignKey("sessions.id", ondelete="SET NULL")),
+    Column("message_id", _id(), ForeignKey("messages.id", ondelete="SET NULL")),
+    Column("superseded_by", _id(), ForeignKey("memories.id", ondelete="CASCADE")),
+    Column("search", TSVECTOR, nullable=False),
+    Column("embedding", ARRAY(REAL)),
+    Column("embedding_model", Text),
+    Column("created_at", _time(), nullable=False),
+    Column("last_used_at", _time()),
+    CheckConstraint("kind IN ('fact', 'preference', 'personal_info', 'contact', 'project')", name="kind"),
+    Index("memories_owner_idx", "owner", "id", postgresql_where=text("superseded_by IS NULL")),
+    Index(
+        "memories_told_once_key", "owner", "content_hash", unique=True, postgresql_where=text("superseded_by IS NULL")
+    ),
+    Index("memories_embedding_model_idx", "embedding_model", postgresql_where=text("superseded_by IS NULL")),
+    Index("memories_session_id_idx", "session_id", postgresql_where=text("session_id IS NOT NULL")),
+    Index("memories_message_id_idx", "message_id", postgresql_where=text("message_id IS NOT NULL")),
+    Index("memories_superseded_by_idx", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
 )

@@ -98,6 +98,38 @@ async def list_messages(
     return [_message(row) for row in await connection.execute(statement)]
 
 
+async def recent_user_messages(
+    connection: AsyncConnection, owner: str, session_id: str, *, limit: int = 10
+) -> list[Message]:
+    """What the user said last in a session, newest first."""
+    statement = (
+        select(messages)
+        .join(sessions, sessions.c.id == messages.c.session_id)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, messages.c.role == "user")
+        .order_by(messages.c.seq.desc())
+        .limit(limit)
+    )
+    return [_message(row) for row in await connection.execute(statement)]
+
+
+async def opening_of(connection: AsyncConnection, turn_id: str) -> Message | None:
+    """What the user said in a turn. None where the turn is gone."""
+    said = select(messages).where(messages.c.turn_id == turn_id, messages.c.role == "user")
+    row = (await connection.execute(said.order_by(messages.c.seq).limit(1))).one_or_none()
+    return _message(row) if row else None
+
+
+async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: int) -> str | None:
+    """What the assistant had last said to the user before a turn."""
+    statement = (
+        select(messages.c.content)
+        .where(messages.c.session_id == session_id, messages.c.role == "assistant", messages.c.turn_seq < turn_seq)
+        .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
+        .limit(1)
+    )
+    return (await connection.execute(statement)).scalar_one_or_none()
+
+
 async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, Message]:
     """The answers of completed turns, by turn: the last assistant message of each."""
     statement = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Final, Literal, get_args
 
-from backend.plans.utterance import words_of
+from backend.domain.utterance import words_of
 from backend.plans.wordlists import Phrase, kinds_by_phrase, listed, read_toml
 
 VerbPlace = Literal["first", "last", "either", "anywhere"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from backend.plans.utterance import is_stretched, squeeze
+from backend.domain.utterance import is_stretched, squeeze
 from backend.plans.wordlists import Phrase, kinds_by_phrase, read_toml
 
 ANY_LANGUAGE: Final = "any"

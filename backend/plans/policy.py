@@ -9,9 +9,9 @@ from typing import Final, assert_never
 from backend.domain.plan import Confirm, Planning
 from backend.domain.session import Verdict
 from backend.domain.tool import ToolSpec
+from backend.domain.utterance import hear
 from backend.plans.cues import LONGEST_READ, asks_for_several_steps
 from backend.plans.lexicon import kinds_of, languages_of, load_lexicon
-from backend.plans.utterance import hear
 
 SHORTEST_FORCED_SEARCH: Final = 15
 

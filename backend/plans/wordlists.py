@@ -6,7 +6,7 @@ Knows nothing of what a kind means. `lexicon.py`, `cues.py` and `phrases.py` sta
 from collections.abc import Callable, Collection, Mapping
 from importlib.resources import files
 
-from backend.plans.utterance import words_of
+from backend.domain.utterance import words_of
 
 Phrase = tuple[str, ...]
 

@@ -14,6 +14,7 @@ def turn_report(state: TurnState, model: MeteredModel, *, duration_ms: int) -> T
         web_search=web_search_report(state),
         memory_used=MemoryReport(
             short_term=memory is not None,
+            long_term=len(state["facts"]),
             history_messages=len(state["history"]) - 1,
             tool_results=len(state["earlier_results"]),
         ),

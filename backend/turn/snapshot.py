@@ -15,6 +15,7 @@ from backend.domain.session import Message
 from backend.domain.tool import Reference
 from backend.memory import short_term
 from backend.memory.history import last_exchange, load_window
+from backend.memory.long_term import LongTermMemory
 from backend.memory.short_term import ShortTermMemory
 from backend.plans.store import get_plan, open_plan, plan_taken_on
 from backend.tools.results import StoredResult, load_results, recent_references, recorded_calls
@@ -34,7 +35,13 @@ class SnapshotLimits:
 
 
 async def load_snapshot(
-    database: Database, cache: Cache, claim: Claim, *, limits: SnapshotLimits, now: datetime
+    database: Database,
+    cache: Cache,
+    long_term: LongTermMemory,
+    claim: Claim,
+    *,
+    limits: SnapshotLimits,
+    now: datetime,
 ) -> TurnInput:
     session_id = claim.key.session_id
     memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
@@ -51,12 +58,15 @@ async def load_snapshot(
         in_view = dict(_in_view(window, known))
         kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
     opening = next(message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
+    message = str(opening.content)
+    facts = await long_term.recall(claim.owner, message, now=now) if claim.knows_facts else []
     return TurnInput(
-        message=str(opening.content),
+        message=message,
         message_id=opening.id,
         force_web_search=claim.force_web_search,
         history=window,
         memory=memory,
+        facts=facts,
         earlier_results=known,
         inline_results=_inline(window, kept, claim.key.turn_id, max_bytes=limits.all_inline_bytes),
         expired_results=frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept),

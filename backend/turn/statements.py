@@ -16,6 +16,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     func,
     insert,
     literal,
@@ -28,6 +29,7 @@ from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from backend.db.models import messages, plans, sessions, turns
 from backend.memory.history import NEW_MESSAGE, insert_message
+from backend.memory.knowledge import has_facts
 from backend.plans.store import is_open
 from backend.tools.states import states_of
 
@@ -70,6 +72,7 @@ def _beginning() -> ReturningInsert[int]:
         "idempotency_key": bindparam("key", type_=Text),
         "body_hash": bindparam("body", type_=Text),
         "created_at": now,
+        "facts_due_at": case((bindparam("tells_facts", type_=Boolean), func.now())),
     }
     queued = (
         insert(turns)
@@ -132,6 +135,8 @@ def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
             _last_ended().label("last_turn_id"),
             sessions.c.last_turn_id.label("answered_turn_id"),
             open_plans.exists().label("has_open_plan"),
+            has_facts(sessions.c.owner).label("knows_facts"),
+            turns.c.facts_due_at.is_not(None).label("tells_facts"),
             states_of(turns.c.session_id).label("tool_states"),
         )
     )

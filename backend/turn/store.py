@@ -21,6 +21,7 @@ from backend.db.models import turns
 from backend.domain.ids import new_id
 from backend.domain.session import Message, TurnReport
 from backend.memory.history import TurnKey, message_values
+from backend.memory.language import may_tell_facts
 from backend.tools.states import StoredHealth, read_states
 from backend.turn import statements
 
@@ -64,7 +65,8 @@ class Claim:
     `attempt` counts from 1; `left_s` is what an earlier one has left of the turn's time, None where there was none.
     `last_turn_id` is the turn that ended last, however it ended, `answered_turn_id` the last one with an answer.
     `has_open_plan` can only become false, since plans are made by the turn that runs. `shown_plan` is the open plan,
-    and its version, that stood when the message came: a yes is for that one.
+    and its version, that stood when the message came: a yes is for that one. `knows_facts` is whether anything is known
+    of the owner, `tells_facts` whether the message may tell more.
     """
 
     key: TurnKey
@@ -79,6 +81,8 @@ class Claim:
     last_turn_id: str | None
     answered_turn_id: str | None
     has_open_plan: bool
+    knows_facts: bool
+    tells_facts: bool
     tool_states: Mapping[str, StoredHealth]
     stream: bool
 
@@ -116,9 +120,10 @@ async def begin_turn(
         "stream": request.stream,
     }
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
-    values = {"caller": owner, "asked": asked, "room": room, "key": key, "body": body_hash, **message}
+    tells = may_tell_facts(request.message)
+    given = {"caller": owner, "asked": asked, "room": room, "key": key, "body": body_hash, "tells_facts": tells}
     try:
-        seq = (await connection.execute(statements.BEGIN, values)).scalar_one_or_none()
+        seq = (await connection.execute(statements.BEGIN, given | message)).scalar_one_or_none()
     except IntegrityError as error:
         raise KeyTaken from error
     return TurnKey(session_id, turn_id, seq) if seq is not None else None
@@ -147,6 +152,8 @@ async def claim_next(connection: AsyncConnection, session_id: str, *, worker: st
         last_turn_id=row.last_turn_id,
         answered_turn_id=row.answered_turn_id,
         has_open_plan=row.has_open_plan,
+        knows_facts=row.knows_facts,
+        tells_facts=row.tells_facts,
         tool_states=read_states(row.tool_states),
         stream=row.request.get("stream", False),
     )

@@ -24,8 +24,10 @@ from backend.db.redis import Cache
 from backend.domain.errors import AppError
 from backend.domain.session import ChatAnswer, Message
 from backend.memory import short_term
+from backend.memory.long_term import LongTermMemory
 from backend.tools.guard import NewGuard, ToolGuard
 from backend.turn import endings, failures, store
+from backend.turn.afterwards import Afterwards
 from backend.turn.events import EventLog
 from backend.turn.records import chat_answer
 from backend.turn.report import turn_report
@@ -60,6 +62,8 @@ class TurnDeps:
     model: ChatModel
     new_guard: NewGuard
     clock: Clock
+    long_term: LongTermMemory
+    afterwards: Afterwards
     agent_limits: AgentLimits
     limits: TurnLimits
 
@@ -180,6 +184,8 @@ class TurnWorker:
             raise
         finally:
             del self._running[turn_id]
+        if claim.tells_facts:
+            self._deps.afterwards.wake()
         answer = None if task.cancelled() else task.result()
         return answer is None or not _has_last_word(claim, answer.message)
 
@@ -222,7 +228,9 @@ class TurnWorker:
         deps = self._deps
         events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.stream)
         await guard.look_at_fleet()
-        snapshot = await load_snapshot(deps.database, deps.cache, claim, limits=deps.limits.snapshot, now=deps.clock())
+        snapshot = await load_snapshot(
+            deps.database, deps.cache, deps.long_term, claim, limits=deps.limits.snapshot, now=deps.clock()
+        )
         context = TurnContext(
             owner=claim.owner,
             turn=claim.key,
@@ -250,6 +258,7 @@ class TurnWorker:
                 report=report,
                 now=self._deps.clock(),
             )
+        self._deps.afterwards.note_used(claim.owner, state["facts"])
         calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))
         answer = chat_answer(claim.key, message, report, calls)
         self._deps.events.ended(claim.key, answer)

@@ -82,12 +82,12 @@ async def test_without_redis_it_stays_ready_and_answers_with_what_postgres_knows
 ) -> None:
     provider.will(says("noted"), says("a cat"), says("still a cat"))
     session = await client.new_session()
-    await client.chat(session, "I have a cat")
+    await client.chat(session, "There is a cat")
     await redis.begin(outage)
     ready = await client.get("/health/ready")
     assert ready == {"postgres": "ok", "redis": "down", "worker": "ok", "mcp": {}}
     async with asyncio.timeout(QUICK_S):
-        answer = await client.chat(session, "what do I have?")
+        answer = await client.chat(session, "what is there?")
     assert answer["message"]["content"] == "a cat"
     assert answer["memory_used"]["history_messages"] == 2
     memory = await client.get(f"/sessions/{session}/memory")

@@ -120,11 +120,13 @@ def _completion(message: dict[str, Any], finish_reason: str | None) -> Response:
 
 @dataclass(slots=True)
 class Provider:
-    """`requests` are the bodies it was sent, in order."""
+    """`requests` are the bodies it was sent, in order; `embedded` the texts it was sent to embed by `embedding`."""
 
     base_url: str = ""
     script: list[Reply] = field(default_factory=list)
+    embedding: Callable[[str], Awaitable[Response | list[float]]] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
+    embedded: list[str] = field(default_factory=list)
     surprises: list[str] = field(default_factory=list)
     heard: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -153,11 +155,30 @@ class Provider:
         reply = self.script.pop(0)
         return _as_asked(reply if isinstance(reply, Response) else await reply(body), body)
 
+    async def _embed(self, request: Request) -> Response:
+        texts: list[str] = orjson.loads(await request.body())["input"]
+        self.embedded += texts
+        if self.embedding is None:
+            self.surprises.append("a request for embeddings")
+            return fails(400)
+        vectors = [await self.embedding(text) for text in texts]
+        if refused := [vector for vector in vectors if isinstance(vector, Response)]:
+            return refused[0]
+        data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
+        return raw(
+            {"object": "list", "model": "embedder", "data": data, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+        )
+
 
 @asynccontextmanager
 async def scripted_provider() -> AsyncIterator[Provider]:
     provider = Provider()
-    app = Starlette(routes=[Route("/v1/chat/completions", provider._answer, methods=["POST"])])  # noqa: SLF001 (its own)
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", provider._answer, methods=["POST"]),  # noqa: SLF001 (its own)
+            Route("/v1/embeddings", provider._embed, methods=["POST"]),  # noqa: SLF001 (the same)
+        ]
+    )
     async with serving(app) as url:
         provider.base_url = f"{url}/v1"
         yield provider

@@ -1,7 +1,7 @@
 """A chat message as folded words: one spelling for case, accents, width, marks and stretched letters.
 
 Chinese, Japanese, Korean and Thai come out one character a word, so a phrase of the lexicon is a run of words in
-every script. Knows nothing of meaning; `wordlists.py` and what reads messages by them stand above.
+every script. Knows nothing of meaning: what reads messages by word lists, in `plans/` and `memory/`, stands above.
 """
 
 import re
@@ -18,6 +18,7 @@ _EMOJI: Final = "\u2190-\u21ff\u2300-\u2bff\U0001f000-\U0001faff"
 _WORD: Final = re.compile(rf"[{_UNSPACED}{_EMOJI}]|\+1\b|(?:[^\W_{_UNSPACED}]|[{_INDIC}])+")
 _HELD_LETTER: Final = re.compile(r"(.)\1\1")
 _EMOTICON: Final = re.compile(r"(?<!\w)(?:[:;=x]['-]?[)(\]\[dp3*/|]+|<3+)(?!\w)")
+_UNSPACED_LETTER: Final = re.compile(f"[{_UNSPACED}]")
 
 _MARKS: Final = (
     (0x0300, 0x036F), (0x0483, 0x0489), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0xFE20, 0xFE2F),
@@ -53,6 +54,11 @@ def fold(text: str) -> str:
     """`SÌ`, `si` and `s\u0131\u0300` all give `si`; Turkish dotted and dotless i are one letter."""
     decomposed = unicodedata.normalize("NFKD", text).casefold()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKD", decomposed).translate(_FOLDS))
+
+
+def is_unspaced(word: str) -> bool:
+    """Whether it is one letter of a script that writes no spaces, or none that part words."""
+    return _UNSPACED_LETTER.fullmatch(word) is not None
 
 
 def is_emoji(word: str) -> bool:

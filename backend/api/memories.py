@@ -1,0 +1,45 @@
+"""Memories: what is known of the caller beyond a session. To read, to search, to add to and to take back."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from backend.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
+from backend.api.problems import PROBLEMS
+from backend.api.schemas import Cursor, Limit, NewMemory, Page, decode_id_cursor, invalid_cursor, page
+from backend.domain.memory import Memory, NewFact
+from backend.memory import knowledge
+
+router = APIRouter(prefix="/memories", tags=["memories"], route_class=StrictJsonRoute, responses=PROBLEMS)
+
+
+@router.get("")
+async def list_memories(
+    services: ServicesDep,
+    caller: Caller,
+    query: Annotated[str | None, Query(max_length=500)] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[Memory]:
+    """Newest first; with a query those it finds, best first, on one page."""
+    if query:
+        if cursor is not None:
+            raise invalid_cursor()
+        return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
+    before = decode_id_cursor("mem", cursor) if cursor else None
+    async with services.database.reading() as connection:
+        found = await knowledge.list_facts(connection, caller, before=before, limit=limit + 1)
+    return page(found, limit, lambda memory: memory.id)
+
+
+@router.post("", status_code=201)
+async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
+    """A fact that is known already is given as it is."""
+    async with services.database.reading() as connection:
+        return await knowledge.add_fact(connection, caller, NewFact(body.content, body.kind), now=services.clock())
+
+
+@router.delete("/{memory_id}", status_code=204)
+async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Caller) -> None:
+    async with services.database.reading() as connection:
+        await knowledge.delete_fact(connection, caller, memory_id)

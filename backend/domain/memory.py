@@ -1,0 +1,38 @@
+"""A durable fact about a user: as stores return it and the API sends it, and on its way in.
+
+Field names are the contract of the HTTP API.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+MemoryKind = Literal["fact", "preference", "personal_info", "contact", "project"]
+
+MAX_CONTENT_CHARS = 500
+MIN_IMPORTANCE, MAX_IMPORTANCE = 1, 5
+SAID_OUTRIGHT = 4  # the importance of what somebody asked to have remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """`session_id` and `message_id` say where it was told, as long as that is still there."""
+
+    id: str
+    kind: MemoryKind
+    content: str
+    importance: int
+    created_at: datetime
+    last_used_at: datetime | None = None
+    session_id: str | None = None
+    message_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewFact:
+    """A fact on its way in. `supersedes` is the id of the one it corrects."""
+
+    content: str
+    kind: MemoryKind
+    importance: int = SAID_OUTRIGHT
+    supersedes: str | None = None

@@ -1,0 +1,36 @@
+"""The offline model keeps what people say of themselves, in their own sentences, and can say it again."""
+
+import pytest
+
+from backend.config import Settings
+from tests.support.facts import all_taken_in, known
+from tests.support.service import running
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence", "question"),
+    [
+        ("My name is Bob. What time is it?", "My name is Bob.", "What am I called?"),
+        ("Mi chiamo Anna e vivo a Roma", "Mi chiamo Anna e vivo a Roma", "Come mi chiamo?"),
+        ("我叫小明，住在罗马。", "我叫小明，住在罗马。", "我叫什么？"),
+        ("اسمي سارة وأعيش في روما", "اسمي سارة وأعيش في روما", "ما اسمي؟"),
+    ],
+)
+async def test_it_notes_a_sentence_and_gives_it_back(
+    settings: Settings, message: str, sentence: str, question: str
+) -> None:
+    async with running(settings.model_copy(update={"openai_base_url": None})) as client:
+        await client.chat(await client.new_session(), message)
+        await all_taken_in(settings)
+        assert await known(client) == [sentence]
+        answer = await client.chat(await client.new_session(), question)
+    assert sentence in answer["message"]["content"]
+
+
+async def test_it_replaces_what_was_corrected(settings: Settings) -> None:
+    async with running(settings.model_copy(update={"openai_base_url": None})) as client:
+        session = await client.new_session()
+        for message in ("Vivo a Roma con due gatti", "Mi piace il tè", "Non vivo più a Roma, sono di Torino adesso"):
+            await client.chat(session, message)
+            await all_taken_in(settings)
+        assert await known(client) == ["Non vivo più a Roma, sono di Torino adesso", "Mi piace il tè"]

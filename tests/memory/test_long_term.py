@@ -1,0 +1,196 @@
+"""What of a user's facts reaches the model: found by words in any language, and by meaning where embeddings work."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import asyncpg
+import pytest
+from pydantic import SecretStr
+from starlette.responses import Response
+
+from backend.config import Settings
+from backend.embedded import Servers
+from tests.support.facts import all_taken_in, fact, known, notes, tell
+from tests.support.plans import Frozen
+from tests.support.provider import Provider, fails, says
+from tests.support.service import Client, running
+from tests.support.stores import looking_into, named, plain
+
+ABOUT = {"sea": ("sea", "sail", "boat"), "food": ("food", "eat", "peanut", "dinner"), "work": ("work", "job", "office")}
+NOISE = [f"Fact number {number} about nothing in particular" for number in range(20)]
+
+
+async def by_meaning(text: str) -> Response | list[float]:
+    """A vector that only knows what a text is about."""
+    return [0.01, *(1.0 if any(word in text.lower() for word in words) else 0.0 for words in ABOUT.values())]
+
+
+def embedding(settings: Settings, model: str = "embedder") -> Settings:
+    return settings.model_copy(update={"embedding_model": model, "turn_lease_s": 1.0})
+
+
+async def embedded(settings: Settings, model: str) -> None:
+    """Returns once every fact has an embedding of this model."""
+    lacking = "SELECT count(*) FROM memories WHERE embedding_model IS DISTINCT FROM $1"
+    async with looking_into(settings) as stores, asyncio.timeout(10):
+        while await stores.database.fetchval(lacking, model):
+            pass
+
+
+async def recalled(client: Client, provider: Provider, message: str) -> list[str]:
+    """The lines of facts in the prompt of a message."""
+    provider.will(says("Hm."))
+    answer = await client.chat(await client.new_session(), message)
+    block = provider.messages(role="system")[0]["content"].partition("<facts>\n")[2].partition("\n</facts>")[0]
+    lines: list[str] = block.splitlines()
+    assert answer["memory_used"]["long_term"] == len(lines)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("content", "question"),
+    [
+        ("Preferisco le riunioni di martedì", "In che giorno fissiamo una riunione?"),
+        ("我最喜欢喝绿茶", "给我推荐一种绿茶"),
+        ("الاجتماع مع السيد روسي يوم الثلاثاء", "متى اجتماع روسي؟"),
+        ("My flights always go through Zurich", "Book me a flight"),
+        ("Mes réunions sont toujours le mardi", "Quand est ma réunion ?"),
+        ("Мой кот боится пылесоса", "Что делать с котом?"),
+        ("会議は火曜日です", "会議はいつですか"),
+        ("내 회의는 화요일입니다", "회의가 언제예요?"),
+        ("मेरी बैठक मंगलवार को है", "बैठक कब है?"),
+    ],
+)
+async def test_a_question_finds_the_fact_in_its_language(
+    client: Client, provider: Provider, content: str, question: str
+) -> None:
+    for other in NOISE:
+        await tell(client, other)
+    await tell(client, content)
+    [line] = await recalled(client, provider, question)
+    assert content in line
+
+
+async def test_at_most_five_facts_are_given_those_that_match_before_those_that_always_help(
+    client: Client, provider: Provider
+) -> None:
+    await tell(client, "My name is Anna", "personal_info")
+    assert [line.count("Anna") for line in await recalled(client, provider, "hello")] == [1]
+    for number in range(7):
+        await tell(client, f"My boat number {number} is in Genoa")
+    lines = await recalled(client, provider, "Where is the boat?")
+    assert len(lines) == 5
+    assert all("boat" in line for line in lines)
+    assert await recalled(client, provider, "Where is the library?") == await recalled(client, provider, "hello")
+
+
+async def test_the_newer_of_two_facts_that_match_alike_comes_first(settings: Settings, provider: Provider) -> None:
+    clock = Frozen()
+    async with running(settings, clock=clock) as client:
+        await tell(client, "Parking place: seven")
+        clock.now += timedelta(days=200)
+        await tell(client, "Parking place: eight")
+        first, second = await recalled(client, provider, "What is my parking place?")
+    assert '"date":"2026-11-20"' in second
+    assert '"date":"2027-06-08"' in first
+
+
+async def test_a_fact_that_was_given_says_when_it_was_used(settings: Settings, provider: Provider) -> None:
+    async with running(settings.model_copy(update={"turn_lease_s": 1.0})) as client:
+        await tell(client, "My name is Anna", "personal_info")
+        await recalled(client, provider, "hello")
+        async with asyncio.timeout(10):
+            while (await client.get("/memories"))["items"][0]["last_used_at"] is None:
+                pass
+
+
+@pytest.fixture
+async def embedding_client(settings: Settings, provider: Provider) -> AsyncIterator[Client]:
+    provider.embedding = by_meaning
+    async with running(embedding(settings)) as client:
+        yield client
+
+
+async def test_a_question_finds_a_fact_by_its_meaning(
+    embedding_client: Client, provider: Provider, settings: Settings
+) -> None:
+    for content in ("I get ill from peanuts", "I sail on Sundays", "My office is in Milan"):
+        await tell(embedding_client, content)
+    await embedded(settings, "embedder")
+    first, *_ = await recalled(embedding_client, provider, "What may be in my dinner?")
+    assert "peanuts" in first
+    assert (await known(embedding_client, query="boat"))[0] == "I sail on Sundays"
+
+
+async def test_a_fact_that_means_the_same_gives_way_to_how_it_was_said_last(
+    embedding_client: Client, provider: Provider, settings: Settings
+) -> None:
+    session = await embedding_client.new_session()
+    for message in ("I love to sail at sea", "I like my boat"):
+        provider.will(says("Ahoy."), notes(fact(message, "preference")))
+        await embedding_client.chat(session, message)
+        await all_taken_in(settings)
+    assert await known(embedding_client) == ["I like my boat"]
+    alike = ["I sail with Luca", "I sail with Anna"]
+    provider.will(says("Ahoy."), notes(*map(fact, alike)))
+    await embedding_client.chat(session, "I have a sister: I sail with Luca, I sail with Anna")
+    await all_taken_in(settings)
+    assert sorted(await known(embedding_client)) == sorted(alike)
+
+
+@pytest.mark.parametrize("outage", ["refuses", "hangs", "nonsense"])
+async def test_where_embedding_fails_facts_are_found_by_their_words(
+    settings: Settings, provider: Provider, outage: str
+) -> None:
+    never = asyncio.Event()
+
+    async def broken(_: str) -> Response | list[float]:
+        if outage == "hangs":
+            await never.wait()
+        return fails(500) if outage == "refuses" else []
+
+    provider.embedding = broken
+    async with running(embedding(settings)) as client:
+        await tell(client, "I get ill from peanuts")
+        asked = len(provider.embedded)
+        [line] = await recalled(client, provider, "Are peanuts fine?")
+        assert "peanuts" in line
+        assert len(provider.embedded) > asked or outage == "hangs"
+        never.set()
+
+
+async def test_another_model_embeds_the_known_facts_anew_whatever_its_dimensions(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.embedding = by_meaning
+    async with running(embedding(settings)) as client:
+        await tell(client, "I get ill from peanuts")
+        await embedded(settings, "embedder")
+
+    async def longer(text: str) -> Response | list[float]:
+        vector = await by_meaning(text)
+        return [0.0, *vector] if isinstance(vector, list) else vector
+
+    provider.embedding = longer
+    async with running(embedding(settings, "another")) as client:
+        await embedded(settings, "another")
+        assert await known(client, query="dinner") == ["I get ill from peanuts"]
+
+
+async def test_a_server_without_pgvector_finds_facts_by_their_words(
+    servers: Servers, settings: Settings, provider: Provider
+) -> None:
+    name = "without_vectors"
+    admin = await asyncpg.connect(plain(named(servers.database_url, "postgres")))
+    await admin.execute(f"CREATE DATABASE {name} TEMPLATE template1")
+    bare = {"database_url": SecretStr(named(servers.database_url, name)), "migrate_on_start": True}
+    try:
+        async with running(embedding(settings.model_copy(update=bare))) as client:
+            await tell(client, "I get ill from peanuts")
+            [line] = await recalled(client, provider, "Are peanuts fine?")
+            assert "peanuts" in line
+    finally:
+        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        await admin.close()
+    assert provider.embedded == []
