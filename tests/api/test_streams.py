@@ -121,6 +121,20 @@ async def test_calls_are_told_with_their_arguments_and_the_reference_to_their_re
     assert result["toolCallId"] == rows[2]["tool_call_id"]
 
 
+async def test_a_tool_that_is_taken_away_is_told_with_its_state(settings: Settings, provider: Provider) -> None:
+    provider.will(calls(("mcp_broken", {"item_id": "itm-1"})), says("It is closed."))
+    async with serving_shelf() as shelf:
+        settings.mcp_config.write_text(orjson.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}).decode())
+        async with running(settings.model_copy(update={"tool_failure_threshold": 1})) as client:
+            session = await client.new_session()
+            sent = await streamed(client, session, "Open item 1")
+            states = (await client.get(f"/sessions/{session}/tool-states"))["tool_states"]
+    [told] = [each.event["value"] for each in sent if each.kind == "CUSTOM tool_state"]
+    assert told["tool_name"] == "mcp_broken"
+    assert told["state"] == {**states["mcp_broken"], "retry_at": told["state"]["retry_at"]}
+    assert told["state"]["status"] == "failed"
+
+
 async def test_arguments_too_large_for_a_log_are_told_by_where_they_are(client: Client, provider: Provider) -> None:
     provider.will(calls(("current_time", {"timezone": "x" * 20_000})), says("There is no such zone."))
     session = await client.new_session()

@@ -132,7 +132,7 @@ async def test_a_hundred_followers_are_not_a_hundred_connections(
 
             following = [asyncio.create_task(follow()) for _ in range(100)]
             await entered.wait()
-            assert len(await redis.client_list()) <= before + 3
+            assert len(await redis.client_list()) < before + 10
             go_on.set()
             heard = await asyncio.gather(*following)
             assert len(await replayed(here, session, turn)) == len(heard[0])
@@ -225,7 +225,7 @@ async def test_a_log_that_is_gone_is_told_as_a_gap_and_the_end_and_the_turn_does
             assert is_gap(gap)
             assert end == sent[-1]
             assert sent[-2].id < gap.id < end.id
-        assert await replayed(client, session, turn, after=gap.id) in ([end], [gap, end])
+        assert await replayed(client, session, turn, after=gap.id) == [end]
     assert len(provider.requests) == 2
 
 
@@ -239,7 +239,7 @@ async def test_a_flushed_redis_costs_those_who_are_there_nothing(
         async with chatting(here, session, "hello") as stream:
             sent = await stream.until("TEXT_MESSAGE_CONTENT")
             turn = sent[0].event["runId"]
-            await written(redis, session, turn)
+            await written(redis, session, turn, sent[-1].id)
             await redis.flushall()
             go_on.set()
             sent += await stream.rest()
@@ -262,12 +262,14 @@ async def test_the_log_of_a_turn_expires_and_no_key_of_redis_is_kept_for_ever(
         assert all([await redis.ttl(each) > 0 async for each in redis.scan_iter()])
 
 
-async def written(redis: Redis, session: str, turn: str) -> str:
-    """The key of a turn's log, once it is in Redis."""
+async def written(redis: Redis, session: str, turn: str, position: int = END) -> str:
+    """The key of a turn's log, once Redis holds it up to a position."""
+    key = f"segue:events:{session}:{turn}"
     async with asyncio.timeout(5):
-        while not (keys := await redis.keys(f"*events*{session}*{turn}*")):
-            pass
-    return str(keys[0])
+        last: Any = []
+        while not last or int(last[0][0].partition("-")[0]) < position:
+            last = await redis.xrevrange(key, count=1)
+    return key
 
 
 # What recovery and a stopped process do to a log, on the log itself.
@@ -351,12 +353,28 @@ async def test_a_position_that_was_trimmed_is_a_gap_and_then_what_follows(settin
         for number in range(3):
             writer.emit(StepStarted(str(number)))
             await followed(there, until=number + 2)
-        key = await written(redis, TURN.session_id, TURN.turn_id)
+        key = await written(redis, TURN.session_id, TURN.turn_id, 4)
         await redis.xtrim(key, maxlen=1, approximate=False)
         gap, last = as_sent(await followed(there, until=4))
         here.ended(TURN, failures.interrupted())
         assert (gap.id, is_gap(gap), last.kind) == (3, True, "STEP_STARTED 2")
         assert [entry.position for entry in await followed(there, after=3)] == [4, END]
+
+
+async def test_what_was_written_twice_is_told_once_and_what_is_not_ours_not_at_all(
+    settings: Settings, redis: Redis
+) -> None:
+    async with log_of(settings) as here, log_of(settings) as there:
+        writer = await here.open(TURN, epoch=1, stream=False)
+        writer.emit(StepStarted("plan"))
+        key = await written(redis, TURN.session_id, TURN.turn_id, 2)
+        entries: Any = await redis.xrange(key)
+        lines = entries[0][1]["events"]
+        await redis.xadd(key, {"events": lines + '3 {"type":"STEP_STARTED","stepName":"respond"}\n'}, id="3-0")
+        await redis.xadd(key, {"events": "no line of ours\n", "other": "1"}, id="4-0")
+        await redis.xadd(key, {"other": "1"}, id="5-0")
+        here.ended(TURN, failures.interrupted())
+        assert [entry.position for entry in await followed(there)] == [1, 2, 3, END]
 
 
 async def test_a_reader_that_falls_behind_is_dropped_and_finds_the_rest_where_it_left_off(settings: Settings) -> None:
