@@ -1,4 +1,4 @@
-"""The command line: `segue serve`, `worker`, `migrate`, `replay`. Flags win over the environment."""
+"""The command line: `segue serve`, `worker`, `migrate`, `replay`, and `commands/`. Flags win over the environment."""
 
 import asyncio
 import gc
@@ -8,18 +8,17 @@ import socket
 import sys
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import uvicorn
 import uvloop
-from pydantic import ValidationError
 
 from backend.api.deps import Services
-from backend.config import Settings
+from backend.commands.terminal import refusal, settings_with
+from backend.commands.users import erase, keys
 from backend.db.migrations import upgrade
 from backend.domain.errors import AppError
-from backend.log import configure_logging
 from backend.main import SHUTDOWN_SHARE, create_app, run_worker, server_urls
 from backend.replay.cast import CannotPlay
 
@@ -30,6 +29,8 @@ ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 COLLECT_AFTER = 10_000, 20, 20  # objects made, and collections of the next younger generation
 
 app = typer.Typer(help="Segue: an agent web service that picks up where it left off.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
+app.command()(erase)
 
 
 class _Server(uvicorn.Server):
@@ -49,7 +50,7 @@ def serve(
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the turns to `segue worker`.")] = False,
 ) -> None:
     """Serve the HTTP API and run turns. Without DATABASE_URL and REDIS_URL it starts its own servers in DATA_DIR."""
-    settings = _settings(host=host, port=port)
+    settings = settings_with(host=host, port=port)
     application = create_app(settings, takes_turns=not no_worker)
     _spare_what_stays()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
@@ -76,7 +77,7 @@ def worker(
     concurrency: Annotated[int | None, typer.Option(help="How many turns to run at once. [WORKER_CONCURRENCY]")] = None,
 ) -> None:
     """Run turns that other processes accept. Shares their servers: the same URLs, or the same DATA_DIR."""
-    settings = _settings(worker_concurrency=concurrency)
+    settings = settings_with(worker_concurrency=concurrency)
     _spare_what_stays()
 
     async def run() -> None:
@@ -88,13 +89,13 @@ def worker(
     try:
         uvloop.run(run())
     except AppError as error:
-        raise _refusal(error.detail) from error
+        raise refusal(error.detail) from error
 
 
 @app.command()
 def migrate() -> None:
     """Bring the database to the newest schema, once, before a rollout."""
-    settings = _settings()
+    settings = settings_with()
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
@@ -104,7 +105,7 @@ def migrate() -> None:
     try:
         asyncio.run(run())
     except AppError as error:
-        raise _refusal(error.detail) from error
+        raise refusal(error.detail) from error
     typer.echo("The database is at the newest revision.")
 
 
@@ -129,14 +130,14 @@ def replay(
 
     host, _, port = listen.rpartition(":")
     if not port.isdecimal() or not host:
-        raise _refusal("--listen takes HOST:PORT")
+        raise refusal("--listen takes HOST:PORT")
     if url and restart_between_turns:
-        raise _refusal("--restart-between-turns needs a service of its own: leave out --url")
+        raise refusal("--restart-between-turns needs a service of its own: leave out --url")
     given = run.GivenService(url, api_key, (host, int(port)), lambda text: typer.echo(text, err=True)) if url else None
     try:
         report = asyncio.run(run.replay(files, given=given, restarting=restart_between_turns))
     except CannotPlay as error:
-        raise _refusal(str(error)) from error
+        raise refusal(str(error)) from error
     except asyncio.CancelledError:
         raise typer.Exit(code=ENDED_BY_SIGTERM) from None
     typer.echo(json.dumps(report.as_json(), ensure_ascii=False, indent=1) if as_json else "\n".join(report.lines()))
@@ -150,21 +151,6 @@ def _spare_what_stays() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
-
-
-def _settings(**flags: Any) -> Settings:
-    try:
-        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
-    except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc'])).upper()} {fault['msg']}".strip() for fault in error.errors()]
-        raise _refusal("\n".join(faults)) from None
-    configure_logging(level=settings.log_level, log_format=settings.log_format)
-    return settings
-
-
-def _refusal(text: str) -> typer.Exit:
-    typer.secho(text, err=True, fg=typer.colors.RED)
-    return typer.Exit(code=2)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,18 @@
 Every field stands in `.env.example` with the same default; `make check` compares the two.
 """
 
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from backend.domain.identity import is_loopback
 from backend.domain.plan import Confirm, Planning
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+Limit = Annotated[int, Field(ge=0)]  # 0 is none
 
 
 class Settings(BaseSettings):
@@ -21,8 +22,18 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    auth: Literal["none"] = "none"
+    auth: Literal["none", "api_key", "jwt"] = "none"
     allow_anonymous: bool = False
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    jwt_jwks_url: str | None = None
+    jwt_key: SecretStr | None = None
+    jwt_issuer: str | None = None
+    jwt_audience: str | None = None
+    metrics_public: bool = False
+    limit_requests_per_minute: Limit = 0
+    limit_turns_per_minute: Limit = 0
+    limit_concurrent_turns: Limit = 0
+    limit_tokens_per_day: Limit = 0
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     max_body_bytes: Count = 1_048_576
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -67,18 +78,36 @@ class Settings(BaseSettings):
     searxng_url: str | None = None
     tavily_api_key: SecretStr | None = None
 
-    @field_validator("cors_origins", "disabled_tools", mode="before")
+    @field_validator("cors_origins", "allowed_hosts", "disabled_tools", mode="before")
     @classmethod
     def _split_commas(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _anonymous_only_on_loopback(self) -> Self:
-        if self.auth == "none" and not self.allow_anonymous and not _is_loopback(self.host):
+        if self.auth == "none" and not self.allow_anonymous and not is_loopback(self.host):
             raise ValueError(
-                f"AUTH=none on HOST={self.host} would let anyone on the network in. "
-                "Use HOST=127.0.0.1, or set ALLOW_ANONYMOUS=true if something in front decides who may call it."
+                f"AUTH=none on HOST={self.host} would let anyone on the network in. Set AUTH=api_key and make a key "
+                "with `segue keys create --user NAME`, or AUTH=jwt; or use HOST=127.0.0.1; or set ALLOW_ANONYMOUS=true "
+                "if something in front decides who may call it."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_can_be_checked(self) -> Self:
+        if self.auth != "jwt":
+            return self
+        needed = {
+            "JWT_ISSUER (the `iss` of its tokens)": self.jwt_issuer,
+            "JWT_AUDIENCE (the `aud` that names this service)": self.jwt_audience,
+            "JWT_JWKS_URL or JWT_KEY (what signatures are checked with)": self.jwt_jwks_url or self.jwt_key,
+        }
+        if missing := [name for name, value in needed.items() if not value]:
+            raise ValueError(f"AUTH=jwt also needs {', '.join(missing)}")
+        if self.jwt_jwks_url and self.jwt_key:
+            raise ValueError("JWT_JWKS_URL and JWT_KEY are both set: which of the two counts? Set one")
+        if self.jwt_jwks_url and not self.jwt_jwks_url.startswith(("https://", "http://")):
+            raise ValueError("JWT_JWKS_URL has to begin with https:// (or http:// inside your own network)")
         return self
 
     @model_validator(mode="after")
@@ -105,14 +134,12 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def hosts(self) -> tuple[str, ...] | None:
+        """The names the service answers to beside loopback ones; None for any, where callers are told apart."""
+        if self.auth != "none" or self.allow_anonymous:
+            return None
+        return (self.host, *self.allowed_hosts)
+
+    @property
     def model_configured(self) -> bool:
         return self.openai_api_key is not None or self.openai_base_url is not None
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -31,13 +31,19 @@ from backend.api import (
     turns,
 )
 from backend.api.deps import Services, State
+from backend.api.gate import Gate
 from backend.api.middleware import BodyLimit, PlainStart, RequestContext
 from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from backend.config import Settings
 from backend.db.engine import Database
 from backend.db.migrations import upgrade
+from backend.db.rates import Rates
 from backend.db.redis import Cache, Streams
 from backend.domain.tool import Tool
+from backend.identity.authenticator import Anonymous, Authenticator
+from backend.identity.key_set import KeySet
+from backend.identity.keys import ApiKeys
+from backend.identity.tokens import KeySource, OneKey, Tokens, verification_key
 from backend.memory.long_term import LongTermMemory
 from backend.tools.builtin.clock import current_time_tool
 from backend.tools.builtin.get_tool_result import get_tool_result_tool
@@ -55,6 +61,7 @@ from backend.tools.retention import Retention
 from backend.tools.run import RunLimits
 from backend.turn.afterwards import Afterwards, AfterwardsDeps
 from backend.turn.events import EventLog
+from backend.turn.limiter import Limiter, UserLimits
 from backend.turn.service import TurnService
 from backend.turn.snapshot import SnapshotLimits
 from backend.turn.worker import TurnDeps, TurnLimits
@@ -96,6 +103,7 @@ def create_app(
         redirect_slashes=False,
     )
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(Gate, hosts=settings.hosts, metrics_public=settings.metrics_public)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -146,6 +154,10 @@ async def _start(
     streams = Streams(urls.redis)
     stack.push_async_callback(streams.close)
     event_log = await stack.enter_async_context(EventLog(streams, database))
+    rates = Rates(urls.redis)
+    stack.push_async_callback(rates.close)
+    limiter = Limiter(_user_limits(settings), rates, cache, database, clock)
+    authenticator = await _authenticator(stack, settings, database, clock)
     mcp = await stack.enter_async_context(
         McpServers(read_mcp_config(settings.mcp_config), timeout_s=settings.tool_timeout_s)
     )
@@ -176,6 +188,7 @@ async def _start(
         graph=build_graph(),
         model=model,
         new_guard=partial(ToolGuard, catalog, database, fleet, rules, clock, timeout_s=settings.tool_timeout_s),
+        limiter=limiter,
         clock=clock,
         long_term=long_term,
         afterwards=afterwards,
@@ -190,6 +203,8 @@ async def _start(
     )
     service = await stack.enter_async_context(TurnService(deps, urls.redis, takes_turns=takes_turns))
     return Services(
+        authenticator=authenticator,
+        limiter=limiter,
         database=database,
         cache=cache,
         events=event_log,
@@ -203,6 +218,7 @@ async def _start(
         clock=clock,
         long_term=long_term,
         memory_ttl_s=settings.short_term_memory_ttl,
+        metrics_public=settings.metrics_public,
     )
 
 
@@ -219,6 +235,33 @@ async def server_urls(stack: AsyncExitStack, settings: Settings) -> ServerUrls:
     return ServerUrls(
         database.get_secret_value() if database else servers.database_url,
         redis.get_secret_value() if redis else servers.redis_url,
+    )
+
+
+async def _authenticator(stack: AsyncExitStack, settings: Settings, database: Database, clock: Clock) -> Authenticator:
+    match settings.auth:
+        case "none":
+            return Anonymous()
+        case "api_key":
+            return ApiKeys(database, clock)
+        case "jwt":
+            keys = await _token_keys(stack, settings)
+            return Tokens(keys, issuer=settings.jwt_issuer or "", audience=settings.jwt_audience or "")
+
+
+async def _token_keys(stack: AsyncExitStack, settings: Settings) -> KeySource:
+    if settings.jwt_key is not None:
+        return OneKey(verification_key(settings.jwt_key.get_secret_value()))
+    client = await stack.enter_async_context(httpx.AsyncClient())
+    return await stack.enter_async_context(KeySet(settings.jwt_jwks_url or "", client))
+
+
+def _user_limits(settings: Settings) -> UserLimits:
+    return UserLimits(
+        requests_per_minute=settings.limit_requests_per_minute,
+        turns_per_minute=settings.limit_turns_per_minute,
+        concurrent_turns=settings.limit_concurrent_turns,
+        tokens_per_day=settings.limit_tokens_per_day,
     )
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from backend.agent import prompts
 from backend.agent.context import TurnContext
 from backend.agent.state import TurnState
-from backend.db.redis import plan_cache_key
+from backend.db.redis import plan_cache_key, plans_of_owner_key
 from backend.domain.plan import Plan, Step
 from backend.domain.tool import Tool
 from backend.plans.draft import objects_in, read_draft
@@ -38,7 +38,7 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     text = await context.cache.get_json(key)
     if not isinstance(text, str):
         text = (await context.model.reply(conversation)).text
-        await context.cache.set_json(key, text, ttl_s=CACHE_TTL_S)
+        await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
     return _storable(read_draft(text, tools=plannable))
 
 

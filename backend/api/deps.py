@@ -6,31 +6,36 @@ from itertools import chain
 from typing import Annotated, Any, TypedDict
 
 import orjson
-from fastapi import Depends, Header, Path, Request
+from fastapi import Depends, Header, Path, Request, Security
 from fastapi.routing import APIRoute
+from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.responses import Response
 
 from backend.agent.context import Clock
 from backend.db.engine import Database
 from backend.db.redis import Cache
-from backend.domain.errors import NotFound
+from backend.domain.errors import AppError, NotFound
+from backend.domain.identity import Identity
 from backend.domain.ids import is_id
 from backend.domain.plan import Confirm, Planning
+from backend.identity.authenticator import Authenticator
 from backend.memory.long_term import LongTermMemory
 from backend.tools.catalog import ToolCatalog
 from backend.tools.fleet import Fleet
 from backend.tools.health import HealthRules
 from backend.tools.mcp.servers import McpServers
 from backend.turn.events import EventLog
+from backend.turn.limiter import Limiter
 from backend.turn.service import TurnService
 
-LOCAL_USER = "local"
 MAX_DEPTH = 64
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
+    authenticator: Authenticator
+    limiter: Limiter
     database: Database
     cache: Cache
     events: EventLog
@@ -44,6 +49,7 @@ class Services:
     clock: Clock
     long_term: LongTermMemory
     memory_ttl_s: int
+    metrics_public: bool
 
 
 class State(TypedDict):
@@ -57,9 +63,42 @@ async def _services(request: Request) -> Services:
     return services
 
 
-async def _caller() -> str:
-    """AUTH=none: everyone is the one local user."""
-    return LOCAL_USER
+ServicesDep = Annotated[Services, Depends(_services)]
+
+
+async def _identity(
+    request: Request,
+    _bearer: Annotated[object, Security(HTTPBearer(scheme_name="bearer", auto_error=False))],
+    _api_key: Annotated[object, Security(APIKeyHeader(name="X-API-Key", scheme_name="api_key", auto_error=False))],
+) -> Identity:
+    """Who the gate has let in; the two parameters are for the description of the API."""
+    identity: Identity = request.state.identity
+    return identity
+
+
+IdentityDep = Annotated[Identity, Depends(_identity)]
+
+
+async def _caller(identity: IdentityDep) -> str:
+    return identity.user
+
+
+async def _ops(identity: IdentityDep) -> str:
+    """A caller who may see what is not their own. Raises AppError `forbidden`."""
+    if "ops" not in identity.scopes:
+        raise AppError(
+            "forbidden",
+            status=403,
+            title="Forbidden",
+            detail="This is for callers with the scope `ops`: `segue keys create --user … --scope ops`.",
+        )
+    return identity.user
+
+
+async def may_read_metrics(request: Request, services: ServicesDep) -> None:
+    """Anybody with METRICS_PUBLIC, else whoever has the scope `ops`."""
+    if not services.metrics_public:
+        await _ops(request.state.identity)
 
 
 async def _session_id(session_id: Annotated[str, Path()]) -> str:
@@ -86,8 +125,8 @@ async def _memory_id(memory_id: Annotated[str, Path()]) -> str:
     return memory_id
 
 
-ServicesDep = Annotated[Services, Depends(_services)]
 Caller = Annotated[str, Depends(_caller)]
+Ops = Annotated[str, Depends(_ops)]
 SessionId = Annotated[str, Depends(_session_id)]
 TurnId = Annotated[str, Depends(_turn_id)]
 ToolCallId = Annotated[str, Depends(_tool_call_id)]

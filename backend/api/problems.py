@@ -69,16 +69,22 @@ def problem(
     headers = {REQUEST_ID_HEADER: request_id}
     if "retry_after_s" in extra:
         headers["Retry-After"] = str(extra["retry_after_s"])
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Bearer realm="segue"'
     return Response(orjson.dumps(body), status, headers, media_type="application/problem+json")
 
 
-async def _app_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AppError)  # noqa: S101 (what this handler is registered for)
+def app_problem(request: Request, error: AppError) -> Response:
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request_failed", code=error.code, status=error.status)
     return problem(
         request, status=error.status, code=error.code, title=error.title, detail=error.detail, extra=error.extra
     )
+
+
+async def _app_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AppError)  # noqa: S101 (what this handler is registered for)
+    return app_problem(request, error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

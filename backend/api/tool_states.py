@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from backend.api.deps import Caller, Services, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.deps import Caller, Ops, Services, ServicesDep, SessionId, StrictJsonRoute
 from backend.api.problems import PROBLEMS
 from backend.api.schemas import (
     Cursor,
@@ -26,7 +26,7 @@ from backend.domain.errors import AppError, NotFound
 from backend.domain.ids import is_id
 from backend.domain.tool import ToolSpec
 from backend.domain.tool_state import ReasonCode, StateChange, ToolState, ToolStatus
-from backend.memory.sessions import get_session, lock_session
+from backend.memory.sessions import get_session, lock_session, owner_of
 from backend.tools.health import Healths, ToolHealth, is_burdened, reset, set_by_person, tool_state
 from backend.tools.states import (
     Place,
@@ -137,7 +137,7 @@ async def list_state_changes(
     before = decode_id_cursor("chg", cursor) if cursor else None
     async with services.database.reading() as connection:
         await get_session(connection, caller, session_id)
-        found = await list_changes(connection, session_id, tool=tool, before=before, limit=limit + 1)
+        found = await list_changes(connection, caller, session_id, tool=tool, before=before, limit=limit + 1)
     shown = page(found, limit, lambda change: change.id)
     return Page([_moved(change) for change in shown.items], shown.next_cursor)
 
@@ -145,7 +145,7 @@ async def list_state_changes(
 @router.get("/tool-states")
 async def get_fleet_tool_states(
     services: ServicesDep,
-    _: Caller,
+    _: Ops,
     status: ToolStatus | None = None,
     tool: Filter = None,
     limit: Limit = 50,
@@ -157,16 +157,16 @@ async def get_fleet_tool_states(
 
 
 @router.post("/tool-states/reset")
-async def reset_fleet_tool_states(
-    services: ServicesDep, caller: Caller, body: FleetReset | None = None
-) -> FleetToolStates:
-    """Lifts what has failed for everyone; a session's own states only where the session is named."""
+async def reset_fleet_tool_states(services: ServicesDep, _: Ops, body: FleetReset | None = None) -> FleetToolStates:
+    """Lifts what has failed for everyone; a session's own states only where the session is named, whosever it is."""
     body = body or FleetReset()
     specs = _specs(services, body.tool_name)
     if body.session_id is not None:
         if not is_id("ses", body.session_id):
             raise NotFound("session")
-        await _reset_in_session(services, caller, body.session_id, specs)
+        async with services.database.reading() as connection:
+            owner = await owner_of(connection, body.session_id)
+        await _reset_in_session(services, owner, body.session_id, specs)
     await services.fleet.reset(specs)
     return await _fleet_states(services, specs, status=None, after=None, limit=50)
 
@@ -178,12 +178,12 @@ async def _session_states(services: Services, session_id: str) -> SessionToolSta
     return SessionToolStates(session_id, states, services.clock())
 
 
-async def _reset_in_session(services: Services, caller: str, session_id: str, specs: Specs) -> None:
+async def _reset_in_session(services: Services, owner: str, session_id: str, specs: Specs) -> None:
     """Touches only what has something to be lifted."""
     now = services.clock()
     changed = {}
     async with services.database.transaction() as connection:
-        await lock_session(connection, caller, session_id)
+        await lock_session(connection, owner, session_id)
         stored = await load_states(connection, session_id)
         for tool in sorted(stored.keys() & specs.keys()):
             if is_burdened(stored[tool].health):

@@ -50,6 +50,20 @@ def _session_key() -> ForeignKey:
     return ForeignKey("sessions.id", ondelete="CASCADE")
 
 
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text),
+    Column("scopes", _json(), nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("created_at", _time(), nullable=False),
+    Column("last_used_at", _time()),
+    Column("revoked_at", _time()),
+    Index("api_keys_owner_idx", "owner", "id"),
+)
+
 sessions = Table(
     "sessions",
     metadata,

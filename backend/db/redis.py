@@ -5,7 +5,7 @@ Redis only saves time. What fails or takes over a second answers "nothing there"
 
 import asyncio
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,10 +22,17 @@ TURN_WATCHED_TTL_S = 600
 MAX_LOG_ENTRIES = 4096
 READ_BLOCK_MS = 50
 READ_COUNT = 256
+SCANNED_AT_ONCE = 1000
 
 Answer = TypeVar("Answer")
 
 _GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+_SET_LISTED = """
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+redis.call('SADD', KEYS[2], KEYS[1])
+redis.call('EXPIRE', KEYS[2], ARGV[2])
+"""
 
 log = structlog.get_logger()
 
@@ -36,6 +43,15 @@ def short_term_memory_key(session_id: str) -> str:
 
 def plan_cache_key(owner: str, request: str) -> str:
     return f"segue:plan:{owner}:{request}"
+
+
+def plans_of_owner_key(owner: str) -> str:
+    """Which plans are cached for an owner."""
+    return f"segue:plans:{owner}"
+
+
+def turn_places_key(user: str) -> str:
+    return f"segue:places:{user}"
 
 
 def failed_tools_key() -> str:
@@ -124,8 +140,30 @@ class Cache(_Client):
     async def set_json(self, key: str, value: object, *, ttl_s: int) -> None:
         await self._attempt("SET", key, orjson.dumps(value), "EX", ttl_s)
 
-    async def delete(self, *keys: str) -> None:
+    async def set_listed(self, key: str, value: object, *, listing: str, ttl_s: int) -> None:
+        """A value that `delete_listed` finds again."""
+        await self.evaluate(_SET_LISTED, (key, listing), orjson.dumps(value), ttl_s)
+
+    async def delete_listed(self, listing: str) -> None:
+        """What `set_listed` has put there, and the listing."""
+        keys = await self._attempt("SMEMBERS", listing) or ()
+        await self.delete(*keys, listing)
+
+    async def delete(self, *keys: str | bytes) -> None:
         await self._attempt("DEL", *keys)
+
+    async def delete_where(self, is_gone: Callable[[str], bool]) -> int | None:
+        """Looks at the name of every key there is, and says how many it deleted; None where Redis cannot be asked."""
+        cursor, deleted = b"0", 0
+        while True:
+            answer = await self._attempt("SCAN", cursor, "COUNT", SCANNED_AT_ONCE)
+            if answer is None:
+                return None
+            cursor, keys = answer
+            if mine := [key for key in keys if is_gone(key.decode(errors="replace"))]:
+                deleted += int(await self._attempt("DEL", *mine) or 0)
+            if int(cursor) == 0:
+                return deleted
 
     async def hash(self, key: str) -> dict[str, bytes]:
         return {field.decode(): value for field, value in (await self._attempt("HGETALL", key) or {}).items()}

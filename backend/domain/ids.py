@@ -6,7 +6,7 @@ import secrets
 from datetime import datetime
 from typing import Literal
 
-Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem"]
+Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID = re.compile(r"[a-z]{3,4}_[0-9a-hjkmnp-tv-z]{26}")

@@ -57,6 +57,15 @@ async def lock_session(connection: AsyncConnection, owner: str, session_id: str)
         raise NotFound("session")
 
 
+async def owner_of(connection: AsyncConnection, session_id: str) -> str:
+    """For ops alone: whose a session is. Raises NotFound."""
+    statement = select(sessions.c.owner).where(sessions.c.id == session_id)
+    owner: str | None = (await connection.execute(statement)).scalar_one_or_none()
+    if owner is None:
+        raise NotFound("session")
+    return owner
+
+
 async def list_sessions(
     connection: AsyncConnection, owner: str, *, before: Position | None, limit: int
 ) -> list[Session]:

@@ -1,7 +1,7 @@
 """Tool states as rows: the session tier, truth for one session. Every change is a compare-and-set with its history.
 
-A row that cannot be read starts its tool anew and leaves the others alone. Knows no owner: whoever asks for a session's
-states has made sure whose it is.
+A row that cannot be read starts its tool anew and leaves the others alone. Whose a session is, is for whoever
+asks for its states to know: they are read for turns and for ops too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Row, ScalarSelect, bindparam, func, insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import tool_state_changes, tool_states
+from backend.db.models import sessions, tool_state_changes, tool_states
 from backend.domain.ids import new_id
 from backend.domain.tool_state import StateChange, ToolStatus
 from backend.tools.health import NEVER_RAN, ToolHealth
@@ -122,10 +122,14 @@ async def change_state(
 
 
 async def list_changes(
-    connection: AsyncConnection, session_id: str, *, tool: str | None, before: str | None, limit: int
+    connection: AsyncConnection, owner: str, session_id: str, *, tool: str | None, before: str | None, limit: int
 ) -> list[StateChange]:
     """Newest first."""
-    statement = select(tool_state_changes).where(tool_state_changes.c.session_id == session_id)
+    statement = (
+        select(tool_state_changes)
+        .join(sessions, sessions.c.id == tool_state_changes.c.session_id)
+        .where(sessions.c.id == session_id, sessions.c.owner == owner)
+    )
     if tool is not None:
         statement = statement.where(tool_state_changes.c.tool == tool)
     if before is not None:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.db.engine import Database
-from backend.db.models import turns
+from backend.db.models import sessions, turns
 from backend.domain.session import TurnStatus
 from backend.memory.history import TurnKey
 from backend.memory.sessions import lock_session
@@ -50,7 +50,7 @@ async def admit_locked(
     connection: AsyncConnection, owner: str, session_id: str, request: ChatRequest, *, now: datetime
 ) -> Admitted:
     """In a transaction that holds the lock of the session's row."""
-    known = await turn_under(connection, session_id, request.once)
+    known = await turn_under(connection, owner, session_id, request.once)
     if known is not None:
         return known
     open_turns = await _open_turns(connection, session_id)
@@ -64,12 +64,14 @@ async def admit_locked(
     return Admitted(turn)
 
 
-async def turn_under(connection: AsyncConnection, session_id: str, once: Once | None) -> Admitted | None:
+async def turn_under(connection: AsyncConnection, owner: str, session_id: str, once: Once | None) -> Admitted | None:
     """The turn that was accepted under this key. Raises AppError `idempotency_key_reused` for another body."""
     if once is None:
         return None
-    statement = select(turns.c.id, turns.c.seq, turns.c.status, turns.c.body_hash).where(
-        turns.c.session_id == session_id, turns.c.idempotency_key == once.key
+    statement = (
+        select(turns.c.id, turns.c.seq, turns.c.status, turns.c.body_hash)
+        .join(sessions, sessions.c.id == turns.c.session_id)
+        .where(turns.c.session_id == session_id, turns.c.idempotency_key == once.key, sessions.c.owner == owner)
     )
     row = (await connection.execute(statement)).one_or_none()
     if row is None:

@@ -24,6 +24,7 @@ async def begin_decision(
     version: int,
     once: Once | None,
     stream: bool,
+    turn_id: str,
     now: datetime,
 ) -> Admitted | None:
     """In the caller's transaction. None where the plan has expired, which is then stored.
@@ -32,14 +33,14 @@ async def begin_decision(
     Raises NotFound, AppError `no_open_plan`, and PlanChanged for every version but the one that waits.
     """
     await lock_session(connection, owner, session_id)
-    if (known := await turn_under(connection, session_id, once)) is not None:
+    if (known := await turn_under(connection, owner, session_id, once)) is not None:
         return known
     stored = await plans.open_plan(connection, session_id)
     if stored is None:
         raise plans.no_open_plan()
     if stored.plan.version != version:
         raise PlanChanged
-    request = ChatRequest(SAID[decision], once=once, stream=stream)
+    request = ChatRequest(SAID[decision], once=once, stream=stream, turn_id=turn_id)
     if stored.plan.status == "active":
         if await a_turn_is_open(connection, session_id):
             raise PlanChanged

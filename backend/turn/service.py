@@ -6,10 +6,12 @@ finds the lost ones.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Self
 
+from backend.db.redis import plans_of_owner_key
 from backend.domain.errors import AppError
 from backend.domain.plan import Decision
 from backend.domain.session import ChatAnswer, Turn
@@ -18,7 +20,7 @@ from backend.memory.history import TurnKey
 from backend.memory.sessions import get_session
 from backend.plans.store import expired
 from backend.turn import endings, failures, records
-from backend.turn.admission import Admitted, admit
+from backend.turn.admission import Admitted, admit, turn_under
 from backend.turn.decisions import begin_decision
 from backend.turn.queue import TurnQueue
 from backend.turn.recovery import look_around_for_ever
@@ -72,9 +74,14 @@ class TurnService:
         await asyncio.shield(self._leaving)
 
     async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
-        """A message becomes a turn that is on its way. Raises what `admit` raises."""
+        """A message becomes a turn that is on its way. Raises what `admit` raises, and AppError `rate_limited`."""
         deps = self._deps
-        admitted = await admit(deps.database, owner, session_id, request, now=deps.clock())
+
+        async def begin(turn_id: str) -> Admitted:
+            named = replace(request, turn_id=turn_id)
+            return await admit(deps.database, owner, session_id, named, now=deps.clock())
+
+        admitted = await self._within_limits(owner, session_id, request.once, begin)
         if not admitted.fresh:
             return admitted
         if request.on_busy == "interrupt":
@@ -103,15 +110,28 @@ class TurnService:
     ) -> TurnKey:
         """A button on the plan that waits: decided here and now, carried out by a turn of its own.
 
-        Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`; then nothing was accepted.
+        Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `rate_limited`; then nothing was accepted.
         """
         now = self._deps.clock()
-        async with self._deps.database.transaction() as connection:
-            admitted = await begin_decision(
-                connection, owner, session_id, decision, version=version, once=once, stream=stream, now=now
-            )
-        if admitted is None:
-            raise expired()
+
+        async def begin(turn_id: str) -> Admitted:
+            async with self._deps.database.transaction() as connection:
+                admitted = await begin_decision(
+                    connection,
+                    owner,
+                    session_id,
+                    decision,
+                    version=version,
+                    once=once,
+                    stream=stream,
+                    turn_id=turn_id,
+                    now=now,
+                )
+            if admitted is None:
+                raise expired()
+            return admitted
+
+        admitted = await self._within_limits(owner, session_id, once, begin)
         if admitted.fresh:
             await self._send_off(admitted.turn)
         return admitted.turn
@@ -146,6 +166,21 @@ class TurnService:
         self._worker.stop_session(session_id)
         await self._deps.events.forget(session_id, turns)
         await short_term.forget(self._deps.cache, session_id)
+        await self._deps.cache.delete_listed(plans_of_owner_key(owner))  # made from what was said in any session
+
+    async def _within_limits(
+        self, owner: str, session_id: str, once: Once | None, begin: Callable[[str], Awaitable[Admitted]]
+    ) -> Admitted:
+        """What `begin` makes of the turn's id. To ask for the same turn again takes nothing of the owner's share."""
+        if once is not None:
+            async with self._deps.database.reading() as connection:
+                if (known := await turn_under(connection, owner, session_id, once)) is not None:
+                    return known
+        async with self._deps.limiter.starting(owner) as turn_id:
+            admitted = await begin(turn_id)
+        if not admitted.fresh:  # the same request came twice at once
+            await self._deps.limiter.give_back(owner, turn_id)
+        return admitted
 
     async def _send_off(self, turn: TurnKey) -> None:
         """To whoever takes it; without Redis it runs here, whatever this process is for."""

@@ -36,6 +36,9 @@ from backend.tools.states import states_of
 OPEN = ("queued", "running")
 IS_HELD = (turns.c.id == bindparam("held_turn"), turns.c.epoch == bindparam("held_epoch"), turns.c.status == "running")
 
+_WAITING, _WAITED_IN = turns.alias("waiting"), sessions.alias("waited_in")
+_WELL_SERVED = bindparam("well_served", type_=ARRAY(Text))
+
 
 def _beginning() -> ReturningInsert[int]:
     """Takes the session's next seq if that is still what this statement has seen, so that the turns it has counted are
@@ -142,6 +145,32 @@ def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
     )
 
 
+def _claiming_in_fairness() -> ReturningUpdate[*tuple[Any, ...]]:
+    """The same, unless its owner is well served and a turn of somebody who is not could run now."""
+    others = _could_run().where(_WAITED_IN.c.owner != func.all(_WELL_SERVED))
+    return _claiming().where(or_(sessions.c.owner != func.all(_WELL_SERVED), ~others.exists()))
+
+
+def _sessions_waiting() -> Select[str]:
+    is_last = _WAITED_IN.c.owner == func.any(_WELL_SERVED)
+    return (
+        _could_run()
+        .group_by(_WAITED_IN.c.id)
+        .order_by(is_last, func.min(_WAITING.c.queued_at))
+        .limit(bindparam("at_most"))
+    )
+
+
+def _could_run() -> Select[str]:
+    busy = turns.alias("busy")
+    running_beside = select(busy.c.id).where(busy.c.session_id == _WAITING.c.session_id, busy.c.status == "running")
+    return (
+        select(_WAITED_IN.c.id)
+        .join(_WAITING, _WAITING.c.session_id == _WAITED_IN.c.id)
+        .where(_WAITING.c.status == "queued", ~running_beside.exists())
+    )
+
+
 def _finishing() -> ReturningInsert[int]:
     finished = (
         update(turns)
@@ -230,6 +259,7 @@ def _requeueing() -> ReturningUpdate[*tuple[Any, ...]]:
 
 
 BEGIN, CLAIM, FINISH = _beginning(), _claiming(), _finishing()
+CLAIM_IN_FAIRNESS, SESSIONS_WAITING = _claiming_in_fairness(), _sessions_waiting()
 FENCE = select(turns.c.id).where(*IS_HELD).with_for_update(read=True)
 LAST_ENDED = select(turns.c.id, turns.c.finished_at).where(turns.c.id == _last_ended())
 LOOK = select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_at).where(

@@ -47,7 +47,7 @@ class Once:
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """`decided_plan_id` is the plan whose button was pressed, where that is what the message is; `stream` asks for the
-    model's words as they come.
+    model's words as they come; `turn_id` is the id its turn is to have, where one was given out.
     """
 
     message: str
@@ -56,6 +56,7 @@ class ChatRequest:
     on_busy: OnBusy = "enqueue"
     once: Once | None = None
     stream: bool = False
+    turn_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ async def begin_turn(
     None where the session is not the owner's, holds `room` open turns, or was moved by somebody else just now.
     Raises KeyTaken.
     """
-    turn_id = new_id("turn", now)
+    turn_id = request.turn_id or new_id("turn", now)
     message = message_values(
         TurnKey(session_id, turn_id, 0),
         message_id=new_id("msg", now),
@@ -129,11 +130,19 @@ async def begin_turn(
     return TurnKey(session_id, turn_id, seq) if seq is not None else None
 
 
-async def claim_next(connection: AsyncConnection, session_id: str, *, worker: str, lease_s: float) -> Claim | None:
-    """The session's oldest open turn, if it is queued: now running, under a new epoch. None where one runs already."""
+async def claim_next(
+    connection: AsyncConnection, session_id: str, *, worker: str, lease_s: float, well_served: Sequence[str] = ()
+) -> Claim | None:
+    """The session's oldest open turn, if it is queued: now running, under a new epoch.
+
+    None where one runs already, and where it is of one of the `well_served` owners while somebody else waits.
+    """
     claiming = {"at_session": session_id, "claimer": worker, "lease": timedelta(seconds=lease_s)}
+    statement = statements.CLAIM
+    if well_served:
+        statement, claiming = statements.CLAIM_IN_FAIRNESS, {**claiming, "well_served": well_served}
     try:
-        row = (await connection.execute(statements.CLAIM, claiming)).one_or_none()
+        row = (await connection.execute(statement, claiming)).one_or_none()
     except IntegrityError:
         return None
     if row is None:
@@ -157,6 +166,12 @@ async def claim_next(connection: AsyncConnection, session_id: str, *, worker: st
         tool_states=read_states(row.tool_states),
         stream=row.request.get("stream", False),
     )
+
+
+async def sessions_waiting(connection: AsyncConnection, *, last: Sequence[str], at_most: int) -> list[str]:
+    """Sessions with a turn that could run now, by how long it has waited; those of the owners in `last` come last."""
+    found = await connection.execute(statements.SESSIONS_WAITING, {"well_served": last, "at_most": at_most})
+    return list(found.scalars())
 
 
 @asynccontextmanager

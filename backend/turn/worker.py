@@ -29,6 +29,8 @@ from backend.tools.guard import NewGuard, ToolGuard
 from backend.turn import endings, failures, store
 from backend.turn.afterwards import Afterwards
 from backend.turn.events import EventLog
+from backend.turn.fairness import FairClaims
+from backend.turn.limiter import Limiter
 from backend.turn.records import chat_answer
 from backend.turn.report import turn_report
 from backend.turn.snapshot import SnapshotLimits, load_snapshot
@@ -61,6 +63,7 @@ class TurnDeps:
     graph: Graph
     model: ChatModel
     new_guard: NewGuard
+    limiter: Limiter
     clock: Clock
     long_term: LongTermMemory
     afterwards: Afterwards
@@ -80,7 +83,12 @@ class _Running:
 class TurnWorker:
     def __init__(self, deps: TurnDeps) -> None:
         self._deps = deps
-        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._claims = FairClaims(
+            deps.database,
+            worker=f"{socket.gethostname()}:{os.getpid()}",
+            places=deps.limits.concurrency,
+            lease_s=deps.limits.lease_s,
+        )
         self._places = asyncio.Semaphore(deps.limits.concurrency)
         self._lines: dict[str, asyncio.Task[None]] = {}
         self._woken: set[str] = set()
@@ -165,10 +173,8 @@ class TurnWorker:
 
     async def _run_next(self, session_id: str) -> bool:
         """Claims and runs one turn if there is one, and says whether another may be waiting."""
-        limits = self._deps.limits
         try:
-            async with self._deps.database.reading() as connection:
-                claim = await store.claim_next(connection, session_id, worker=self._name, lease_s=limits.lease_s)
+            claim = await self._claims.claim(session_id, self._owners())
         except AppError as error:
             log.warning("claim_failed", session_id=session_id, code=error.code)
             return False
@@ -186,21 +192,34 @@ class TurnWorker:
             del self._running[turn_id]
         if claim.tells_facts:
             self._deps.afterwards.wake()
+        await self._wake_those_passed_over()
         answer = None if task.cancelled() else task.result()
         return answer is None or not _has_last_word(claim, answer.message)
 
+    def _owners(self) -> list[str]:
+        return [each.claim.owner for each in self._running.values()]
+
+    async def _wake_those_passed_over(self) -> None:
+        try:
+            for session_id in await self._claims.passed_over(self._owners()):
+                self.wake(session_id)
+        except AppError as error:
+            log.warning("waiting_not_found", code=error.code)
+
     async def _run(self, claim: Claim) -> ChatAnswer | None:
         with bound_contextvars(session_id=claim.key.session_id, turn_id=claim.key.turn_id):
+            model = MeteredModel(self._deps.model, self._deps.agent_limits.model)
             try:
-                return await self._run_to_an_end(claim)
+                return await self._run_to_an_end(claim, model)
             finally:
                 self._deps.events.close(claim.key, epoch=claim.epoch)
+                await self._deps.limiter.spend(claim.owner, model.input_tokens + model.output_tokens)
 
-    async def _run_to_an_end(self, claim: Claim) -> ChatAnswer | None:
+    async def _run_to_an_end(self, claim: Claim, model: MeteredModel) -> ChatAnswer | None:
         """One turn, whatever happens in it. None where it has no answer, or turned out to be somebody else's."""
         started = time.monotonic()
         timeout_s = self._deps.limits.timeout_s
-        model, guard = MeteredModel(self._deps.model, self._deps.agent_limits.model), self._guard(claim)
+        guard = self._guard(claim)
         try:
             async with asyncio.timeout(timeout_s if claim.left_s is None else claim.left_s) as limit:
                 state = await self._answer(claim, model, guard)

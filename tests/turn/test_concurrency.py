@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from backend.api.deps import LOCAL_USER
 from backend.config import Settings
 from backend.db.engine import Database
+from backend.domain.identity import LOCAL_USER
 from backend.main import utc_now
 from backend.turn.store import ChatRequest, begin_turn
 from tests.support.provider import Provider, calls, fails, says

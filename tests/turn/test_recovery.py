@@ -13,9 +13,9 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from backend.api.deps import LOCAL_USER
 from backend.config import Settings
 from backend.db.engine import Database
+from backend.domain.identity import LOCAL_USER
 from backend.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
 from backend.embedded import Servers
 from backend.main import utc_now

@@ -1,0 +1,91 @@
+"""Lets in who may come: by the name the service was called by, the caller's key or token, and how often they call.
+
+Before routing and before a byte of the body is read, so that a new route is closed unless it is named here. Who it is
+stands in `request.state.identity`; whose something is stands in the statements.
+"""
+
+from collections.abc import Iterable
+
+import structlog
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from backend.api.problems import app_problem
+from backend.domain.errors import AppError
+from backend.domain.identity import is_loopback
+from backend.identity.authenticator import Unauthorized
+
+OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/docs", "/openapi.json"})
+METRICS_PATH = "/metrics"
+
+log = structlog.get_logger()
+
+
+class Gate:
+    """`hosts`, where they are given, are the only names beside loopback ones that the service answers to."""
+
+    def __init__(self, app: ASGIApp, *, hosts: Iterable[str] | None, metrics_public: bool) -> None:
+        self._app = app
+        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self._open = OPEN_PATHS | ({METRICS_PATH} if metrics_public else frozenset())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        try:
+            self._refuse_other_hosts(request)
+            if scope["path"] not in self._open:
+                await _let_in(request)
+        except AppError as error:
+            await app_problem(request, error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _refuse_other_hosts(self, request: Request) -> None:
+        """A page from anywhere can have its own name resolve to this machine; the browser tells by the Host header."""
+        if self._hosts is None:
+            return
+        for given in request.headers.getlist("host"):
+            host = _without_port(given)
+            if host not in self._hosts and not is_loopback(host):
+                raise _other_host(host)
+
+
+async def _let_in(request: Request) -> None:
+    services = request.state.services
+    try:
+        identity = await services.authenticator.identify(_credential(request))
+    except Unauthorized as error:
+        log.info("unauthorized", reason=error.reason)
+        raise
+    await services.limiter.request(identity.user)
+    request.state.identity = identity
+
+
+def _credential(request: Request) -> str | None:
+    """The one key or token that all headers agree on. Raises Unauthorized where they do not."""
+    bearers = (value.partition(" ") for value in request.headers.getlist("authorization"))
+    given = {token.strip() for scheme, _, token in bearers if scheme.lower() == "bearer"}
+    given.update(value.strip() for value in request.headers.getlist("x-api-key"))
+    if len(given) > 1:
+        raise Unauthorized("headers_disagree")
+    return given.pop() if given else None
+
+
+def _without_port(host: str) -> str:
+    """`[::1]:8000` is `::1`, `LOCALHOST.:8000` is `localhost`."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower().removesuffix(".")
+
+
+def _other_host(host: str) -> AppError:
+    return AppError(
+        "host_not_allowed",
+        status=403,
+        title="Called by another name",
+        detail=f"Without AUTH this service answers to names of this machine only, not to {host[:100]!r}. Call it as "
+        "127.0.0.1, or add the name to ALLOWED_HOSTS.",
+    )

@@ -1,0 +1,93 @@
+"""Users as who runs the service sees them: `segue keys` lets one in and out, `segue erase` removes what one has."""
+
+from typing import Annotated
+
+import typer
+
+from backend.commands.terminal import on_the_stores, refusal
+from backend.db.engine import Database
+from backend.db.erasure import Erased, erase_user
+from backend.db.redis import Cache
+from backend.domain.identity import SCOPES, Scope, is_user
+from backend.identity.keys import CHECK_EVERY_S, ApiKey, create_key, list_keys, revoke_key
+from backend.main import utc_now
+
+keys = typer.Typer(help="API keys, for AUTH=api_key.", no_args_is_help=True)
+
+User = Annotated[str, typer.Option("--user", help="Whose it is.")]
+
+
+@keys.command("create")
+def create(
+    user: User,
+    scope: Annotated[list[str] | None, typer.Option(help="What else it may see: ops. Repeatable.")] = None,
+    name: Annotated[str | None, typer.Option(help="What it is for, to tell it from others.")] = None,
+) -> None:
+    """Make a key. It is shown once, as the last word."""
+    scopes = _scopes(scope or [])
+    owner = _user(user)
+
+    async def run(database: Database, _: Cache) -> str:
+        async with database.transaction() as connection:
+            return await create_key(connection, owner, scopes=scopes, name=name, now=utc_now())
+
+    key = on_the_stores(run)
+    typer.echo(f"A key for {owner}, shown this once. Send it as `Authorization: Bearer …` or `X-API-Key: …`.\n{key}")
+
+
+@keys.command("list")
+def show(user: Annotated[str | None, typer.Option(help="Only this user's.")] = None) -> None:
+    """List keys, revoked ones too."""
+
+    async def run(database: Database, _: Cache) -> list[ApiKey]:
+        async with database.reading() as connection:
+            return await list_keys(connection, user)
+
+    for key in on_the_stores(run):
+        typer.echo("  ".join(_columns(key)))
+
+
+@keys.command("revoke")
+def revoke(key_id: Annotated[str, typer.Argument(help="The id that `segue keys list` shows.")]) -> None:
+    """Revoke a key, for every process within a few seconds."""
+
+    async def run(database: Database, _: Cache) -> ApiKey:
+        async with database.transaction() as connection:
+            return await revoke_key(connection, key_id, now=utc_now())
+
+    revoked = on_the_stores(run)
+    typer.echo(f"{revoked.id} of {revoked.owner} is revoked; nothing accepts it after {CHECK_EVERY_S:g} s.")
+
+
+def erase(user: User) -> None:
+    """Remove everything a user has, for good: rows, payloads, keys and streams. Says what there was."""
+    owner = _user(user)
+
+    async def run(database: Database, cache: Cache) -> Erased:
+        return await erase_user(database, cache, owner)
+
+    erased = on_the_stores(run)
+    for table, count in erased.rows.items():
+        typer.echo(f"{table}  {count}")
+    if erased.redis_keys is None:
+        raise refusal("Redis could not be asked. What it holds of this user expires by itself, all of it within a day.")
+    typer.echo(f"redis keys  {erased.redis_keys}")
+
+
+def _user(name: str) -> str:
+    if not is_user(name):
+        raise refusal("--user takes one printable line of at most 200 characters, without spaces around it.")
+    return name
+
+
+def _scopes(given: list[str]) -> list[Scope]:
+    known = [scope for scope in SCOPES if scope in given]
+    if unknown := set(given).difference(SCOPES):
+        raise refusal(f"There is no scope {', '.join(sorted(unknown))}; there is: {', '.join(SCOPES)}.")
+    return known
+
+
+def _columns(key: ApiKey) -> tuple[str, ...]:
+    used = f"used {key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "never used"
+    state = f"revoked {key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else used
+    return key.id, key.owner, ",".join(key.scopes) or "-", key.name or "-", f"made {key.created_at:%Y-%m-%d}", state

@@ -1,0 +1,89 @@
+"""Counts per user in Redis, by the `limits` library; in this process alone while Redis is lost.
+
+Windows start with the first count and are fixed, so that Retry-After is exact and a count is one round trip.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
+
+import structlog
+from limits import RateLimitItem
+from limits.aio.storage import MemoryStorage, RedisStorage
+from limits.aio.strategies import FixedWindowRateLimiter
+from redis.asyncio import ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
+from redis.exceptions import RedisError
+
+from backend.db.redis import OPERATION_TIMEOUT_S
+
+AWAY_S = 5.0  # then Redis is asked again
+
+Kind = Literal["requests", "turns", "tokens"]
+Answer = TypeVar("Answer")
+
+log = structlog.get_logger()
+
+
+class Rates:
+    def __init__(self, url: str) -> None:
+        self._pool = ConnectionPool.from_url(
+            url,
+            protocol=2,
+            socket_timeout=OPERATION_TIMEOUT_S,
+            socket_connect_timeout=OPERATION_TIMEOUT_S,
+            retry=Retry(ConstantBackoff(0.05), 1),
+        )
+        shared = RedisStorage(
+            "async+redis://",
+            implementation="redispy",
+            key_prefix="segue:rate",
+            connection_pool=self._pool,  # type: ignore[arg-type]  # documented, but typed as a client's plain options
+        )
+        self._shared = FixedWindowRateLimiter(shared)
+        self._local = FixedWindowRateLimiter(MemoryStorage())
+        self._away_until = float("-inf")
+
+    async def count(self, kind: Kind, user: str, limit: RateLimitItem, *, amount: int = 1) -> int | None:
+        """Counts, and gives the seconds until a new window where that is beyond the limit."""
+
+        async def ask(limiter: FixedWindowRateLimiter) -> int | None:
+            within = await limiter.hit(limit, kind, user, cost=amount)
+            return None if within else await _seconds_left(limiter, limit, kind, user)
+
+        return await self._ask(ask)
+
+    async def spent(self, kind: Kind, user: str, limit: RateLimitItem) -> int | None:
+        """The seconds until a new window where nothing is left of the limit; counts nothing."""
+
+        async def ask(limiter: FixedWindowRateLimiter) -> int | None:
+            left = await limiter.test(limit, kind, user)
+            return None if left else await _seconds_left(limiter, limit, kind, user)
+
+        return await self._ask(ask)
+
+    async def close(self) -> None:
+        await self._pool.aclose()
+
+    async def _ask(self, ask: Callable[[FixedWindowRateLimiter], Awaitable[Answer]]) -> Answer:
+        if time.monotonic() >= self._away_until:
+            try:
+                async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                    return await ask(self._shared)
+            except (RedisError, OSError, TimeoutError) as error:
+                log.warning("rates_degraded", error=type(error).__name__, for_s=AWAY_S)
+                self._away_until = time.monotonic() + AWAY_S
+        return await ask(self._local)
+
+
+def belongs_to(key: str, user: str) -> bool:
+    """Whether a Redis key counts for this user."""
+    return any(key.startswith(f"segue:rate:user/{kind}/{user}/") for kind in ("requests", "turns", "tokens"))
+
+
+async def _seconds_left(limiter: FixedWindowRateLimiter, limit: RateLimitItem, kind: Kind, user: str) -> int:
+    reset_at, _ = await limiter.get_window_stats(limit, kind, user)
+    return max(math.ceil(reset_at - time.time()), 1)

@@ -1,0 +1,210 @@
+"""Every route × every caller, read off the app: a new route is in here before anybody thinks of it.
+
+Without a key 401; with somebody else's, what is not theirs looks exactly as if it were not there.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+
+from backend.api.gate import OPEN_PATHS
+from backend.config import Settings
+from backend.domain.ids import Prefix, new_id
+from backend.main import create_app, utc_now
+from tests.support.identity import new_key, speaking
+from tests.support.service import Client, running
+
+# What a path may name: things of one user, by the prefix of their ids, and things of nobody.
+OWNED: dict[str, Prefix] = {"session_id": "ses", "turn_id": "turn", "tool_call_id": "call", "memory_id": "mem"}
+SHARED = {"tool": "current_time"}
+
+Things = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    method: str
+    path: str
+    parameters: tuple[str, ...]
+    body: Any
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    async def send(self, http: httpx.AsyncClient, things: Things) -> httpx.Response:
+        path = self.path.format(**things, **SHARED)
+        return await http.request(self.method, path, json=self.body, headers={"Accept": "application/json"})
+
+
+def calls_of(app: FastAPI) -> list[Call]:
+    """One valid request for each method of each route."""
+    description = app.openapi()
+    found = []
+    for route in iter_route_contexts(app.routes):
+        path = str(route.path)
+        parameters = tuple(part.partition("}")[0] for part in path.split("{")[1:])
+        for method in sorted(set(route.methods or ()) - {"HEAD", "OPTIONS"}):
+            operation = description["paths"].get(path, {}).get(method.lower(), {})
+            found.append(Call(method, path, parameters, body_of(operation, description)))
+    return found
+
+
+def body_of(operation: dict[str, Any], description: dict[str, Any]) -> Any:
+    content = operation.get("requestBody", {}).get("content", {})
+    return smallest(content["application/json"]["schema"], description) if content else None
+
+
+def smallest(schema: dict[str, Any], description: dict[str, Any]) -> Any:
+    """A small value that a schema of ours accepts."""
+    while "$ref" in schema or "anyOf" in schema:
+        name = schema.get("$ref", "").rpartition("/")[2]
+        schema = description["components"]["schemas"][name] if name else schema["anyOf"][0]
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema["type"] == "object":
+        return {name: smallest(schema["properties"][name], description) for name in schema.get("required", ())}
+    scalars = {"string": "x", "integer": int(schema.get("minimum", 1)), "boolean": False, "array": []}
+    assert schema["type"] in scalars, f"teach `smallest` what a small {schema['type']} is"
+    return scalars[schema["type"]]
+
+
+CALLS = calls_of(create_app(Settings(_env_file=None)))
+CLOSED = [call for call in CALLS if call.path not in OPEN_PATHS]
+NAMING = [call for call in CLOSED if set(call.parameters) & OWNED.keys()]
+
+
+@pytest.fixture
+async def guarded(settings: Settings) -> Settings:
+    """Keys are asked for, and the offline model answers."""
+    return settings.model_copy(update={"auth": "api_key", "openai_base_url": None})
+
+
+@pytest.fixture
+async def service(guarded: Settings) -> AsyncIterator[Client]:
+    async with running(guarded) as served:
+        yield served
+
+
+@pytest.fixture
+async def owner(service: Client, guarded: Settings) -> AsyncIterator[Client]:
+    async with speaking(service, await new_key(guarded, "ada", ["ops"])) as client:
+        yield client
+
+
+@pytest.fixture
+async def other(service: Client, guarded: Settings) -> AsyncIterator[Client]:
+    async with speaking(service, await new_key(guarded, "mallory")) as client:
+        yield client
+
+
+async def things_of(client: Client) -> Things:
+    session = await client.new_session()
+    answer = await client.chat(session, "What time is it?")
+    [call] = answer["tool_calls"]
+    noted = await client.http.post("/memories", json={"content": "likes tea", "kind": "fact"})
+    things = {
+        "session_id": session,
+        "turn_id": answer["turn_id"],
+        "tool_call_id": call["tool_call_id"],
+        "memory_id": noted.json()["id"],
+    }
+    assert things.keys() == OWNED.keys(), "make one of each thing in OWNED here"
+    return things
+
+
+def nothing() -> Things:
+    """Ids that could be, and are not."""
+    return {name: new_id(prefix, utc_now()) for name, prefix in OWNED.items()}
+
+
+def seen(response: httpx.Response) -> tuple[int, set[str], dict[str, Any]]:
+    """All that a caller can tell two answers apart by, but for the id of the request."""
+    return response.status_code, set(response.headers), {**response.json(), "request_id": None}
+
+
+def is_turned_away(response: httpx.Response) -> bool:
+    problem = response.headers["content-type"] == "application/problem+json"
+    return response.status_code in (401, 403) or (problem and response.json()["code"].endswith("_not_found"))
+
+
+def test_every_name_in_a_path_is_known_here() -> None:
+    for call in CALLS:
+        unknown = set(call.parameters) - OWNED.keys() - SHARED.keys()
+        assert not unknown, (
+            f"{call} names {sorted(unknown)}. Add each to OWNED in {__file__} with the prefix of its ids, and make one "
+            "in things_of; or to SHARED, if it is nobody's."
+        )
+
+
+def test_what_is_open_is_only_what_was_meant_to_be() -> None:
+    assert {call.path for call in CALLS} - {call.path for call in CLOSED} == {
+        "/health/live",
+        "/health/ready",
+        "/docs",
+        "/openapi.json",
+    }
+
+
+async def test_open_paths_answer_without_a_key(service: Client) -> None:
+    for path in OPEN_PATHS:
+        assert (await service.http.get(path)).status_code == 200, path
+
+
+async def test_without_a_key_or_with_a_wrong_one_nothing_is_answered(
+    service: Client, owner: Client, guarded: Settings
+) -> None:
+    things = await things_of(owner)
+    right = await new_key(guarded, "ada")
+    wrong = right[:-1] + ("0" if right[-1] != "0" else "1")
+    async with speaking(service, wrong) as impostor:
+        for call in CLOSED:
+            answers = [await call.send(http, things) for http in (service.http, impostor.http)]
+            for response in answers:
+                assert response.status_code == 401, call
+                assert response.headers["www-authenticate"].startswith("Bearer"), call
+            assert seen(answers[0]) == seen(answers[1]), call
+
+
+async def test_what_is_somebody_elses_looks_as_if_it_were_not_there(owner: Client, other: Client) -> None:
+    for call in NAMING:
+        things, own = await things_of(owner), await things_of(other)
+        missing = await call.send(other.http, nothing())
+        assert missing.status_code == 404, call
+        assert seen(await call.send(other.http, things)) == seen(missing), call
+        if len(set(call.parameters) & OWNED.keys()) > 1:
+            inside, outside = (
+                {**things, "session_id": own["session_id"]},
+                {**nothing(), "session_id": own["session_id"]},
+            )
+            assert seen(await call.send(other.http, inside)) == seen(await call.send(other.http, outside)), call
+        mine = await call.send(owner.http, things)
+        assert mine.status_code < 500, call
+        assert not is_turned_away(mine), (str(call), mine.text)
+
+
+async def test_lists_hold_nothing_of_others(owner: Client, other: Client) -> None:
+    things = await things_of(owner)
+    for call in CLOSED:
+        if call.method == "GET" and not set(call.parameters) & OWNED.keys():
+            response = await call.send(other.http, {})
+            assert not [name for name, value in things.items() if value in response.text], call
+    [session] = (await owner.get("/sessions"))["items"]
+    assert session["id"] == things["session_id"]
+
+
+async def test_what_is_of_everybody_is_for_ops_alone(owner: Client, other: Client) -> None:
+    theirs = (await things_of(other))["session_id"]
+    path = f"/sessions/{theirs}/tool-states"
+    await other.http.put(f"{path}/current_time", json={"status": "maintenance"})
+    reset = {"tool_name": "current_time", "session_id": theirs}
+    for method, body in (("GET", None), ("POST", reset)):
+        fleet = "/tool-states" if method == "GET" else "/tool-states/reset"
+        refused = await other.http.request(method, fleet, json=body)
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert (await owner.http.request(method, fleet, json=body)).status_code == 200
+    assert (await other.get(path))["tool_states"]["current_time"]["status"] == "available"

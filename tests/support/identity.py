@@ -1,0 +1,30 @@
+"""Users as tests need them: a key of their own, and the API as they speak it."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import httpx
+
+from backend.config import Settings
+from backend.db.engine import Database
+from backend.domain.identity import Scope
+from backend.identity.keys import create_key
+from backend.main import utc_now
+from tests.support.service import Client
+
+
+async def new_key(settings: Settings, user: str, scopes: Iterable[Scope] = ()) -> str:
+    assert settings.database_url is not None
+    database = Database(settings.database_url.get_secret_value(), pool_size=1)
+    async with database.transaction() as connection:
+        key = await create_key(connection, user, scopes=scopes, name=None, now=utc_now())
+    await database.close()
+    return key
+
+
+@asynccontextmanager
+async def speaking(client: Client, credential: str) -> AsyncIterator[Client]:
+    """The same service, called with this key or token."""
+    headers = {"Authorization": f"Bearer {credential}"}
+    async with httpx.AsyncClient(base_url=client.http.base_url, headers=headers, timeout=30) as http:
+        yield Client(http)

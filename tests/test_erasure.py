@@ -1,0 +1,141 @@
+"""What a deleted session and an erased user leave behind: nothing, and nobody else loses anything."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from backend.config import Settings
+from backend.db.erasure import hangs_on
+from backend.db.models import metadata
+from tests.support.commands import segue
+from tests.support.identity import new_key, speaking
+from tests.support.plans import ASK, THREE_STEPS, planned
+from tests.support.provider import Provider, calls, says
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
+from tests.support.stores import Stores, looking_into
+
+CANARY = "zitronenfalter"
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        yield served
+
+
+@pytest.fixture
+async def service(settings: Settings, shelf: Shelf) -> AsyncIterator[Client]:
+    settings.mcp_config.write_text(f'{{"mcpServers": {{"shelf": {{"url": "{shelf.url}"}}}}}}')
+    everything = {"limit_requests_per_minute": 900, "limit_turns_per_minute": 900, "limit_concurrent_turns": 9}
+    update = {"auth": "api_key", "limit_tokens_per_day": 9_000_000, **everything}
+    async with running(settings.model_copy(update=update)) as served:
+        yield served
+
+
+@pytest.fixture
+async def stores(settings: Settings) -> AsyncIterator[Stores]:
+    async with looking_into(settings) as opened:
+        yield opened
+
+
+async def conversation(client: Client, provider: Provider) -> str:
+    """A session with a tool result, a failed tool, and a plan that waits; the word is in all of it."""
+    provider.will(
+        calls(("mcp_find_items", {"query": CANARY}), ("mcp_broken", {"item_id": CANARY})),
+        says(f"I found {CANARY}"),
+        planned([{**THREE_STEPS[0], "args": {"query": CANARY}}, *THREE_STEPS[1:]]),
+    )
+    session = await client.new_session(title=CANARY)
+    await client.chat(session, f"find {CANARY}")
+    await client.chat(session, f"{ASK} {CANARY}")
+    return session
+
+
+async def rows_with(stores: Stores, word: str) -> set[str]:
+    """The tables in which a row holds this word."""
+    query = "SELECT count(*) FROM {0} WHERE {0}::text LIKE '%' || $1 || '%'"
+    tables = metadata.tables.keys()
+    return {table for table in tables if await stores.database.fetchval(query.format(table), word)}
+
+
+async def keys_with(stores: Stores, word: str) -> set[str]:
+    """The Redis keys whose name or value holds this word."""
+    return {key async for key in stores.redis.scan_iter() if word in f"{key} {await value_of(stores, key)}"}
+
+
+async def value_of(stores: Stores, key: str) -> Any:
+    reading = {
+        "string": ("GET",),
+        "hash": ("HGETALL",),
+        "set": ("SMEMBERS",),
+        "zset": ("ZRANGE", 0, -1),
+        "list": ("LRANGE", 0, -1),
+        "stream": ("XRANGE", "-", "+"),
+    }
+    command, *arguments = reading[str(await stores.redis.type(key))]
+    return await stores.redis.execute_command(command, key, *arguments)  # type: ignore[no-untyped-call]  # redis-py
+
+
+def test_every_table_goes_with_its_owner_or_with_a_session() -> None:
+    for table in metadata.sorted_tables:
+        assert "owner" in table.c or hangs_on(table, ["ses"]) is not None, (
+            f"nobody erases {table.name}: give it an `owner`, or a foreign key that leads to sessions"
+        )
+
+
+async def test_a_deleted_session_leaves_no_word_of_what_was_said(
+    service: Client, settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    async with speaking(service, await new_key(settings, "ada")) as ada:
+        session = await conversation(ada, provider)
+        assert {"sessions", "messages", "plans", "tool_calls", "tool_results"} <= await rows_with(stores, CANARY)
+        assert await keys_with(stores, CANARY)
+        assert (await ada.http.delete(f"/sessions/{session}")).status_code == 204
+    for word in (CANARY, session):
+        assert await rows_with(stores, word) == set()
+        assert await keys_with(stores, word) == set()
+
+
+async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_others_are_not(
+    service: Client, settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    assert settings.database_url is not None
+    assert settings.redis_url is not None
+    ada_key, bob_key = await new_key(settings, "ada*"), await new_key(settings, "ada*b")
+    async with speaking(service, ada_key) as ada, speaking(service, bob_key) as bob:
+        gone = [await conversation(ada, provider), await conversation(ada, provider)]
+        kept = await conversation(bob, provider)
+        before = await bob.messages(kept)
+        for user in (ada, bob):
+            noted = await user.http.post("/memories", json={"content": f"likes the {CANARY}", "kind": "preference"})
+            assert noted.status_code == 201
+        urls = {
+            "DATABASE_URL": settings.database_url.get_secret_value(),
+            "REDIS_URL": settings.redis_url.get_secret_value(),
+        }
+        code, said = await asyncio.to_thread(segue, "erase", "--user", "ada*", **urls)
+        assert code == 0, said
+        told = {line.rpartition("  ")[0]: int(line.rpartition("  ")[2]) for line in said.splitlines()}
+        assert {name: told[name] for name in ("sessions", "turns", "api_keys", "memories", "tool_calls", "plans")} == {
+            "sessions": 2,
+            "turns": 4,
+            "api_keys": 1,
+            "memories": 1,
+            "tool_calls": 8,
+            "plans": 2,
+        }
+        assert told["messages"] > 4
+        assert told["redis keys"] > 4
+        assert metadata.tables.keys() <= told.keys()
+        for session in gone:
+            assert await rows_with(stores, session) == set()
+            assert await keys_with(stores, session) == set()
+        assert not [key for key in await keys_with(stores, "ada*") if "ada*b" not in key]
+        assert await bob.messages(kept) == before
+        assert len((await bob.get("/memories"))["items"]) == 1
+        assert (await bob.get(f"/sessions/{kept}/memory"))["short_term"] is not None
+    code, said = await asyncio.to_thread(segue, "erase", "--user", "ada*", **urls)
+    assert (code, {line.rpartition("  ")[2] for line in said.splitlines()}) == (0, {"0"})
