@@ -61,6 +61,7 @@ class Settings(BaseSettings):
     turn_lease_s: Seconds = 30
     worker_concurrency: Count = 64
     history_limit: Count = 20
+    context_token_budget: Annotated[int, Field(ge=1000)] = 8000
     short_term_memory_ttl: Count = 3600
 
     mcp_config: Path = Path("mcp.json")
@@ -70,6 +71,7 @@ class Settings(BaseSettings):
     tool_result_inline_bytes: Count = 2000
     tool_result_max_bytes: Count = 10_000_000
     tool_result_session_bytes: Count = 200_000_000
+    session_ttl_days: Count | None = None
     tool_failure_threshold: Count = 3
     tool_failure_duration_s: Seconds = 300
     tool_fleet_threshold: Count = 3

@@ -45,6 +45,8 @@ from backend.identity.key_set import KeySet
 from backend.identity.keys import ApiKeys
 from backend.identity.tokens import KeySource, OneKey, Tokens, verification_key
 from backend.memory.long_term import LongTermMemory
+from backend.memory.recall import RecallLimits
+from backend.memory.tokens import Count, counter_for
 from backend.tools.builtin.clock import current_time_tool
 from backend.tools.builtin.get_tool_result import get_tool_result_tool
 from backend.tools.builtin.memory import remember_tool, search_memory_tool
@@ -62,10 +64,13 @@ from backend.tools.run import RunLimits
 from backend.turn.afterwards import Afterwards, AfterwardsDeps
 from backend.turn.events import EventLog
 from backend.turn.limiter import Limiter, UserLimits
+from backend.turn.retention import KeepLimits
 from backend.turn.service import TurnService
 from backend.turn.snapshot import SnapshotLimits
+from backend.turn.summaries import Summaries, SummaryDeps
 from backend.turn.worker import TurnDeps, TurnLimits
 
+OFFLINE = "offline"
 FRESH_RESULT_FACTOR = 10
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 SHUTDOWN_SHARE = 0.6  # for turns to end; what is left gives them back, answers whoever waits and closes the stores
@@ -181,6 +186,10 @@ async def _start(
             )
         )
     )
+    snapshot = await asyncio.to_thread(_snapshot_limits, settings, summarises=model.name != OFFLINE)
+    summaries = _summaries(settings, database, model, snapshot.count)
+    if snapshot.recall.summarises:
+        await stack.enter_async_context(summaries)
     deps = TurnDeps(
         database=database,
         cache=cache,
@@ -192,12 +201,14 @@ async def _start(
         clock=clock,
         long_term=long_term,
         afterwards=afterwards,
+        summaries=summaries,
         agent_limits=_agent_limits(settings),
         limits=TurnLimits(
             timeout_s=settings.turn_timeout_s,
             lease_s=settings.turn_lease_s,
             grace_s=settings.shutdown_grace_s * SHUTDOWN_SHARE,
-            snapshot=_snapshot_limits(settings),
+            snapshot=snapshot,
+            kept=KeepLimits(session_days=settings.session_ttl_days, change_days=settings.tool_result_ttl_days),
             concurrency=settings.worker_concurrency,
         ),
     )
@@ -266,7 +277,7 @@ def _user_limits(settings: Settings) -> UserLimits:
 
 
 def _chat_model(settings: Settings, model: BaseChatModel | None) -> ChatModel:
-    name = "offline"
+    name = OFFLINE
     if model is not None:
         name = model.get_name()
     elif settings.model_configured:
@@ -337,10 +348,24 @@ def _agent_limits(settings: Settings) -> AgentLimits:
     )
 
 
-def _snapshot_limits(settings: Settings) -> SnapshotLimits:
+def _snapshot_limits(settings: Settings, *, summarises: bool) -> SnapshotLimits:
     return SnapshotLimits(
-        history_messages=settings.history_limit,
+        recall=RecallLimits(settings.history_limit, settings.context_token_budget, summarises=summarises),
+        count=counter_for(settings.llm_model),
         memory_ttl_s=settings.short_term_memory_ttl,
         inline_bytes=settings.tool_result_inline_bytes,
         all_inline_bytes=settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR,
+    )
+
+
+def _summaries(settings: Settings, database: Database, model: ChatModel, count: Count) -> Summaries:
+    return Summaries(
+        SummaryDeps(
+            database=database,
+            model=model,
+            count=count,
+            max_tokens=settings.context_token_budget,
+            lease_s=settings.llm_timeout_s + settings.turn_lease_s,
+            look_s=settings.turn_lease_s / 4,
+        )
     )

@@ -33,9 +33,11 @@ class TurnInput(TypedDict):
     `history` ends with the user's message, or with what an `earlier` attempt has added to it; `message_id` is the
     message's id; `message_count` counts what is stored; `open_plan` is the session's; `decided_plan` is the one whose
     button was pressed where that, not words, is the message. `shown_plan` is the open plan and its version as the
-    message came, `answered_turn_id` the turn that gave the last answer. `earlier_results` are references to the
-    session's recent results, newest first; of those and of the history, `inline_results` are shown whole, by tool call,
-    and `expired_results` are no longer kept. `facts` is what is known of the user and of use here, best first.
+    message came, `answered_turn_id` the turn that gave the last answer. `summary` tells what came before the history.
+    `earlier_results` are references to the session's recent results, newest first. `shown_texts` is how each message of
+    the history is written for the model, by `key_of`; `shown_briefly` are those that had to be shortened;
+    `listed_results` are references as they stand beside it. `cut_off` is the seq of the last turn that is to go into
+    the summary, where it is time for that. `facts` is what is known of the user and of use here, best first.
     """
 
     message: str
@@ -43,10 +45,13 @@ class TurnInput(TypedDict):
     force_web_search: bool
     history: list[Message]
     memory: ShortTermMemory | None
+    summary: str | None
     earlier_results: tuple[Reference, ...]
-    inline_results: dict[str, str]
-    expired_results: frozenset[str]
     facts: list[Memory]
+    listed_results: tuple[str, ...]
+    shown_texts: dict[str, str]
+    shown_briefly: frozenset[str]
+    cut_off: int | None
     message_count: int
     open_plan: StoredPlan | None
     decided_plan: StoredPlan | None

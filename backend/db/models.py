@@ -2,6 +2,7 @@
 
 `turn_seq` on a message is the seq of the message that opened its turn: arrival orders `seq`, turns order a history.
 `result_bytes` counts what a session's results ever took, `stored_before` how much that was when one was stored.
+`summary_seq` is the last turn (its `turn_seq`) a session's summary covers, `summary_until` the one it is to cover.
 """
 
 from sqlalchemy import (
@@ -74,9 +75,16 @@ sessions = Table(
     Column("next_seq", BigInteger, nullable=False, server_default=text("1")),
     Column("last_turn_id", _id()),
     Column("result_bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("summary", Text),
+    Column("summary_seq", BigInteger, nullable=False, server_default=text("0")),
+    Column("summary_until", BigInteger),
+    Column("summary_due_at", _time()),
+    Column("summary_tries", Integer, nullable=False, server_default=text("0")),
     Column("created_at", _time(), nullable=False),
     Column("updated_at", _time(), nullable=False),
     Index("sessions_owner_activity_idx", "owner", "updated_at", "id"),
+    Index("sessions_activity_idx", "updated_at"),
+    Index("sessions_summary_due_idx", "summary_due_at", postgresql_where=text("summary_due_at IS NOT NULL")),
 )
 
 turns = Table(

@@ -7,6 +7,7 @@ messages into the model's.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 import orjson
@@ -63,9 +64,9 @@ async def append_message(
     return message_id
 
 
-async def load_window(connection: AsyncConnection, turn: TurnKey, *, limit: int) -> list[Message]:
-    """The last `limit` messages up to and with this turn, in the order of turns, made provider-valid."""
-    bounds = {"at_session": turn.session_id, "up_to": turn.turn_seq, "at_most": limit}
+async def load_window(connection: AsyncConnection, turn: TurnKey, *, after: int, limit: int) -> list[Message]:
+    """The last `limit` messages of the turns after `after` up to and with this one, in their order, provider-valid."""
+    bounds = {"at_session": turn.session_id, "after": after, "up_to": turn.turn_seq, "at_most": limit}
     rows = list(await connection.execute(_WINDOW, bounds))[::-1]
     return provider_valid([_message(row) for row in await _opened(connection, turn.session_id, rows)])
 
@@ -83,6 +84,21 @@ async def _opened(connection: AsyncConnection, session_id: str, rows: list[Row[A
 async def _opening_message(connection: AsyncConnection, session_id: str, turn_seq: int) -> Row[Any]:
     opening = select(messages).where(messages.c.session_id == session_id, messages.c.seq == turn_seq)
     return (await connection.execute(opening)).one()
+
+
+async def load_turns(
+    connection: AsyncConnection, session_id: str, *, after: int, up_to: int, limit: int
+) -> list[list[Message]]:
+    """The oldest turns of this stretch, in at most `limit` messages, each whole if it is not the only one."""
+    statement = (
+        select(messages)
+        .where(messages.c.session_id == session_id, messages.c.turn_seq > after, messages.c.turn_seq <= up_to)
+        .order_by(messages.c.turn_seq, messages.c.seq)
+        .limit(limit)
+    )
+    rows = list(await connection.execute(statement))
+    turns = [provider_valid(list(map(_message, turn))) for _, turn in groupby(rows, key=lambda row: row.turn_seq)]
+    return turns[:-1] if len(rows) == limit and len(turns) > 1 else turns
 
 
 async def list_messages(
@@ -226,7 +242,11 @@ _APPEND = insert_message(
 )
 _WINDOW = (
     select(messages)
-    .where(messages.c.session_id == bindparam("at_session"), messages.c.turn_seq <= bindparam("up_to"))
+    .where(
+        messages.c.session_id == bindparam("at_session"),
+        messages.c.turn_seq > bindparam("after"),
+        messages.c.turn_seq <= bindparam("up_to"),
+    )
     .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
     .limit(bindparam("at_most"))
 )

@@ -88,6 +88,23 @@ async def update_session(
     return await get_session(connection, owner, session_id)
 
 
+async def lock_idle(connection: AsyncConnection, *, before: datetime) -> tuple[str, str] | None:
+    """Owner and id of the session that has been idle for longest, if it has been since `before`, held for its deletion.
+
+    A turn that waits or runs keeps its session, and so does a message that is just coming in.
+    """
+    at_work = select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(("queued", "running")))
+    idle = (
+        select(sessions.c.owner, sessions.c.id)
+        .where(sessions.c.updated_at < before, ~at_work.exists())
+        .order_by(sessions.c.updated_at)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    row = (await connection.execute(idle)).one_or_none()
+    return (row.owner, row.id) if row else None
+
+
 async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Everything of a session hangs on its row and goes with it."""
     gone = await connection.execute(
@@ -110,7 +127,8 @@ def _owned(owner: str) -> Select[Any]:
         .scalar_subquery()
         .label("pending_plan")
     )
-    return select(sessions, running, pending).where(sessions.c.owner == owner)
+    shown = (column for column in sessions.c if not column.name.startswith("summary"))
+    return select(*shown, running, pending).where(sessions.c.owner == owner)
 
 
 def _session(row: Row[Any]) -> Session:

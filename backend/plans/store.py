@@ -4,6 +4,7 @@ Who loses a race hears PlanChanged and reads again. Buttons, curl and a yes in t
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -15,6 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from backend.db.models import plans, sessions
 from backend.domain.errors import AppError
 from backend.domain.plan import OPEN, Decision, Plan, Step, end, move_step
+
+BATCH = 100
 
 _read_steps = TypeAdapter(tuple[Step, ...]).validate_python
 
@@ -58,6 +61,31 @@ class StoredPlan:
 async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan | None:
     row = (await connection.execute(select(plans).where(plans.c.session_id == session_id, is_open()))).one_or_none()
     return stored_plan(row) if row else None
+
+
+async def plan_in_question(
+    connection: AsyncConnection, session_id: str, *, answered_turn_id: str | None
+) -> StoredPlan | None:
+    """The open plan, or the one whose time has passed since the session's last answer asked for a yes to it."""
+    statement = select(plans).where(plans.c.session_id == session_id, is_open() | just_expired(answered_turn_id))
+    row = (await connection.execute(statement.order_by(is_open().desc(), plans.c.id.desc()).limit(1))).one_or_none()
+    return stored_plan(row) if row else None
+
+
+async def newest_has_expired(connection: AsyncConnection, session_id: str) -> bool:
+    newest = select(plans.c.status).where(plans.c.session_id == session_id).order_by(plans.c.id.desc()).limit(1)
+    return (await connection.execute(newest)).scalar_one_or_none() == "expired"
+
+
+async def expire_overdue(connection: AsyncConnection, *, now: datetime) -> int:
+    """Ends plans that have waited too long, at most BATCH of them, and gives how many."""
+    overdue = select(plans).where(plans.c.status == "waiting", plans.c.expires_at <= now).limit(BATCH)
+    ended = 0
+    for stored in map(stored_plan, await connection.execute(overdue)):
+        with suppress(PlanChanged):
+            await swap(connection, stored, end(stored.plan, "expired"))
+            ended += 1
+    return ended
 
 
 async def get_plan(connection: AsyncConnection, plan_id: str) -> StoredPlan:
@@ -180,6 +208,11 @@ def no_open_plan() -> AppError:
 
 def is_open() -> ColumnElement[bool]:
     return plans.c.status.in_(sorted(OPEN))
+
+
+def just_expired(answered_turn_id: ColumnElement[str] | str | None) -> ColumnElement[bool]:
+    """A yes that comes now can only be meant for this plan, though nobody may act on it any more."""
+    return (plans.c.status == "expired") & (plans.c.asked_in == answered_turn_id)
 
 
 def stored_plan(row: Row[Any]) -> StoredPlan:

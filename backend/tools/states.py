@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import ColumnElement, Row, ScalarSelect, bindparam, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Row, ScalarSelect, bindparam, delete, func, insert, select, tuple_
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,6 +21,7 @@ from backend.domain.tool_state import StateChange, ToolStatus
 from backend.tools.health import NEVER_RAN, ToolHealth
 
 ATTEMPTS = 10
+BATCH = 250
 
 log = structlog.get_logger()
 
@@ -136,6 +137,20 @@ async def list_changes(
         statement = statement.where(tool_state_changes.c.id < before)
     rows = await connection.execute(statement.order_by(tool_state_changes.c.id.desc()).limit(limit))
     return [_change(row) for row in rows]
+
+
+async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> int:
+    """Deletes what was noted before then, at most BATCH of it, and gives how many. Ids sort by time."""
+    oldest = (
+        select(tool_state_changes.c.id)
+        .where(tool_state_changes.c.id < new_id("chg", before))
+        .order_by(tool_state_changes.c.id)
+        .limit(BATCH)
+        .with_for_update(skip_locked=True)
+        .cte("oldest")
+    )
+    gone = await connection.execute(delete(tool_state_changes).where(tool_state_changes.c.id.in_(select(oldest.c.id))))
+    return gone.rowcount
 
 
 async def count_by_status(connection: AsyncConnection, tools: Iterable[str]) -> dict[str, dict[ToolStatus, int]]:

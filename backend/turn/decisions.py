@@ -27,7 +27,7 @@ async def begin_decision(
     turn_id: str,
     now: datetime,
 ) -> Admitted | None:
-    """In the caller's transaction. None where the plan has expired, which is then stored.
+    """In the caller's transaction. None where the plan has expired, which by then is stored.
 
     A plan whose turn died on its way waits for a word too, though no step says so yet: its next turn settles it.
     Raises NotFound, AppError `no_open_plan`, and PlanChanged for every version but the one that waits.
@@ -37,6 +37,8 @@ async def begin_decision(
         return known
     stored = await plans.open_plan(connection, session_id)
     if stored is None:
+        if await plans.newest_has_expired(connection, session_id):
+            return None
         raise plans.no_open_plan()
     if stored.plan.version != version:
         raise PlanChanged

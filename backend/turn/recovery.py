@@ -10,9 +10,9 @@ import structlog
 
 from backend.domain.errors import AppError
 from backend.memory import short_term
-from backend.tools.retention import drop_expired
 from backend.turn import endings, failures
 from backend.turn.endings import Neglected
+from backend.turn.retention import sweep
 from backend.turn.worker import TurnDeps, TurnWorker
 
 LOOK_AROUND_S = 1.0
@@ -23,13 +23,13 @@ log = structlog.get_logger()
 
 async def look_around_for_ever(deps: TurnDeps, worker: TurnWorker, takes_turns: Callable[[], bool]) -> None:
     """`takes_turns()`: whether this process is one that runs what it finds."""
-    dropped = 0.0
+    swept = 0.0
     while True:
         try:
             await _look_around(deps, worker, takes_turns=takes_turns())
-            if time.monotonic() - dropped >= deps.limits.lease_s:
-                await _drop_expired(deps)
-                dropped = time.monotonic()
+            if time.monotonic() - swept >= deps.limits.lease_s:
+                await sweep(deps.database, deps.cache, deps.events, deps.limits.kept, now=deps.clock())
+                swept = time.monotonic()
         except AppError as error:
             log.warning("recovery_failed", code=error.code)
         await asyncio.sleep(min(LOOK_AROUND_S, deps.limits.lease_s / 4))
@@ -69,9 +69,3 @@ def _verdict(turn: Neglected, *, timeout_s: float) -> AppError | None:
     if turn.left_s is None or turn.left_s <= 0:
         return failures.turn_timeout(timeout_s)
     return None
-
-
-async def _drop_expired(deps: TurnDeps) -> None:
-    async with deps.database.reading() as connection:
-        if dropped := await drop_expired(connection, now=deps.clock()):
-            log.info("results_expired", dropped=dropped)

@@ -1,5 +1,5 @@
-"""What a turn starts from: the stored window, the working memory, rebuilt from Postgres where Redis has lost it, and
-those of the results in view that are shown whole.
+"""What a turn starts from: the stored window as far as it fits the budget, the results in view, and the working memory,
+rebuilt from Postgres where Redis has lost it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from backend.agent.fitting import Material, fit
 from backend.agent.state import EarlierAttempt, TurnInput
 from backend.db.engine import Database
 from backend.db.redis import Cache
@@ -16,8 +17,10 @@ from backend.domain.tool import Reference
 from backend.memory import short_term
 from backend.memory.history import last_exchange, load_window
 from backend.memory.long_term import LongTermMemory
+from backend.memory.recall import RecallLimits
 from backend.memory.short_term import ShortTermMemory
-from backend.plans.store import get_plan, open_plan, plan_taken_on
+from backend.memory.tokens import Count
+from backend.plans.store import get_plan, plan_in_question, plan_taken_on
 from backend.tools.results import StoredResult, load_results, recent_references, recorded_calls
 from backend.turn.store import Claim, EndedTurn, last_ended
 
@@ -26,9 +29,13 @@ INLINE_TURNS = 3
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLimits:
-    """Results of at most `inline_bytes` are shown whole for INLINE_TURNS turns, together at most `all_inline_bytes`."""
+    """Results of at most `inline_bytes` are shown whole for INLINE_TURNS turns, together at most `all_inline_bytes`.
 
-    history_messages: int
+    `count` counts the tokens of a text.
+    """
+
+    recall: RecallLimits
+    count: Count
     memory_ttl_s: int
     inline_bytes: int
     all_inline_bytes: int
@@ -46,30 +53,40 @@ async def load_snapshot(
     session_id = claim.key.session_id
     memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
     async with database.reading() as connection:
-        window = await load_window(connection, claim.key, limit=limits.history_messages)
+        window = await load_window(connection, claim.key, after=claim.summary_seq, limit=limits.recall.messages)
         decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
         earlier = await _earlier_attempt(connection, claim) if claim.epoch > 1 else None
-        pending = await open_plan(connection, session_id) if claim.has_open_plan and not decided else None
+        pending = None
+        if claim.has_plan_in_question and not decided:
+            pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
         known = memory.results if memory else ()
         if memory is None and (last := await last_ended(connection, session_id)):
             known = await _known_results(connection, session_id)
-            stored, ttl_s = claim.message_count - 1, limits.memory_ttl_s
-            memory, _ = await _rebuild(connection, session_id, last, known, message_count=stored, ttl_s=ttl_s, now=now)
+            before, ttl_s = claim.message_count - 1, limits.memory_ttl_s
+            memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
         in_view = dict(_in_view(window, known))
         kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
     opening = next(message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
     message = str(opening.content)
     facts = await long_term.recall(claim.owner, message, now=now) if claim.knows_facts else []
+    inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.all_inline_bytes)
+    expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
+    stored = pending or decided
+    plan = stored.plan if stored else None
+    fitting = fit(Material(claim.summary, facts, plan, window, known, inline, expired), limits.recall, limits.count)
     return TurnInput(
         message=message,
         message_id=opening.id,
         force_web_search=claim.force_web_search,
-        history=window,
+        history=fitting.history,
         memory=memory,
         facts=facts,
+        summary=claim.summary,
         earlier_results=known,
-        inline_results=_inline(window, kept, claim.key.turn_id, max_bytes=limits.all_inline_bytes),
-        expired_results=frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept),
+        listed_results=fitting.listed,
+        shown_texts=fitting.texts,
+        shown_briefly=fitting.brief,
+        cut_off=fitting.cut_off,
         message_count=claim.message_count,
         open_plan=pending,
         decided_plan=decided,

@@ -7,6 +7,7 @@ no column's, since SQLAlchemy takes a column's name for a value to set.
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     ColumnElement,
     Integer,
@@ -30,7 +31,8 @@ from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from backend.db.models import messages, plans, sessions, turns
 from backend.memory.history import NEW_MESSAGE, insert_message
 from backend.memory.knowledge import has_facts
-from backend.plans.store import is_open
+from backend.memory.summary import marked_due
+from backend.plans.store import is_open, just_expired
 from backend.tools.states import states_of
 
 OPEN = ("queued", "running")
@@ -114,7 +116,10 @@ def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
         .limit(1)
         .scalar_subquery()
     )
-    open_plans = select(plans.c.id).where(plans.c.session_id == turns.c.session_id, is_open())
+    of_session = select(plans.c.id).where(plans.c.session_id == turns.c.session_id)
+    plan_in_question = (
+        of_session.where(is_open()).exists() | of_session.where(just_expired(sessions.c.last_turn_id)).exists()
+    )
     return (
         update(turns)
         .where(turns.c.id == oldest, turns.c.status == "queued", sessions.c.id == turns.c.session_id)
@@ -135,9 +140,11 @@ def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
             turns.c.request,
             sessions.c.owner,
             sessions.c.next_seq,
+            sessions.c.summary,
+            sessions.c.summary_seq,
             _last_ended().label("last_turn_id"),
             sessions.c.last_turn_id.label("answered_turn_id"),
-            open_plans.exists().label("has_open_plan"),
+            plan_in_question.label("has_plan_in_question"),
             has_facts(sessions.c.owner).label("knows_facts"),
             turns.c.facts_due_at.is_not(None).label("tells_facts"),
             states_of(turns.c.session_id).label("tool_states"),
@@ -191,6 +198,7 @@ def _finishing() -> ReturningInsert[int]:
             next_seq=sessions.c.next_seq + 1,
             updated_at=NEW_MESSAGE["created_at"],
             last_turn_id=NEW_MESSAGE["turn_id"],
+            **marked_due(bindparam("cut_off", type_=BigInteger), bindparam("seen_seq", type_=BigInteger)),
         )
         .returning((sessions.c.next_seq - 1).label("seq"))
         .cte("moved")

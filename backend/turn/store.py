@@ -65,9 +65,10 @@ class Claim:
 
     `attempt` counts from 1; `left_s` is what an earlier one has left of the turn's time, None where there was none.
     `last_turn_id` is the turn that ended last, however it ended, `answered_turn_id` the last one with an answer.
-    `has_open_plan` can only become false, since plans are made by the turn that runs. `shown_plan` is the open plan,
-    and its version, that stood when the message came: a yes is for that one. `knows_facts` is whether anything is known
-    of the owner, `tells_facts` whether the message may tell more.
+    `has_plan_in_question` is whether a plan is open or has just expired; it can only become false, since plans are made
+    by the turn that runs. `shown_plan` is the open plan, and its version, that stood when the message came: a yes is
+    for that one. `summary` covers the turns up to `summary_seq`. `knows_facts` is whether anything is known of the
+    owner, `tells_facts` whether the message may tell more.
     """
 
     key: TurnKey
@@ -81,9 +82,11 @@ class Claim:
     message_count: int
     last_turn_id: str | None
     answered_turn_id: str | None
-    has_open_plan: bool
+    has_plan_in_question: bool
     knows_facts: bool
     tells_facts: bool
+    summary: str | None
+    summary_seq: int
     tool_states: Mapping[str, StoredHealth]
     stream: bool
 
@@ -160,9 +163,11 @@ async def claim_next(
         message_count=row.next_seq - 1,
         last_turn_id=row.last_turn_id,
         answered_turn_id=row.answered_turn_id,
-        has_open_plan=row.has_open_plan,
+        has_plan_in_question=row.has_plan_in_question,
         knows_facts=row.knows_facts,
         tells_facts=row.tells_facts,
+        summary=row.summary,
+        summary_seq=row.summary_seq,
         tool_states=read_states(row.tool_states),
         stream=row.request.get("stream", False),
     )
@@ -184,11 +189,22 @@ async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[
 
 
 async def finish_turn(
-    connection: AsyncConnection, claim: Claim, *, answer: str, message_id: str, report: TurnReport, now: datetime
+    connection: AsyncConnection,
+    claim: Claim,
+    *,
+    answer: str,
+    message_id: str,
+    report: TurnReport,
+    cut_off: int | None,
+    now: datetime,
 ) -> Message:
-    """Stores the answer and completes the turn in one statement. Raises StaleTurn where the turn is not ours."""
+    """Stores the answer and completes the turn in one statement. Raises StaleTurn where the turn is not ours.
+
+    `cut_off` is the seq of the last turn that is to go into the summary, where it is time for that.
+    """
     values = message_values(claim.key, message_id=message_id, role="assistant", content=answer, now=now)
-    stored = await connection.execute(statements.FINISH, {"outcome": asdict(report), **held(claim), **values})
+    outcome = {"outcome": asdict(report), "cut_off": cut_off, "seen_seq": claim.summary_seq}
+    stored = await connection.execute(statements.FINISH, {**outcome, **held(claim), **values})
     seq = stored.scalar_one_or_none()
     if seq is None:
         raise StaleTurn

@@ -33,8 +33,10 @@ from backend.turn.fairness import FairClaims
 from backend.turn.limiter import Limiter
 from backend.turn.records import chat_answer
 from backend.turn.report import turn_report
+from backend.turn.retention import KeepLimits
 from backend.turn.snapshot import SnapshotLimits, load_snapshot
 from backend.turn.store import Claim, StaleTurn
+from backend.turn.summaries import Summaries
 
 LOOK_S = 0.5  # how soon the owner of a turn hears that it is to be cancelled, or no longer its own
 STOP_S = 3.0
@@ -52,6 +54,7 @@ class TurnLimits:
     lease_s: float
     grace_s: float
     snapshot: SnapshotLimits
+    kept: KeepLimits
     concurrency: int
 
 
@@ -67,6 +70,7 @@ class TurnDeps:
     clock: Clock
     long_term: LongTermMemory
     afterwards: Afterwards
+    summaries: Summaries
     agent_limits: AgentLimits
     limits: TurnLimits
 
@@ -275,9 +279,12 @@ class TurnWorker:
                 answer=state["answer"] or "",
                 message_id=state["answer_id"],
                 report=report,
+                cut_off=state["cut_off"],
                 now=self._deps.clock(),
             )
         self._deps.afterwards.note_used(claim.owner, state["facts"])
+        if state["cut_off"] is not None:
+            self._deps.summaries.wake()
         calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))
         answer = chat_answer(claim.key, message, report, calls)
         self._deps.events.ended(claim.key, answer)

@@ -21,6 +21,7 @@ from backend.memory.history import INTERRUPTED, provider_valid
 from backend.replay.requests import invalid_history
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
+from tests.support.stores import looking_into
 
 TOOLBOX = Path(__file__).parents[1] / "support" / "toolbox.py"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -119,7 +120,7 @@ def test_any_slice_of_any_conversation_is_one_a_strict_provider_accepts(stored: 
     spoken = [message for message in stored if message.role != "tool"]
     start = next((index for index, message in enumerate(spoken) if message.role == "user"), len(spoken))
     assert [message for message in window if message.role != "tool"] == spoken[start:]
-    shown = [to_model(message, inline={}, expired=()) for message in window]
+    shown = [to_model(message, str(message.content)) for message in window]
     sent = convert_to_openai_messages([SystemMessage("be good"), *shown])
     assert isinstance(sent, list)
     assert not window or invalid_history(sent) is None
@@ -216,6 +217,34 @@ async def test_a_turn_that_ended_between_a_call_and_its_result_leaves_a_history_
     found, hung = (orjson.loads(message["content"]) for message in provider.messages(role="tool"))
     assert found == {"id": "eml-0a1b2c"}
     assert (hung["status"], hung["summary"]) == ("unknown", INTERRUPTED)
+
+
+async def test_a_history_that_cannot_be_read_is_an_error_and_not_an_empty_one(
+    settings: Settings, client: Client, provider: Provider
+) -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        entered.set()
+        await release.wait()
+        return says("first")
+
+    provider.will(held, says("third"))
+    session = await client.new_session()
+    first = asyncio.create_task(client.send(session, "one"))
+    await entered.wait()
+    second = asyncio.create_task(client.send(session, "two"))
+    while len(await client.messages(session)) < 2:
+        pass
+    async with looking_into(settings) as stores:
+        await stores.database.execute("ALTER TABLE messages RENAME TO hidden")
+        release.set()
+        answers = [await first, await second]
+        await stores.database.execute("ALTER TABLE hidden RENAME TO messages")
+    assert [answer.status_code for answer in answers] == [500, 500]
+    await client.chat(session, "three")
+    assert [message["content"] for message in provider.messages()[1:]] == ["one", "two", "three"]
+    assert len(provider.requests) == 2
 
 
 async def test_history_is_ordered_by_turn_though_messages_arrived_in_between(

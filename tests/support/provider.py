@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from backend.agent.summary import SUMMARISER
 from backend.replay.requests import invalid_history
 from tests.support.server import serving
 
@@ -120,12 +121,18 @@ def _completion(message: dict[str, Any], finish_reason: str | None) -> Response:
 
 @dataclass(slots=True)
 class Provider:
-    """`requests` are the bodies it was sent, in order; `embedded` the texts it was sent to embed by `embedding`."""
+    """`requests` are the bodies it was sent, in order; `summaries` those that asked for a summary, and `embedded` the
+    texts it was sent to embed by `embedding`.
+
+    Summaries come when they come, so they are not part of the script: they get `summary`, or an error without one.
+    """
 
     base_url: str = ""
     script: list[Reply] = field(default_factory=list)
+    summary: Reply | None = None
     embedding: Callable[[str], Awaitable[Response | list[float]]] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
+    summaries: list[dict[str, Any]] = field(default_factory=list)
     embedded: list[str] = field(default_factory=list)
     surprises: list[str] = field(default_factory=list)
     heard: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -142,18 +149,24 @@ class Provider:
         async with self.heard, asyncio.timeout(10):
             await self.heard.wait_for(lambda: len(self.requests) >= count)
 
+    async def wait_for_summaries(self, count: int) -> None:
+        async with self.heard, asyncio.timeout(10):
+            await self.heard.wait_for(lambda: len(self.summaries) >= count)
+
     async def _answer(self, request: Request) -> Response:
         body = orjson.loads(await request.body())
         if fault := invalid_history(body["messages"]):
             self.surprises.append(fault)
+        asks_for_summary = body["messages"][0]["content"] == SUMMARISER
         async with self.heard:
-            self.requests.append(body)
+            (self.summaries if asks_for_summary else self.requests).append(body)
             self.heard.notify_all()
+        if asks_for_summary:
+            return await _given(self.summary or fails(400), body)
         if not self.script:
             self.surprises.append("a request beyond the end of the script")
             return fails(400)
-        reply = self.script.pop(0)
-        return _as_asked(reply if isinstance(reply, Response) else await reply(body), body)
+        return await _given(self.script.pop(0), body)
 
     async def _embed(self, request: Request) -> Response:
         texts: list[str] = orjson.loads(await request.body())["input"]
@@ -168,6 +181,10 @@ class Provider:
         return raw(
             {"object": "list", "model": "embedder", "data": data, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
         )
+
+
+async def _given(reply: Reply, body: dict[str, Any]) -> Response:
+    return _as_asked(reply if isinstance(reply, Response) else await reply(body), body)
 
 
 @asynccontextmanager

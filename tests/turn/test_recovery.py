@@ -248,7 +248,7 @@ async def test_a_worker_that_wakes_up_after_its_turn_was_taken_writes_nothing(
         async with database.reading() as connection:
             with pytest.raises(StaleTurn):
                 await store.finish_turn(
-                    connection, claim, answer="late", message_id="msg_late", report=NOTHING, now=utc_now()
+                    connection, claim, answer="late", message_id="msg", report=NOTHING, cut_off=None, now=utc_now()
                 )
             assert not await endings.end_turn(connection, claim, failures.internal(), now=utc_now())
             assert not await endings.hand_back(connection, claim, timeout_s=300)

@@ -184,8 +184,11 @@ async def _beside(context: TurnContext, state: TurnState, stored: StoredPlan) ->
 
 
 async def _expire(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    async with context.transaction() as connection:
-        over = await store.swap(connection, stored, end(stored.plan, "expired"))
+    """Nobody may have noticed yet; where somebody has, the user has not been told."""
+    over = stored
+    if stored.plan.is_open:
+        async with context.transaction() as connection:
+            over = await store.swap(connection, stored, end(stored.plan, "expired"))
     if state["acknowledgement"].verdict == "none":
         return await _without_plan(context, state, over=over)
     return {

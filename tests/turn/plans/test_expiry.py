@@ -1,0 +1,36 @@
+"""A plan whose time passes while nobody is there."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from backend.config import Settings
+from tests.support.plans import THREE_STEPS, Frozen, offered
+from tests.support.provider import Provider, says
+from tests.support.service import Client
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Upkeep comes by every few milliseconds."""
+    return settings.model_copy(update={"turn_lease_s": 0.2})
+
+
+async def test_a_plan_nobody_answered_expires_by_itself_and_a_late_yes_runs_nothing_and_is_told_so_once(
+    client: Client, provider: Provider, clock: Frozen, effects: list[str]
+) -> None:
+    session, asked = await offered(client, provider, THREE_STEPS)
+    clock.now += timedelta(days=2)
+    async with asyncio.timeout(10):
+        while (await client.get(f"/sessions/{session}/plans"))["items"][0]["status"] != "expired":
+            pass
+    button = {"decision": "confirm", "version": asked["plan"]["version"]}
+    refused = await client.http.post(f"/sessions/{session}/plan/decision", json=button)
+    assert (refused.status_code, refused.json()["code"]) == (409, "plan_expired")
+    late = await client.chat(session, "sì, grazie")
+    assert late["plan"]["status"] == "expired"
+    provider.will(says("Yes to what?"))
+    again = await client.chat(session, "sì")
+    assert (again["plan"], again["message"]["content"]) == (None, "Yes to what?")
+    assert effects == ["get itm-1"]

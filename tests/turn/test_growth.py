@@ -1,0 +1,51 @@
+"""A session of many turns: what the model is sent stays as it was, and nothing that was said is lost."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+from starlette.responses import Response
+
+from backend.config import Settings
+from tests.support.provider import Provider, calls, says
+from tests.support.results import use_toolbox
+from tests.support.service import Client, running
+
+TURNS = 60
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[Client]:
+    use_toolbox(settings)
+    async with running(settings) as served:
+        yield served
+
+
+async def test_a_request_of_turn_sixty_is_as_large_as_one_of_turn_twenty_and_history_is_whole(
+    client: Client, provider: Provider
+) -> None:
+    told: list[str] = []
+
+    async def sums_up(body: dict[str, Any]) -> Response:
+        given = orjson.loads(body["messages"][-1]["content"])
+        told.extend(message["user"] for message in given["messages"] if "user" in message)
+        return says(f"{'So far so good. ' * 90}")
+
+    provider.summary = sums_up
+    session = await client.new_session()
+    sizes = []
+    for number in range(100, 100 + TURNS):
+        provider.will(calls(("table", {"rows": number}), ("echo", {"n": number})), says(f"It is {number}."))
+        answer = await client.chat(session, f"And number {number}?")
+        assert [call["status"] for call in answer["tool_calls"]] == ["succeeded", "succeeded"]
+        sizes.append(len(orjson.dumps(provider.requests[-2])))
+    assert max(sizes[40:]) <= 1.05 * max(sizes[20:40])
+    asked = [f"And number {number}?" for number in range(100, 100 + TURNS)]
+    assert [message["content"] for message in await client.messages(session) if message["role"] == "user"][
+        :40
+    ] == asked[:40]
+    in_view = [message["content"] for message in provider.messages(-2, role="user")]
+    assert told == asked[: len(told)]
+    assert in_view == asked[-len(in_view) :]
+    assert len(told) + len(in_view) >= TURNS - 2

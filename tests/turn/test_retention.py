@@ -1,0 +1,121 @@
+"""What has had its time goes by itself: idle sessions and old notes on tools. What runs stays."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from starlette.responses import Response
+
+from backend.config import Settings
+from tests.support.plans import Frozen
+from tests.support.provider import Provider, calls, says
+from tests.support.results import use_toolbox
+from tests.support.service import Client, running
+from tests.support.stores import Stores, looking_into
+
+DAYS = 30
+
+
+@pytest.fixture
+def clock() -> Frozen:
+    return Frozen()
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Upkeep comes by twice a second."""
+    return settings.model_copy(update={"turn_lease_s": 2, "session_ttl_days": DAYS})
+
+
+@pytest.fixture
+async def stores(settings: Settings) -> AsyncIterator[Stores]:
+    async with looking_into(settings) as opened:
+        yield opened
+
+
+async def gone(client: Client, session: str) -> None:
+    async with asyncio.timeout(10):
+        while (await client.http.get(f"/sessions/{session}")).status_code != 404:
+            pass
+
+
+async def test_a_session_nobody_has_used_for_long_goes_with_everything_in_it(
+    settings: Settings, provider: Provider, clock: Frozen, stores: Stores
+) -> None:
+    use_toolbox(settings)
+    async with running(settings, clock=clock) as client:
+        idle = await client.new_session()
+        provider.will(calls(("echo", {"n": 1})), says("one"), says("two"))
+        await client.chat(idle, "call it")
+        clock.now += timedelta(days=DAYS - 1)
+        used = await client.new_session()
+        await client.chat(used, "hello")
+        assert await stores.keys(idle)
+        clock.now += timedelta(days=1, seconds=1)
+        await gone(client, idle)
+        assert len(await client.messages(used)) == 2
+        async with asyncio.timeout(10):
+            while await stores.keys(idle):
+                pass
+        assert await stores.keys(used)
+    assert await stores.rows() == {"sessions": 1, "turns": 1, "messages": 2, "tool_calls": 0, "tool_results": 0}
+
+
+async def test_a_session_in_which_a_turn_runs_stays(settings: Settings, provider: Provider, clock: Frozen) -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def thinks(_: dict[str, Any]) -> Response:
+        entered.set()
+        await release.wait()
+        return says("at last")
+
+    provider.will(thinks)
+    async with running(settings, clock=clock) as client:
+        busy = await client.new_session()
+        turn = asyncio.create_task(client.chat(busy, "think long"))
+        await entered.wait()
+        idle = await client.new_session()
+        clock.now += timedelta(days=10 * DAYS)
+        await gone(client, idle)
+        release.set()
+        assert (await turn)["message"]["content"] == "at last"
+        assert len(await client.messages(busy)) == 2
+
+
+async def test_sessions_are_kept_for_ever_unless_a_time_is_set(
+    settings: Settings, provider: Provider, clock: Frozen, stores: Stores
+) -> None:
+    use_toolbox(settings)
+    async with running(settings.model_copy(update={"session_ttl_days": None}), clock=clock) as client:
+        session = await client.new_session()
+        provider.will(calls(("echo", {"n": 1})), says("one"))
+        await client.chat(session, "call it")
+        clock.now += timedelta(days=4000)
+        async with asyncio.timeout(10):
+            while (await stores.rows())["tool_results"]:
+                pass
+        assert len(await client.messages(session)) == 4
+
+
+async def test_old_notes_on_a_tools_state_go_batch_after_batch(
+    settings: Settings, clock: Frozen, stores: Stores
+) -> None:
+    async with running(settings.model_copy(update={"session_ttl_days": None}), clock=clock) as client:
+        session = await client.new_session()
+        path = f"/sessions/{session}/tool-states"
+        for number, status in enumerate(("maintenance", "available")):
+            clock.now += timedelta(days=20 * number)
+            await client.http.put(f"{path}/current_time", json={"status": status})
+        await stores.database.execute(
+            "INSERT INTO tool_state_changes (id, session_id, tool, before, after, at)"
+            " SELECT id || n, session_id, tool, before, after, at"
+            " FROM tool_state_changes, generate_series(1, 600) n WHERE after = 'maintenance'"
+        )
+        clock.now += timedelta(days=11)
+        async with asyncio.timeout(10):
+            while await stores.database.fetchval("SELECT count(*) FROM tool_state_changes") > 1:
+                pass
+        left = (await client.get(f"{path}/history"))["items"]
+        assert [change["to"] for change in left] == ["available"]
