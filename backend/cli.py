@@ -19,7 +19,8 @@ from backend.commands.terminal import refusal, settings_with
 from backend.commands.users import erase, keys
 from backend.db.migrations import upgrade
 from backend.domain.errors import AppError
-from backend.main import SHUTDOWN_SHARE, create_app, run_worker, server_urls
+from backend.main import SHUTDOWN_SHARE, create_app, run_worker
+from backend.parts import server_urls
 from backend.replay.cast import CannotPlay
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back

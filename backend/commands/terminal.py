@@ -17,7 +17,7 @@ from backend.db.migrations import upgrade
 from backend.db.redis import Cache
 from backend.domain.errors import AppError
 from backend.log import configure_logging
-from backend.main import server_urls
+from backend.parts import server_urls
 
 Done = TypeVar("Done")
 

@@ -1,0 +1,181 @@
+"""The parts that `main` puts together, each made from the settings. Nothing else reads the settings into objects."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import httpx
+from langchain_core.language_models import BaseChatModel
+
+from backend.agent.context import AgentLimits, Clock
+from backend.agent.embeddings import OpenAIEmbedder, openai_embedder
+from backend.agent.model import ChatModel, openai_model
+from backend.agent.offline import OfflineModel
+from backend.config import Settings
+from backend.db.engine import Database
+from backend.domain.tool import Tool
+from backend.identity.authenticator import Anonymous, Authenticator
+from backend.identity.key_set import KeySet
+from backend.identity.keys import ApiKeys
+from backend.identity.tokens import KeySource, OneKey, Tokens, verification_key
+from backend.memory.long_term import LongTermMemory
+from backend.memory.recall import RecallLimits
+from backend.memory.tokens import Count, counter_for
+from backend.tools.builtin.clock import current_time_tool
+from backend.tools.builtin.get_tool_result import get_tool_result_tool
+from backend.tools.builtin.memory import remember_tool, search_memory_tool
+from backend.tools.builtin.public_http import public_client
+from backend.tools.builtin.web_fetch import web_fetch_tool
+from backend.tools.builtin.web_search import web_search_tool
+from backend.tools.retention import Retention
+from backend.tools.run import RunLimits
+from backend.turn.limiter import UserLimits
+from backend.turn.snapshot import SnapshotLimits
+from backend.turn.summaries import Summaries, SummaryDeps
+
+OFFLINE = "offline"
+FRESH_RESULT_FACTOR = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUrls:
+    database: str
+    redis: str
+
+
+async def server_urls(stack: AsyncExitStack, settings: Settings) -> ServerUrls:
+    """The servers that are configured, or embedded ones for as long as the stack is open."""
+    database, redis = settings.database_url, settings.redis_url
+    if database is not None and redis is not None:
+        return ServerUrls(database.get_secret_value(), redis.get_secret_value())
+    from backend.embedded import embedded_servers  # noqa: PLC0415 (not even imported where URLs are given)
+
+    entered = embedded_servers(settings.data_dir)
+    servers = await asyncio.to_thread(entered.__enter__)
+    stack.push_async_callback(asyncio.to_thread, entered.__exit__, None, None, None)
+    return ServerUrls(
+        database.get_secret_value() if database else servers.database_url,
+        redis.get_secret_value() if redis else servers.redis_url,
+    )
+
+
+async def authenticator(stack: AsyncExitStack, settings: Settings, database: Database, clock: Clock) -> Authenticator:
+    match settings.auth:
+        case "none":
+            return Anonymous()
+        case "api_key":
+            return ApiKeys(database, clock)
+        case "jwt":
+            keys = await _token_keys(stack, settings)
+            return Tokens(keys, issuer=settings.jwt_issuer or "", audience=settings.jwt_audience or "")
+
+
+async def _token_keys(stack: AsyncExitStack, settings: Settings) -> KeySource:
+    if settings.jwt_key is not None:
+        return OneKey(verification_key(settings.jwt_key.get_secret_value()))
+    client = await stack.enter_async_context(httpx.AsyncClient())
+    return await stack.enter_async_context(KeySet(settings.jwt_jwks_url or "", client))
+
+
+def user_limits(settings: Settings) -> UserLimits:
+    return UserLimits(
+        requests_per_minute=settings.limit_requests_per_minute,
+        turns_per_minute=settings.limit_turns_per_minute,
+        concurrent_turns=settings.limit_concurrent_turns,
+        tokens_per_day=settings.limit_tokens_per_day,
+    )
+
+
+def chat_model(settings: Settings, model: BaseChatModel | None) -> ChatModel:
+    name = OFFLINE
+    if model is not None:
+        name = model.get_name()
+    elif settings.model_configured:
+        name = settings.llm_model
+        model = openai_model(
+            model=settings.llm_model,
+            api_key=settings.openai_api_key,
+            base_url=settings.openai_base_url,
+            timeout_s=settings.llm_timeout_s,
+        )
+    return ChatModel(
+        model or OfflineModel(),
+        name=name,
+        timeout_s=settings.llm_timeout_s,
+        idle_s=settings.llm_idle_timeout_s,
+        max_retries=settings.llm_max_retries,
+    )
+
+
+async def embedder(stack: AsyncExitStack, settings: Settings) -> OpenAIEmbedder | None:
+    if settings.embedding_model is None:
+        return None
+    return await stack.enter_async_context(
+        openai_embedder(
+            model=settings.embedding_model, api_key=settings.openai_api_key, base_url=settings.openai_base_url
+        )
+    )
+
+
+async def builtin_tools(
+    stack: AsyncExitStack, settings: Settings, database: Database, long_term: LongTermMemory
+) -> tuple[Tool, ...]:
+    fresh_bytes = settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR
+    fetching = await stack.enter_async_context(public_client())
+    tools = [
+        current_time_tool(),
+        web_fetch_tool(client=fetching),
+        get_tool_result_tool(database, shown_bytes=fresh_bytes),
+        remember_tool(long_term.remember),
+        search_memory_tool(long_term.search),
+    ]
+    if settings.web_search_provider != "none":
+        searching = await stack.enter_async_context(httpx.AsyncClient())
+        tools.append(
+            web_search_tool(
+                provider=settings.web_search_provider,
+                client=searching,
+                searxng_url=settings.searxng_url,
+                tavily_api_key=settings.tavily_api_key,
+            )
+        )
+    return tuple(tool for tool in tools if tool.spec.name not in settings.disabled_tools)
+
+
+def agent_limits(settings: Settings) -> AgentLimits:
+    return AgentLimits(
+        run=RunLimits(timeout_s=settings.tool_timeout_s, max_result_bytes=settings.tool_result_max_bytes),
+        retention=Retention(
+            payload_ttl_days=settings.tool_result_ttl_days,
+            preview_chars=settings.tool_result_preview_chars,
+            session_bytes=settings.tool_result_session_bytes,
+        ),
+        memory_ttl_s=settings.short_term_memory_ttl,
+        fresh_result_bytes=settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR,
+        planning=settings.planning,
+        confirm=settings.confirm,
+        plan_ttl_s=settings.plan_ttl_s,
+    )
+
+
+def snapshot_limits(settings: Settings, *, summarises: bool) -> SnapshotLimits:
+    return SnapshotLimits(
+        recall=RecallLimits(settings.history_limit, settings.context_token_budget, summarises=summarises),
+        count=counter_for(settings.llm_model),
+        memory_ttl_s=settings.short_term_memory_ttl,
+        inline_bytes=settings.tool_result_inline_bytes,
+        all_inline_bytes=settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR,
+    )
+
+
+def rolling_summaries(settings: Settings, database: Database, model: ChatModel, count: Count) -> Summaries:
+    return Summaries(
+        SummaryDeps(
+            database=database,
+            model=model,
+            count=count,
+            max_tokens=settings.context_token_budget,
+            lease_s=settings.llm_timeout_s + settings.turn_lease_s,
+            look_s=settings.turn_lease_s / 4,
+        )
+    )
