@@ -1,6 +1,7 @@
 """What is said of a result without showing it: one line, a bounded preview, the identifiers it contains. Pure."""
 
 import csv
+import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -15,6 +16,7 @@ MAX_IDENTIFIERS_CHARS = 700
 MAX_LEAVES = 10_000
 MAX_SEARCHED_CHARS = 50_000
 MAX_COLUMN_CHARS = 40
+MAX_VALUE_CHARS = 20
 LOOKED_AT_LINES = 5
 
 _NAMES = ("subject", "title", "name", "summary", "label", "url", "id")
@@ -146,7 +148,13 @@ def _describe_object(value: dict[str, Any]) -> str:
 
 
 def _described_key(key: str, item: Any) -> str:
-    return f"{key} ({len(item)})" if isinstance(item, list) else key
+    match item:
+        case list():
+            return f"{key} ({len(item)})"
+        case bool() | int() | float() if len(said := json.dumps(item)) <= MAX_VALUE_CHARS:
+            return f"{key}: {said}"
+        case _:
+            return key
 
 
 def _describe_list(noun: str, items: list[Any], total: int) -> str:
