@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from backend.domain.errors import AppError
 from backend.embedded import Servers, embedded_servers
+from backend.embedded_process import wait_until
 
 ROOT = Path(__file__).parents[1]
 SITE = Path(redis.__file__).parents[1]
@@ -194,6 +195,21 @@ def test_a_server_killed_under_its_user_is_there_again_for_the_next(data_dir: Pa
             assert sql(theirs, "SELECT it FROM kept") == 7
             assert ping(theirs)
             assert {name for name, pid in running(data_dir).items() if pid != before[name]} == set(killed)
+
+
+@pytest.mark.parametrize("killed", [["postgres"], ["redis-server"], BOTH], ids=" and ".join)
+def test_a_server_that_dies_is_started_again_for_those_who_use_it(data_dir: Path, killed: list[str]) -> None:
+    with another_user(data_dir) as (_, servers), embedded_servers(data_dir, fast=True):
+        before = running(data_dir)
+        kill(*(before[name] for name in killed))
+
+        def back() -> bool:
+            with suppress(DBAPIError, OSError, redis.RedisError):
+                return sql(servers, "SELECT 1") == 1 and ping(servers)
+            return False
+
+        assert wait_until(back, 60)
+        assert {name for name, pid in running(data_dir).items() if pid != before[name]} == set(killed)
 
 
 def test_a_kill_9_of_everything_is_recovered_from_even_if_a_stranger_has_the_old_pid(data_dir: Path) -> None:
