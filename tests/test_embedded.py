@@ -26,10 +26,12 @@ SITE = Path(redis.__file__).parents[1]
 BOTH = ["postgres", "redis-server"]
 CAP_DAC_OVERRIDE = 1 << 1
 USER = """
+import signal
 import sys
 from pathlib import Path
 from backend.embedded import embedded_servers
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 with embedded_servers(Path(sys.argv[1]), fast=True) as servers:
     print(servers.database_url, servers.redis_url, flush=True)
     sys.stdin.read()
