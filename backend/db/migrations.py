@@ -8,7 +8,8 @@ from sqlalchemy.exc import DBAPIError
 from alembic import command
 from backend.domain.errors import AppError
 
-ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = Path(__file__).with_name("alembic")  # where a wheel has them
+SCRIPTS = INSTALLED if INSTALLED.is_dir() else Path(__file__).resolve().parents[2] / "alembic"
 
 
 def upgrade(database_url: str) -> None:
@@ -30,6 +31,7 @@ def upgrade(database_url: str) -> None:
 
 
 def config(database_url: str) -> Config:
-    made = Config(toml_file=str(ROOT / "pyproject.toml"))
+    made = Config()
+    made.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     made.attributes["database_url"] = database_url
     return made

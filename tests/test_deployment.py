@@ -1,0 +1,212 @@
+"""What docker-compose.yml, backend/Dockerfile and the wheel say is what the code does. No engine is asked."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml  # type: ignore[import-untyped]  # it ships no types
+from alembic.script import ScriptDirectory
+from packaging.requirements import Requirement
+
+from backend.cli import app
+from backend.config import Settings
+from backend.db.migrations import config
+from tests.support.service import ROOT
+
+VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::([-?])([^}]*))?\}")
+ASKED_PATH = re.compile(r"https?://127\.0\.0\.1:[^/]+(/[a-z/]+)")
+SECRETS = {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
+OURS = ("migrate", "api", "worker")
+REVISIONS = """
+from alembic.script import ScriptDirectory
+from backend.db.migrations import config
+print(*sorted(found.revision for found in ScriptDirectory.from_config(config("")).walk_revisions()))
+"""
+
+
+class Missing(Exception):
+    """A variable without a value that has to have one."""
+
+
+def compose(**environment: str) -> Any:
+    """The services as Compose would start them with these variables."""
+
+    def value(found: re.Match[str]) -> str:
+        name, kind, otherwise = found.groups()
+        if kind == "?" and not environment.get(name):
+            raise Missing(f"{name}: {otherwise}")
+        return environment.get(name) or otherwise or ""
+
+    text = VARIABLE.sub(value, (ROOT / "docker-compose.yml").read_text("utf-8"))
+    return yaml.safe_load(text)["services"]
+
+
+@pytest.fixture
+def services() -> Any:
+    return compose(**dict.fromkeys(SECRETS, "made"))
+
+
+@pytest.fixture
+def dockerfile() -> list[tuple[str, str]]:
+    """Its instructions and their arguments."""
+    text = (ROOT / "backend" / "Dockerfile").read_text("utf-8")
+    lines = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", text)).splitlines()
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in lines if line)]
+
+
+def image_environment(dockerfile: list[tuple[str, str]]) -> dict[str, str]:
+    """Of the last stage, without what is for Python and the shell."""
+    last = max(index for index, (word, _) in enumerate(dockerfile) if word == "FROM")
+    pairs = [pair for word, rest in dockerfile[last:] if word == "ENV" for pair in rest.split()]
+    return {
+        name: value
+        for name, _, value in (pair.partition("=") for pair in pairs)
+        if name != "PATH" and not name.startswith("PYTHON")
+    }
+
+
+def parses(command: list[str]) -> None:
+    """Fails where the command line knows no such command or option."""
+    group = typer.main.get_command(app)
+    with group.make_context("segue", [command[0], "--help"], resilient_parsing=True) as context:
+        chosen = group.get_command(context, command[0])  # type: ignore[attr-defined]
+        assert chosen is not None, command
+        with chosen.make_context(command[0], command[1:], parent=context):
+            pass
+
+
+@pytest.mark.parametrize("missing", sorted(SECRETS))
+def test_without_a_secret_nothing_starts_and_it_is_said_how_to_make_one(missing: str) -> None:
+    with pytest.raises(Missing, match=f"{missing}: .*openssl rand"):
+        compose(**dict.fromkeys(SECRETS - {missing}, "made"))
+
+
+def test_no_secret_has_a_value_that_works_where_nobody_set_one() -> None:
+    uses = VARIABLE.findall((ROOT / "docker-compose.yml").read_text("utf-8"))
+    assert {name for name, kind, _ in uses if kind == "?"} == SECRETS
+    assert not [use for use in uses if use[0] in SECRETS and use[1] != "?"]
+
+
+def test_the_composed_services_start_with_these_settings(
+    services: Any, dockerfile: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(name.upper(), raising=False)
+    for given in (*(services[name]["environment"] for name in OURS), image_environment(dockerfile)):
+        assert not [name for name in given if name.lower() not in Settings.model_fields]
+        settings = Settings(_env_file=None, **{name.lower(): value for name, value in given.items()})
+        assert (settings.auth, settings.migrate_on_start) == ("api_key", False)
+        assert settings.hosts is None
+
+
+def test_what_is_started_are_commands_of_segue(services: Any, dockerfile: list[tuple[str, str]]) -> None:
+    said = dict(dockerfile)
+    assert json.loads(said["ENTRYPOINT"]) == ["segue"]
+    for command in (json.loads(said["CMD"]), *(services[name]["command"] for name in OURS)):
+        parses(command)
+
+
+def test_nothing_of_ours_starts_before_the_database_is_migrated(services: Any) -> None:
+    for name in ("api", "worker"):
+        assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+        assert services[name]["depends_on"]["redis"]["condition"] == "service_healthy"
+    assert services["migrate"]["depends_on"]["postgres"]["condition"] == "service_healthy"
+    assert services["migrate"]["restart"] == "no"
+    assert all("test" in services[name]["healthcheck"] for name in ("postgres", "redis"))
+
+
+def test_a_process_has_the_time_to_stop_that_it_takes(services: Any) -> None:
+    default = Settings.model_fields["shutdown_grace_s"].default
+    for name in ("api", "worker"):
+        grace = float(services[name]["stop_grace_period"].removesuffix("s"))
+        assert grace > float(services[name]["environment"]["SHUTDOWN_GRACE_S"])
+        assert grace > default
+
+
+def test_there_may_be_any_number_of_workers(services: Any) -> None:
+    assert not {"container_name", "ports", "hostname"} & services["worker"].keys()
+    assert services["worker"]["restart"] == "unless-stopped"
+
+
+def test_only_the_api_is_reachable_and_only_from_this_machine(services: Any) -> None:
+    assert [name for name, service in services.items() if "ports" in service] == ["api"]
+    assert services["api"]["ports"] == ["127.0.0.1:8000:8000"]
+    assert services["postgres"]["networks"] == services["redis"]["networks"] == ["stores"]
+
+
+def test_redis_forgets_nothing_to_make_room(services: Any) -> None:
+    assert "--maxmemory-policy noeviction" in services["redis"]["command"][-1]
+
+
+def test_health_is_asked_where_it_is_told(services: Any, dockerfile: list[tuple[str, str]]) -> None:
+    routes = json.loads((ROOT / "docs" / "openapi.json").read_text("utf-8"))["paths"]
+    asked = ASKED_PATH.findall(dict(dockerfile)["HEALTHCHECK"] + str(services["api"]["healthcheck"]["test"]))
+    assert asked == ["/health/live", "/health/ready"]
+    assert set(asked) <= routes.keys()
+
+
+def test_what_is_mounted_from_the_checkout_is_there(services: Any) -> None:
+    mounts = [mount for service in services.values() for mount in service.get("volumes", ())]
+    sources = [mount["source"] if isinstance(mount, dict) else mount.partition(":")[0] for mount in mounts]
+    assert {Path(source).name for source in sources if source.startswith("./")} == {"mcp.json", "postgres.sh"}
+    assert all((ROOT / source).is_file() for source in sources if source.startswith("./"))
+
+
+def test_the_image_is_made_of_files_that_are_there_and_sent(dockerfile: list[tuple[str, str]]) -> None:
+    copied = [
+        name for word, rest in dockerfile if word == "COPY" and "--from" not in rest for name in rest.split()[:-1]
+    ]
+    ignore = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    assert set(copied) == {line.removeprefix("!") for line in ignore if line.startswith("!")}
+    assert not [name for name in copied if not (ROOT / name).exists()]
+
+
+def test_the_image_runs_as_nobody_special_and_hears_sigterm(dockerfile: list[tuple[str, str]]) -> None:
+    said = dict(dockerfile)
+    assert int(said["USER"].split(":")[0]) >= 10_000
+    assert said["STOPSIGNAL"] == "SIGTERM"
+
+
+def test_what_builds_the_image_is_locked_to_the_last_package(dockerfile: list[tuple[str, str]]) -> None:
+    [listed] = [
+        re.findall(r"\^\(([^)]*)\)==", rest) for word, rest in dockerfile if "build.lock" in rest and word == "RUN"
+    ]
+    wanted, found = ["hatchling"], set[str]()
+    while wanted:
+        name = wanted.pop()
+        found.add(name)
+        needed = [Requirement(line) for line in requires(name) or ()]
+        wanted += [one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    assert set(listed[0].split("|")) >= found
+
+
+def test_an_installed_segue_has_its_migrations(tmp_path: Path) -> None:
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    told = subprocess.run(
+        [sys.executable, "-c", REVISIONS],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(site), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    here = sorted(found.revision for found in ScriptDirectory.from_config(config("")).walk_revisions())
+    assert told.stdout.split() == here, told.stderr
