@@ -13,12 +13,9 @@ import structlog
 from limits import RateLimitItem
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import FixedWindowRateLimiter
-from redis.asyncio import ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 
-from backend.db.redis import OPERATION_TIMEOUT_S
+from backend.db.redis import OPERATION_TIMEOUT_S, RATE_CONNECTIONS, connections
 
 AWAY_S = 5.0  # then Redis is asked again
 
@@ -30,13 +27,7 @@ log = structlog.get_logger()
 
 class Rates:
     def __init__(self, url: str) -> None:
-        self._pool = ConnectionPool.from_url(
-            url,
-            protocol=2,
-            socket_timeout=OPERATION_TIMEOUT_S,
-            socket_connect_timeout=OPERATION_TIMEOUT_S,
-            retry=Retry(ConstantBackoff(0.05), 1),
-        )
+        self._pool = connections(url, RATE_CONNECTIONS)
         shared = RedisStorage(
             "async+redis://",
             implementation="redispy",

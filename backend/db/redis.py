@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import orjson
 import structlog
-from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
@@ -23,6 +23,11 @@ MAX_LOG_ENTRIES = 4096
 READ_BLOCK_MS = 50
 READ_COUNT = 256
 SCANNED_AT_ONCE = 1000
+# The budget of a process; docs/deployment.md adds it up.
+CACHE_CONNECTIONS = 8
+STREAM_CONNECTIONS = 3
+RATE_CONNECTIONS = 4
+QUEUE_CONNECTIONS = 8
 
 Answer = TypeVar("Answer")
 
@@ -74,31 +79,28 @@ def turn_watched_key(session_id: str, turn_id: str) -> str:
     return f"segue:watched:{session_id}:{turn_id}"
 
 
-def connect(
-    url: str,
-    *,
-    timeout_s: float = OPERATION_TIMEOUT_S,
-    retries: int = 1,
-    pool: type[ConnectionPool] = ConnectionPool,
-    **bounds: Any,
-) -> Redis:
-    """A client that gives up after `timeout_s`. Not RESP3: redis-py fails its first command after a server's close."""
-    connections = pool.from_url(
+def connections(
+    url: str, most: int, *, timeout_s: float = OPERATION_TIMEOUT_S, retries: int = 1
+) -> BlockingConnectionPool:
+    """Whoever comes when `most` are in use waits for one. Not RESP3: redis-py fails its first command after a server's
+    close.
+    """
+    return BlockingConnectionPool.from_url(
         url,
         protocol=2,
+        max_connections=most,
+        timeout=OPERATION_TIMEOUT_S,
         socket_timeout=timeout_s,
         socket_connect_timeout=OPERATION_TIMEOUT_S,
         retry=Retry(ConstantBackoff(0.05), retries),
-        **bounds,
     )
-    return Redis.from_pool(connections)
 
 
 class _Client:
     """Every operation within a second or not at all."""
 
-    def __init__(self, url: str, pool: type[ConnectionPool] = ConnectionPool, **bounds: Any) -> None:
-        self._redis = connect(url, pool=pool, **bounds)
+    def __init__(self, url: str, most: int = CACHE_CONNECTIONS) -> None:
+        self._redis = Redis.from_pool(connections(url, most))
         self._degraded = False
 
     async def close(self) -> None:
@@ -198,7 +200,7 @@ class Streams(_Client):
     """The event logs of turns: streams whose ids the writer gives. A lower id than the last is refused by Redis."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url, BlockingConnectionPool, max_connections=3, timeout=OPERATION_TIMEOUT_S)
+        super().__init__(url, STREAM_CONNECTIONS)
 
     async def append(self, batches: Sequence[Batch]) -> bool:
         """False where Redis cannot be reached.

@@ -10,12 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 import structlog
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from saq.job import Job
 from saq.queue.redis import RedisQueue
 from saq.worker import Worker
 
-from backend.db.redis import OPERATION_TIMEOUT_S, connect
+from backend.db.redis import OPERATION_TIMEOUT_S, QUEUE_CONNECTIONS, connections
 
 NAME = "segue"
 JOB = "run_turns"
@@ -89,8 +90,8 @@ class _Jobs(RedisQueue):
     """SAQ's queue on one blocking connection: it would hold one for each job a process can run."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(connect(url), name=NAME)
-        self._listener = connect(url, timeout_s=LISTEN_S + OPERATION_TIMEOUT_S, retries=0)
+        super().__init__(Redis.from_pool(connections(url, QUEUE_CONNECTIONS)), name=NAME)
+        self._listener = Redis.from_pool(connections(url, 1, timeout_s=LISTEN_S + OPERATION_TIMEOUT_S, retries=0))
         self._turnstile = asyncio.Lock()
         self._away_until = 0.0
         self._degraded = False
