@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ class Process:
         self._command = command
         self._ready = ready
         self._process: subprocess.Popen[str] | None = None
+        self._rest: threading.Thread | None = None
         self.log: list[str] = []
 
     def start(self) -> str:
@@ -110,6 +112,8 @@ class Process:
         for line in self._process.stderr:
             self.log.append(line)
             if self._ready in line:
+                self._rest = threading.Thread(target=self.log.extend, args=(self._process.stderr,), daemon=True)
+                self._rest.start()  # nobody reads its log: a full pipe would stop it
                 return (line.partition(self._ready)[2].split() or [""])[0]
         raise RuntimeError("segue did not start:\n" + "".join(self.log))
 
@@ -123,6 +127,9 @@ class Process:
     def _stop(self, number: signal.Signals) -> int:
         assert self._process is not None
         self._process.send_signal(number)
-        _, rest = self._process.communicate(timeout=30)
-        self.log.append(rest)
-        return self._process.returncode
+        code = self._process.wait(timeout=30)
+        if self._rest is not None:
+            self._rest.join()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        return code
