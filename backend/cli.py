@@ -15,6 +15,8 @@ import uvicorn
 import uvloop
 
 from backend.api.deps import Services
+from backend.commands.chat.command import chat
+from backend.commands.doctor.command import doctor
 from backend.commands.terminal import refusal, settings_with
 from backend.commands.users import erase, keys
 from backend.db.migrations import upgrade
@@ -32,6 +34,8 @@ COLLECT_AFTER = 10_000, 20, 20  # objects made, and collections of the next youn
 app = typer.Typer(help="Segue: an agent web service that picks up where it left off.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 app.command()(erase)
+app.command()(chat)
+app.command()(doctor)
 
 
 class _Server(uvicorn.Server):

@@ -25,6 +25,7 @@ from backend.embedded_process import Server
 log = logging.getLogger(__name__)
 
 DOOR_TIMEOUT = 150.0  # seconds; longer than a start and a stop by somebody else
+VISIT_TIMEOUT = 5.0  # seconds; who only looks does not wait for a start
 LOOK_EVERY = 1.0  # seconds
 LOOK_AT_LEAST_EVERY = 30.0  # seconds, while a server does not start
 SOCKET_BASE_MAX = 60  # bytes; a whole socket path may have 103 on macOS, 107 on Linux
@@ -56,23 +57,54 @@ def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[Servers]
                 sockets, servers = _join(folder, users, fast=fast)
         try:
             with _watched(folder, servers):
-                yield Servers(
-                    database_url=f"postgresql+asyncpg://segue@/segue?host={quote(str(sockets))}&port=5432",
-                    redis_url=f"unix://{quote(str(sockets / 'redis.sock'))}",
-                )
+                yield _urls(sockets)
         finally:
             with _at_the_door(door, folder):
                 _leave(folder, users, servers)
 
 
+def running_servers(data_dir: Path) -> Servers | None:
+    """Those that other processes have running, as they are: one that has died is not started again. None where nobody
+    uses them. Raises AppError `data_dir_empty`, `data_dir_unwritable`, `data_dir_busy`.
+    """
+    folder = data_dir.expanduser().resolve()
+    with _writing(data_dir), ExitStack() as held:
+        if not (folder / "postgres").is_dir():
+            raise _empty(folder)
+        door = held.enter_context(process.lock_file(folder / "door.lock"))
+        users = held.enter_context(process.lock_file(folder / "users.lock"))
+        with _at_the_door(door, folder, patience=VISIT_TIMEOUT):
+            if process.try_lock(users):
+                process.unlock(users)
+                return None
+            if not _is_private(folder / "sockets", folder):
+                raise _out_of_reach(folder)
+            return _urls((folder / "sockets").readlink())
+
+
+def _urls(sockets: Path) -> Servers:
+    return Servers(
+        database_url=f"postgresql+asyncpg://segue@/segue?host={quote(str(sockets))}&port=5432",
+        redis_url=f"unix://{quote(str(sockets / 'redis.sock'))}",
+    )
+
+
+def _empty(folder: Path) -> AppError:
+    return process.failure(
+        "data_dir_empty",
+        "The data folder is empty",
+        f"There is no database in {folder}. Start `segue serve`, which makes one, or set DATA_DIR to the one in use.",
+    )
+
+
 @contextmanager
-def _at_the_door(door: int, folder: Path) -> Iterator[None]:
+def _at_the_door(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> Iterator[None]:
     """One process at a time starts or stops."""
-    if not process.wait_until(lambda: process.try_lock(door), DOOR_TIMEOUT):
+    if not process.wait_until(lambda: process.try_lock(door), patience):
         raise process.failure(
             "data_dir_busy",
             "The data folder is busy",
-            f"Another process has been starting or stopping the servers in {folder} for {DOOR_TIMEOUT:.0f} s: end it.",
+            f"Another process has been starting or stopping the servers in {folder} for {patience:.0f} s: end it.",
         )
     try:
         yield

@@ -40,7 +40,6 @@ from backend.memory.long_term import LongTermMemory
 from backend.tools.catalog import ToolCatalog
 from backend.tools.fleet import Fleet
 from backend.tools.guard import ToolGuard
-from backend.tools.health import HealthRules
 from backend.tools.mcp.config import read_mcp_config
 from backend.tools.mcp.servers import McpServers
 from backend.turn.afterwards import Afterwards, AfterwardsDeps
@@ -140,11 +139,7 @@ async def _start(
     )
     long_term = LongTermMemory(database, await parts.embedder(stack, settings))
     catalog = ToolCatalog(await parts.builtin_tools(stack, settings, database, long_term), mcp.tools)
-    rules = HealthRules(
-        threshold=settings.tool_failure_threshold,
-        failure_s=settings.tool_failure_duration_s,
-        fleet_threshold=settings.tool_fleet_threshold,
-    )
+    rules = parts.health_rules(settings)
     fleet = Fleet(cache, rules)
     afterwards = await stack.enter_async_context(
         Afterwards(

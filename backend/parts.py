@@ -27,6 +27,7 @@ from backend.tools.builtin.memory import remember_tool, search_memory_tool
 from backend.tools.builtin.public_http import public_client
 from backend.tools.builtin.web_fetch import web_fetch_tool
 from backend.tools.builtin.web_search import web_search_tool
+from backend.tools.health import HealthRules
 from backend.tools.retention import Retention
 from backend.tools.run import RunLimits
 from backend.turn.limiter import UserLimits
@@ -56,6 +57,29 @@ async def server_urls(stack: AsyncExitStack, settings: Settings) -> ServerUrls:
     return ServerUrls(
         database.get_secret_value() if database else servers.database_url,
         redis.get_secret_value() if redis else servers.redis_url,
+    )
+
+
+async def visited_server_urls(stack: AsyncExitStack, settings: Settings) -> ServerUrls:
+    """The same, but embedded servers that run already are taken as they are, and none is made where none was."""
+    if settings.database_url is None or settings.redis_url is None:
+        from backend.embedded import running_servers  # noqa: PLC0415 (the same)
+
+        running = await asyncio.to_thread(running_servers, settings.data_dir)
+        if running is not None:
+            database, redis = settings.database_url, settings.redis_url
+            return ServerUrls(
+                database.get_secret_value() if database else running.database_url,
+                redis.get_secret_value() if redis else running.redis_url,
+            )
+    return await server_urls(stack, settings)
+
+
+def health_rules(settings: Settings) -> HealthRules:
+    return HealthRules(
+        threshold=settings.tool_failure_threshold,
+        failure_s=settings.tool_failure_duration_s,
+        fleet_threshold=settings.tool_fleet_threshold,
     )
 
 

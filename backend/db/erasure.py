@@ -61,6 +61,12 @@ def hangs_on(table: Table, session_ids: Collection[str]) -> ColumnElement[bool] 
     return None
 
 
+def tables_of(session_ids: Collection[str]) -> list[tuple[Table, ColumnElement[bool]]]:
+    """The tables whose rows go with a session, and which rows those of these sessions are."""
+    hanging = ((table, hangs_on(table, session_ids)) for table in metadata.sorted_tables if table not in _OF_OWNERS)
+    return [(table, belongs) for table, belongs in hanging if belongs is not None]
+
+
 async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> None:
     for table in _OF_OWNERS:
         async with database.transaction() as connection:
@@ -83,8 +89,7 @@ async def _count(connection: AsyncConnection, session_ids: Collection[str]) -> d
     """What goes with these sessions, by table."""
     counts = [
         select(literal(table.name).label("name"), func.count().label("rows")).select_from(table).where(belongs)
-        for table in metadata.sorted_tables
-        if table not in _OF_OWNERS and (belongs := hangs_on(table, session_ids)) is not None
+        for table, belongs in tables_of(session_ids)
     ]
     return {row.name: row.rows for row in await connection.execute(union_all(*counts))}
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from alembic.config import Config
+from alembic.script import ScriptDirectory
+from alembic.script.revision import RevisionError
 from sqlalchemy.exc import DBAPIError
 
 from alembic import command
@@ -28,6 +30,16 @@ def upgrade(database_url: str) -> None:
             detail=f"The database at DATABASE_URL cannot be reached or migrated: {reason}",
             retryable=True,
         ) from error
+
+
+def missing_revisions(current: str | None) -> tuple[str, ...] | None:
+    """What a database at `current` lacks of the newest schema, oldest first; None where it is not one of ours."""
+    scripts = ScriptDirectory.from_config(config(""))
+    try:
+        missing = [step.revision for step in scripts.iterate_revisions("head", current or "base")]
+    except RevisionError:
+        return None
+    return tuple(reversed(missing))
 
 
 def config(database_url: str) -> Config:

@@ -184,6 +184,11 @@ class Cache(_Client):
     async def ping(self) -> bool:
         return await self._attempt("PING") is not None
 
+    async def server(self) -> dict[str, Any] | None:
+        """What Redis says of itself, by the names INFO gives it; None where it cannot be asked."""
+        said: dict[str, Any] | None = await self._attempt("INFO")
+        return said
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -234,6 +239,11 @@ class Streams(_Client):
 
     async def is_watched(self, session_id: str, turn_id: str) -> bool:
         return not self._degraded and await self._attempt("EXISTS", turn_watched_key(session_id, turn_id)) == 1
+
+    async def length(self, session_id: str, turn_id: str) -> int | None:
+        """How many batches a log has; None where Redis cannot be reached."""
+        count: int | None = await self._attempt("XLEN", turn_events_key(session_id, turn_id))
+        return count
 
     async def delete(self, session_id: str, turn_ids: Sequence[str]) -> None:
         keys = [key(session_id, turn_id) for turn_id in turn_ids for key in (turn_events_key, turn_watched_key)]

@@ -26,6 +26,28 @@ class DueSummary:
     until: int
 
 
+@dataclass(frozen=True, slots=True)
+class SummaryStanding:
+    """The summary covers the turns up to `covers_until_seq`; `due_until_seq` where it is to be carried on."""
+
+    chars: int
+    covers_until_seq: int
+    due_until_seq: int | None
+    tries: int
+
+
+async def standing(connection: AsyncConnection, session_id: str) -> SummaryStanding:
+    """For ops."""
+    is_due = sessions.c.summary_due_at.is_not(None)
+    statement = select(
+        func.coalesce(func.length(sessions.c.summary), 0),
+        sessions.c.summary_seq,
+        case((is_due, sessions.c.summary_until)),
+        sessions.c.summary_tries,
+    )
+    return SummaryStanding(*(await connection.execute(statement.where(sessions.c.id == session_id))).one())
+
+
 def marked_due(cut_off: ColumnElement[int], seen_seq: ColumnElement[int]) -> dict[str, ColumnElement[object]]:
     """What a statement that finishes a turn sets in its session. `cut_off` is null where nothing is due.
 

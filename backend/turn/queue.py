@@ -7,11 +7,12 @@ what, and `recovery.py` finds what was lost on its way.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from saq.job import Job
 from saq.queue.redis import RedisQueue
 from saq.worker import Worker
@@ -28,6 +29,29 @@ PAUSE_S = 1.0  # between two looks for a Redis that is away
 RunTurns = Callable[[str], Awaitable[None]]
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """`workers` are the processes that take jobs, told by their connections; None where Redis does not say."""
+
+    jobs_waiting: int
+    jobs_taken: int
+    workers: int | None
+
+
+async def look_at_queue(url: str) -> QueueFacts | None:
+    """None where Redis cannot be reached."""
+    jobs = _Jobs(url)
+    try:
+        async with asyncio.timeout(OPERATION_TIMEOUT_S):
+            waiting, taken = await jobs.count("queued"), await jobs.count("active")
+            return QueueFacts(waiting, taken, await jobs.listeners())
+    except (RedisError, OSError, TimeoutError):
+        return None
+    finally:
+        with suppress(RedisError, OSError):
+            await jobs.disconnect()
 
 
 class TurnQueue:
@@ -121,6 +145,15 @@ class _Jobs(RedisQueue):
                 return None
             self.back()
         return await self._get_job_by_id(job_id) if job_id else None
+
+    async def listeners(self) -> int | None:
+        """The connections of this database whose last command was to wait for a job."""
+        try:
+            clients = await self.redis.client_list()
+        except ResponseError:  # not every hosted Redis lets itself be asked
+            return None
+        database = str(self.redis.connection_pool.connection_kwargs.get("db") or 0)
+        return sum(client["cmd"] == "blmove" and client["db"] == database for client in clients)
 
     async def notify(self, job: Job) -> None:
         """Nobody listens for the fate of a job."""

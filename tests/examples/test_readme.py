@@ -3,7 +3,9 @@
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,20 +19,30 @@ PASTED = [block for block in BLOCKS if not block.startswith("make ")]
 TARGETS = [line.split()[1] for block in BLOCKS for line in block.splitlines() if line.startswith("make ")]
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    url: str
+    settings: dict[str, str]
+
+
 @pytest.fixture(scope="module")
-def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of `segue serve` with nothing configured but where its data and the mails it sends go."""
+def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`segue serve` with nothing configured but where its data and the mails it sends go."""
     folder = tmp_path_factory.mktemp("data")
     config, _ = write_mailbox_config(folder)
-    process = Process({"DATA_DIR": str(folder), "MCP_CONFIG": str(config)})
+    settings = {"DATA_DIR": str(folder), "MCP_CONFIG": str(config)}
+    process = Process(settings)
     url = process.start()
-    yield url
+    yield Served(url, settings)
     assert process.stop() == 0
 
 
-def run(script: str, segue: str) -> str:
-    local = script.replace("http://127.0.0.1:8000", segue)
-    environment = {**os.environ, "SEGUE": segue}
+def run(script: str, segue: Served) -> str:
+    """As pasted in the folder of a checkout, on this service and with the interpreter of the tests."""
+    local = script.replace("http://127.0.0.1:8000", segue.url)
+    local = local.replace(".venv/bin/segue", f"{sys.executable} -m backend.cli")
+    state = {"XDG_STATE_HOME": segue.settings["DATA_DIR"]}
+    environment = {**os.environ, **segue.settings, **state, "SEGUE": segue.url}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", local],
         cwd=ROOT,
@@ -55,11 +67,11 @@ def test_every_make_target_it_names_exists(target: str) -> None:
 
 
 @pytest.mark.parametrize("block", PASTED)
-def test_every_block_runs_as_pasted(block: str, segue: str) -> None:
+def test_every_block_runs_as_pasted(block: str, segue: Served) -> None:
     assert run(block, segue)
 
 
-def test_the_first_conversation_searches_hears_a_yes_and_reads_the_mail(segue: str) -> None:
+def test_the_first_conversation_searches_hears_a_yes_and_reads_the_mail(segue: Served) -> None:
     said = run("examples/first-conversation.sh", segue)
     searched, read = said.split("> sì, grazie")
     [newest] = re.findall(r"\((eml-[0-9a-f]{6})\)", searched)[:1]

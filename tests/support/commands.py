@@ -9,14 +9,25 @@ from tests.support.service import ROOT
 
 def segue(*arguments: str, **environment: str) -> tuple[int, str]:
     """The exit code and everything that was printed."""
-    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-    done = subprocess.run(
+    done = piped("", *arguments, **environment)
+    return done.returncode, done.stdout + done.stderr
+
+
+def piped(given: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What became of it, with this on its standard input."""
+    return subprocess.run(
         [sys.executable, "-m", "backend.cli", *arguments],
         cwd=ROOT,
-        env={**inherited, **environment},
+        env=surroundings(environment),
+        input=given,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    return done.returncode, done.stdout + done.stderr
+
+
+def surroundings(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a command: nothing of the test run's own settings."""
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+    return {**inherited, **environment}

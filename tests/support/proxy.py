@@ -1,4 +1,4 @@
-"""A TCP door in front of a server on a Unix socket that a test can shut, freeze and open again."""
+"""A TCP door in front of a server on a Unix socket, or on a port, that a test can shut, freeze and open again."""
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
@@ -13,7 +13,7 @@ Outage = Literal["refuses", "hangs_up", "freezes"]
 class Proxy:
     """`port` on 127.0.0.1 leads to `upstream` until an outage begins."""
 
-    def __init__(self, upstream: Path) -> None:
+    def __init__(self, upstream: Path | int) -> None:
         self._upstream = upstream
         self._links: set[asyncio.Task[Any]] = set()
         self._ends: set[StreamWriter] = set()
@@ -50,10 +50,15 @@ class Proxy:
         self._links.add(task)
         with self._end(writer):
             if not self._hangs_up:
-                server_reader, server_writer = await asyncio.open_unix_connection(self._upstream)
+                server_reader, server_writer = await self._connect()
                 with self._end(server_writer):
                     await asyncio.gather(self._pass_on(reader, server_writer), self._pass_on(server_reader, writer))
         self._links.discard(task)
+
+    async def _connect(self) -> tuple[StreamReader, StreamWriter]:
+        if isinstance(self._upstream, int):
+            return await asyncio.open_connection("127.0.0.1", self._upstream)
+        return await asyncio.open_unix_connection(self._upstream)
 
     @contextmanager
     def _end(self, writer: StreamWriter) -> Iterator[None]:
@@ -74,7 +79,7 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxied(upstream: Path) -> AsyncIterator[Proxy]:
+async def proxied(upstream: Path | int) -> AsyncIterator[Proxy]:
     proxy = Proxy(upstream)
     await proxy.open()
     try:

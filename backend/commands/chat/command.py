@@ -1,0 +1,120 @@
+"""`segue chat`: the service in a terminal, over its HTTP API alone; in a pipe, a line in and the answer out."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from io import TextIOWrapper
+from types import FrameType
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from backend.commands.chat.api import Api, Refused
+from backend.commands.chat.conversation import Conversation, Read
+from backend.commands.chat.own_service import local_service
+from backend.commands.chat.remembered import last_session
+from backend.commands.chat.screen import Screen
+from backend.commands.terminal import refusal, settings_with
+
+ENDED_BY = 128
+INTERRUPTED = ENDED_BY + signal.SIGINT
+
+
+def chat(
+    *,
+    url: Annotated[
+        str | None, typer.Option(help="A running service. Otherwise HOST and PORT, or one of its own.")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, where it asks for one.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="The session to go on with, instead of the last one.")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Begin a new session.")] = False,
+) -> None:
+    """Talk to the service. Without a service it starts one, and stops it when you leave."""
+    if session and new:
+        raise refusal("--session goes on with a session and --new begins one: give one of them.")
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise refusal("--url begins with http:// or https://")
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _leave)
+    _lenient_streams()
+    screen = Screen(sys.stdout, sys.stderr)
+    try:
+        with _service(url, screen) as (base_url, name), closing(Api(base_url, api_key)) as api:
+            api.get("/health/live")
+            conversation = Conversation(api, screen, name)
+            last = None if new else last_session(name)
+            _open(conversation, quote(session, safe="") if session else last, given=session is not None)
+            code = _talk(conversation, screen)
+    except Refused as refused:
+        raise refusal(str(refused)) from refused
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise typer.Exit(code=code)
+
+
+def _talk(conversation: Conversation, screen: Screen) -> int:
+    try:
+        conversation.talk(_reader(screen))
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is leaving: there is nothing more to interrupt
+        screen.end_line()
+        return INTERRUPTED
+    return int(not conversation.all_well)
+
+
+@contextmanager
+def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
+    """The base URL, and the name of the place where its sessions are."""
+    if url is not None:
+        yield url.rstrip("/"), url.rstrip("/")
+        return
+    settings = settings_with()
+    with local_service(settings, screen.note) as local:
+        yield local, str(settings.data_dir.expanduser().resolve())
+
+
+def _open(conversation: Conversation, session_id: str | None, *, given: bool) -> None:
+    """A session that was asked for has to be there; one that was only remembered may be gone."""
+    if session_id is None:
+        conversation.screen.note("A new conversation. /help says what there is beside talking.")
+        return
+    try:
+        conversation.resume(session_id)
+    except Refused as refused:
+        if given or refused.code != "session_not_found":
+            raise
+        conversation.screen.note("The last conversation is gone; this is a new one.")
+
+
+def _reader(screen: Screen) -> Read:
+    """Lines with editing and a prompt on a terminal, else lines as they come."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return lambda _: sys.stdin.readline() or None
+    with suppress(ImportError):
+        import readline  # noqa: F401, PLC0415 (line editing, where the system has it)
+
+    def read(prompt: str) -> str | None:
+        screen.end_line()
+        try:
+            return input(prompt)
+        except EOFError:
+            screen.line()
+            return None
+
+    return read
+
+
+def _lenient_streams() -> None:
+    """What a terminal cannot show, or a pipe brings that is no text, ends no conversation."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    sys.exit(ENDED_BY + number)

@@ -1,0 +1,214 @@
+"""The conversation itself: lines in, turns out, and what a line that begins with a slash does.
+
+A yes to a step is the button's, bound to the version that was shown; every other answer is a message like any other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from backend.commands.chat.api import Api, Refused
+from backend.commands.chat.following import Following
+from backend.commands.chat.remembered import remember
+from backend.commands.chat.screen import Json, Screen, one_line
+from backend.commands.chat.turn_view import TurnView
+
+Read = Callable[[str], "str | None"]  # shows a prompt and gives a line, None at the end
+
+PROMPT = "> "
+SHOWN_HISTORY = 6
+SHOWN_SESSIONS = 20
+TITLE_CHARS = 60
+DECISIONS = {"y": "confirm", "yes": "confirm", "n": "reject", "no": "reject"}
+
+HELP = """\
+/new          begin another conversation
+/sessions     your conversations; /sessions NUMBER goes on with one
+/plan         the plan that is open, and what it waits for
+/tools        what the agent can use here, and what it cannot and why
+/memory       what it remembers of this conversation and of you
+/quit         leave; so does Ctrl-D. Ctrl-C cancels the answer that is being given
+Anything else is a message. To begin one with a slash, put a space before it."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """`service` is the name under which the session is remembered; `all_well` whether every turn was answered."""
+
+    api: Api
+    screen: Screen
+    service: str
+    session_id: str | None = None
+    all_well: bool = True
+    _waiting: Json | None = None
+
+    def resume(self, session_id: str) -> None:
+        """Shows how it stood, and follows the turn that runs there, if one does. Raises Refused."""
+        session = self.api.get(f"/sessions/{session_id}")
+        self.session_id = session_id
+        remember(self.service, session_id)
+        self.screen.note(
+            f"Going on with {one_line(session['title'] or session_id)} ({session_id}). /new begins another."
+        )
+        said = [each for each in self.api.all_of(f"/sessions/{session_id}/messages") if each["role"] != "tool"]
+        for message in [each for each in said if each["content"]][-SHOWN_HISTORY:]:
+            self.screen.line(f"{PROMPT if message['role'] == 'user' else ''}{message['content']}")
+        if session["running_turn_id"]:
+            self._follow(Following(self.api, session_id, turn_id=session["running_turn_id"]))
+        else:
+            self._look_for_a_question(None)
+
+    def talk(self, read: Read) -> None:
+        """Until the end of the lines, /quit, or a second Ctrl-C."""
+        interrupted = False
+        while True:
+            try:
+                line = read(self._prompt())
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
+                self.screen.note("\n(Ctrl-C again, or /quit, leaves)")
+                continue
+            interrupted = False
+            if line is None or line.strip() == "/quit":
+                return
+            try:
+                self._take(line)
+            except Refused as refusal:
+                self.all_well = False
+                self.screen.problem(str(refusal))
+
+    def _prompt(self) -> str:
+        if self._waiting is None:
+            return PROMPT
+        step = _waiting_step(self._waiting)
+        return f"Run step {step['id']}? y, n, or say what should be different {PROMPT}"
+
+    def _take(self, line: str) -> None:
+        command, _, argument = line.rstrip().partition(" ")
+        if command.startswith("/"):
+            self._command(command, argument.strip())
+        elif self._waiting is not None and line.strip().casefold() in DECISIONS:
+            self._decide(self._waiting, DECISIONS[line.strip().casefold()])
+        elif line.strip():
+            self._say(line.strip())
+        elif self._waiting is not None:
+            self.screen.note(f"Nothing was decided. The plan waits until {self._waiting['expires_at']}.")
+
+    def _say(self, message: str) -> None:
+        if self.session_id is None:
+            self.session_id = str(self.api.post("/sessions", {"title": message[:TITLE_CHARS]})["id"])
+            remember(self.service, self.session_id)
+        body = {"message": message, "stream": True}
+        self._follow(Following(self.api, self.session_id, f"/sessions/{self.session_id}/chat", body))
+
+    def _decide(self, plan: Json, decision: str) -> None:
+        """On what was shown: if the plan has changed meanwhile nothing happens, and what it says now is shown."""
+        assert self.session_id is not None  # noqa: S101 (a plan is a session's)
+        body = {"decision": decision, "version": plan["version"]}
+        path = f"/sessions/{self.session_id}/plan/decision"
+        try:
+            self._follow(Following(self.api, self.session_id, path, body))
+        except Refused:
+            self._look_for_a_question(None)
+            raise
+
+    def _follow(self, turn: Following) -> None:
+        view = TurnView(self.screen)
+        turn.lost = lambda: self.screen.note("(the connection is lost; trying again)")
+        cancelling = False
+        while True:
+            try:
+                for event in turn.events():
+                    view.show(event)
+                    if cancelling and event["type"] == "RUN_STARTED":
+                        turn.cancel()
+                break
+            except KeyboardInterrupt:
+                if cancelling:
+                    raise
+                cancelling = True
+                self.screen.note("\n(cancelling; Ctrl-C again leaves)")
+                turn.cancel()
+        self.screen.end_line()
+        self.all_well = self.all_well and view.answered
+        self._look_for_a_question(view.plan)
+
+    def _look_for_a_question(self, shown: Json | None) -> None:
+        """What waits for a yes is asked about, and shown where this turn's answer has not just done so."""
+        plan = self._open_plan()
+        self._waiting = plan if plan is not None and _waiting_step(plan) else None
+        if self._waiting is not None and (shown is None or shown["version"] != self._waiting["version"]):
+            self._show_plan(self._waiting)
+
+    def _open_plan(self) -> Json | None:
+        return self.api.get(f"/sessions/{self.session_id}")["pending_plan"] if self.session_id else None
+
+    def _show_plan(self, plan: Json) -> None:
+        self.screen.plan(plan)
+        if step := _waiting_step(plan):
+            self.screen.waiting(step)
+
+    # --- commands ---
+
+    def _command(self, command: str, argument: str) -> None:
+        match command:
+            case "/help":
+                self.screen.line(HELP)
+            case "/new":
+                self.session_id = self._waiting = None
+                self.screen.note("A new conversation.")
+            case "/sessions":
+                self._sessions(argument)
+            case "/plan":
+                plan = self._open_plan()
+                if plan is None:
+                    self.screen.note("No plan is open.")
+                else:
+                    self._show_plan(plan)
+            case "/tools":
+                self._tools()
+            case "/memory":
+                self._memory()
+            case _:
+                self.screen.note(f"There is no {one_line(command)}. /help says what there is.")
+
+    def _sessions(self, argument: str) -> None:
+        found = self.api.get("/sessions", limit=SHOWN_SESSIONS)["items"]
+        if argument.isdecimal() and 0 < int(argument) <= len(found):
+            self.resume(found[int(argument) - 1]["id"])
+            return
+        for number, session in enumerate(found, start=1):
+            here = "*" if session["id"] == self.session_id else " "
+            title = one_line(session["title"] or "untitled")
+            messages = f"{session['message_count']} messages"
+            self.screen.line(f"{here}{number:3}  {session['updated_at'][:16]}  {session['id']}  {title}, {messages}")
+        if not found:
+            self.screen.note("There are none yet.")
+
+    def _tools(self) -> None:
+        tools = self.api.get("/tools")["items"]
+        path = f"/sessions/{self.session_id}/tool-states"
+        states = self.api.get(path)["tool_states"] if self.session_id else {}
+        for tool in tools:
+            state = states.get(tool["name"])
+            asks = " (asks first)" if tool["confirmation"] else ""
+            if state is None or state["available"]:
+                self.screen.item(f"{tool['name']}{asks}: {tool['description']}")
+            else:
+                self.screen.item(f"{tool['name']}: {state['reason']}", "-", "yellow")
+
+    def _memory(self) -> None:
+        facts = self.api.get("/memories")["items"]
+        memory = self.api.get(f"/sessions/{self.session_id}/memory")["short_term"] if self.session_id else None
+        for result in memory["results"] if memory else ():
+            self.screen.item(f"{result['tool_name']}: {result['summary']}")
+        for fact in facts:
+            self.screen.item(f"{fact['kind']}: {fact['content']}")
+        if not facts and not (memory and memory["results"]):
+            self.screen.note("Nothing yet.")
+
+
+def _waiting_step(plan: Json) -> Json:
+    """Empty where none waits."""
+    return next((step for step in plan["steps"] if step["status"] == "waiting"), {})

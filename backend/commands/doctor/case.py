@@ -1,0 +1,242 @@
+"""One session looked at: who has it, what it waits for, what it may use, and how much of it there is.
+
+Says nothing of what was talked about beyond the plan's own words.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from backend.agent.context import Clock
+from backend.commands.doctor.report import Report
+from backend.commands.doctor.stores import Stores
+from backend.db.inspection import share_of_session
+from backend.domain.plan import Plan
+from backend.domain.session import Session
+from backend.domain.tool_state import ToolState
+from backend.memory import short_term, summary
+from backend.memory.sessions import get_session, owner_of
+from backend.plans.store import StoredPlan, open_plan
+from backend.tools.catalog import ToolCatalog
+from backend.tools.fleet import Fleet
+from backend.tools.guard import ToolGuard
+from backend.tools.health import HealthRules, is_blocked
+from backend.turn.overview import LastTurn, OpenTurn, last_turn_of, open_turns_of
+from backend.turn.store import last_ended
+
+SESSION_PARTS = (
+    "session",
+    "open_turns",
+    "last_error",
+    "plan",
+    "tools",
+    "stored",
+    "summary",
+    "short_term_memory",
+    "event_log",
+)
+LATE_S = 5.0  # a turn nobody has taken, or a wish to cancel nobody has obeyed
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRules:
+    """What decides whether a tool may run."""
+
+    catalog: ToolCatalog
+    rules: HealthRules
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What one connection read."""
+
+    owner: str
+    session: Session
+    open_turns: list[OpenTurn]
+    last: LastTurn | None
+    last_failed: LastTurn | None
+    plan: StoredPlan | None
+    summary: summary.SummaryStanding
+    stored: dict[str, Any]
+    last_ended_turn: str | None
+
+
+async def look_at_session(session_id: str, stores: Stores, tools: ToolRules, clock: Clock, report: Report) -> None:
+    """Raises NotFound, and `storage_unavailable` where Postgres goes away meanwhile."""
+    rows = await _read(stores, session_id)
+    guard = ToolGuard(
+        tools.catalog,
+        stores.database,
+        Fleet(stores.cache, tools.rules),
+        tools.rules,
+        clock,
+        session_id=session_id,
+        turn_id="",
+        stored={},
+        timeout_s=tools.timeout_s,
+    )
+    await guard.refresh()
+    states = guard.states(tools.catalog.tools().values())
+    _judge_turns(rows, report)
+    _judge_plan(rows.plan, clock(), report)
+    _judge_tools(states, report)
+    session = rows.session
+    report.parts = {
+        "session": {
+            "id": session_id,
+            "owner": rows.owner,
+            "status": _status(rows),
+            "created_at": session.created_at,
+            "last_activity_at": session.updated_at,
+            "message_count": session.message_count,
+        },
+        "open_turns": [_turn(turn) for turn in rows.open_turns],
+        "last_error": _last_error(rows),
+        "plan": _plan(rows.plan),
+        "tools": _tools(states),
+        "stored": rows.stored,
+        "summary": rows.summary,
+        **await _in_redis(stores, session_id, rows),
+    }
+
+
+async def _read(stores: Stores, session_id: str) -> _Rows:
+    async with stores.database.reading() as connection:
+        owner = await owner_of(connection, session_id)
+        ended = await last_ended(connection, session_id)
+        shares = await share_of_session(connection, session_id)
+        return _Rows(
+            owner=owner,
+            session=await get_session(connection, owner, session_id),
+            open_turns=await open_turns_of(connection, session_id),
+            last=await last_turn_of(connection, session_id),
+            last_failed=await last_turn_of(connection, session_id, failed=True),
+            plan=await open_plan(connection, session_id),
+            summary=await summary.standing(connection, session_id),
+            stored={table: {"rows": share.rows, "bytes": share.bytes} for table, share in shares.items()},
+            last_ended_turn=ended.turn_id if ended else None,
+        )
+
+
+def _status(rows: _Rows) -> Literal["running", "queued", "waiting", "idle"]:
+    """`waiting` is for the user's yes."""
+    if any(turn.status == "running" for turn in rows.open_turns):
+        return "running"
+    if rows.open_turns:
+        return "queued"
+    return "waiting" if rows.plan and rows.plan.plan.waiting_step else "idle"
+
+
+def _judge_turns(rows: _Rows, report: Report) -> None:
+    running = [turn for turn in rows.open_turns if turn.status == "running"]
+    for turn in running:
+        if turn.lease_left_s is not None and turn.lease_left_s < 0:
+            what = f"{turn.turn_id} is renewed by nobody for {-turn.lease_left_s:g} s: {turn.worker} has died or hangs."
+            report.problem("turn", what, "Any running `segue serve` or `segue worker` takes it over within seconds.")
+        elif turn.cancel_requested_at is not None:
+            report.note("turn", f"{turn.turn_id} is to be cancelled.", "It ends within five seconds.")
+    if rows.open_turns and not running and rows.open_turns[0].waiting_s > LATE_S:
+        first = rows.open_turns[0]
+        what = f"{first.turn_id} has waited for {first.waiting_s:g} s and nobody takes it."
+        report.problem("turn", what, "Start `segue serve` or `segue worker`; `segue doctor` says whether one runs.")
+    if rows.last is not None and rows.last.error is not None and rows.last.status == "failed":
+        what = f"The last turn failed: {rows.last.error.title} ({rows.last.error.code})."
+        report.problem("turn", what, f"{rows.last.error.detail} The session itself works: send the message again.")
+
+
+def _judge_plan(stored: StoredPlan | None, now: datetime, report: Report) -> None:
+    if stored is None or (step := stored.plan.waiting_step) is None:
+        return
+    if stored.plan.expires_at <= now:
+        report.note("plan", "It has waited too long; a yes does nothing any more.", "Ask for it anew.")
+        return
+    what = f"Step {step.id} ({step.tool}) waits for the user's yes until {stored.plan.expires_at:%Y-%m-%d %H:%M} UTC."
+    report.note(
+        "plan", what, f"A yes in the chat, or POST /sessions/…/plan/decision with version {stored.plan.version}."
+    )
+
+
+def _judge_tools(states: dict[str, ToolState], report: Report) -> None:
+    for name, state in states.items():
+        if is_blocked(state):
+            tell = report.note if state.reason_code == "set_by_person" else report.problem
+            what = f"{name} may not run ({state.status}): {state.reason}"
+            tell("tools", what, f"{'; '.join(state.suggested_actions)}.")
+
+
+def _turn(turn: OpenTurn) -> dict[str, Any]:
+    return {
+        "turn_id": turn.turn_id,
+        "status": turn.status,
+        "held_by": turn.worker,
+        "lease_until": turn.lease_until,
+        "lease_left_s": turn.lease_left_s,
+        "epoch": turn.epoch,
+        "attempts": turn.attempts,
+        "waiting_s": turn.waiting_s if turn.status == "queued" else None,
+        "cancel_requested_at": turn.cancel_requested_at,
+    }
+
+
+def _last_error(rows: _Rows) -> dict[str, Any] | None:
+    failed = rows.last_failed
+    if failed is None or failed.error is None:
+        return None
+    return {
+        "turn_id": failed.turn_id,
+        "status": failed.status,
+        "at": failed.finished_at,
+        "code": failed.error.code,
+        "detail": failed.error.detail,
+        "is_last_turn": rows.last is not None and rows.last.turn_id == failed.turn_id,
+    }
+
+
+def _plan(stored: StoredPlan | None) -> dict[str, Any] | None:
+    if stored is None:
+        return None
+    plan: Plan = stored.plan
+    step = plan.waiting_step or plan.running_step or plan.next_step
+    return {
+        "id": plan.id,
+        "status": plan.status,
+        "version": plan.version,
+        "goal": plan.goal,
+        "expires_at": plan.expires_at,
+        "steps": [each.status for each in plan.steps],
+        "current_step": step
+        and {"id": step.id, "status": step.status, "tool": step.tool, "description": step.description},
+        "blocked_tools": stored.blocked_tools,
+    }
+
+
+def _tools(states: dict[str, ToolState]) -> dict[str, Any]:
+    return {
+        "available": [name for name, state in states.items() if state.available],
+        "not_available": [
+            {
+                "tool": name,
+                "status": state.status,
+                "reason_code": state.reason_code,
+                "reason": state.reason,
+                "retry_at": state.retry_at,
+                "what_helps": state.suggested_actions,
+            }
+            for name, state in states.items()
+            if not state.available
+        ],
+    }
+
+
+async def _in_redis(stores: Stores, session_id: str, rows: _Rows) -> dict[str, Any]:
+    if not await stores.cache.ping():
+        return {"short_term_memory": None, "event_log": None}
+    memory = await short_term.read(stores.cache, session_id, last_turn_id=rows.last_ended_turn)
+    left_s = await short_term.seconds_left(stores.cache, session_id)
+    turn_id = rows.last.turn_id if rows.last else None
+    entries = await stores.streams.length(session_id, turn_id) if turn_id else 0
+    return {
+        "short_term_memory": {"present": left_s > 0, "current": memory is not None, "left_s": left_s},
+        "event_log": {"present": bool(entries), "turn_id": turn_id},
+    }

@@ -1,0 +1,88 @@
+"""`segue doctor`: what is wrong with the service, or with one session, and what to do about it."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Annotated
+
+import orjson
+import typer
+
+from backend import parts
+from backend.commands.doctor.case import SESSION_PARTS, ToolRules, look_at_session
+from backend.commands.doctor.report import Report
+from backend.commands.doctor.service import look_at_service
+from backend.commands.doctor.stores import (
+    Stores,
+    look_at_migrations,
+    look_at_postgres,
+    look_at_redis,
+    opened,
+)
+from backend.commands.doctor.surroundings import look_at_mcp, mcp_servers
+from backend.commands.terminal import refusal, settings_with
+from backend.config import Settings
+from backend.domain.errors import AppError, NotFound
+from backend.log import configure_logging
+from backend.main import utc_now
+from backend.memory.long_term import LongTermMemory
+from backend.tools.catalog import ToolCatalog
+from backend.tools.mcp.servers import McpServers
+
+
+def doctor(
+    session: Annotated[str | None, typer.Argument(help="A session's id: what it waits for, and why.")] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Say what is wrong and what to do: 0 where nothing is, 1 where something is, 2 for a session there is not."""
+    settings = settings_with()
+    configure_logging(level="critical", log_format=settings.log_format)  # the report says it, in its own words
+    try:
+        report = asyncio.run(_examine(settings, session))
+    except NotFound as error:
+        raise refusal(
+            f"{error.detail} `segue chat` and GET /sessions list the ids; DATA_DIR and DATABASE_URL say where."
+        ) from error
+    now = utc_now()
+    if as_json:
+        typer.echo(orjson.dumps(report.as_json(now), option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode())
+    else:
+        typer.echo("\n".join(report.lines(now)))
+    raise typer.Exit(code=int(not report.healthy))
+
+
+async def _examine(settings: Settings, session_id: str | None) -> Report:
+    report = Report(f"Session {session_id}" if session_id else "Segue")
+    async with AsyncExitStack() as stack:
+        stores: Stores | None = None
+        try:
+            stores = await stack.enter_async_context(opened(settings))
+        except AppError as error:
+            report.problem("stores", error.detail, "Nothing can be said of what is stored before that.")
+        mcp = await stack.enter_async_context(mcp_servers(settings, report))
+        if session_id is None:
+            await look_at_service(settings, stores, mcp, report)
+            return report
+        report.parts = dict.fromkeys(SESSION_PARTS)
+        if stores is not None:
+            await _examine_session(stack, settings, session_id, stores, mcp, report)
+    return report
+
+
+async def _examine_session(
+    stack: AsyncExitStack, settings: Settings, session_id: str, stores: Stores, mcp: McpServers, report: Report
+) -> None:
+    _, server = await look_at_postgres(stores.database, stores.urls.database, report)
+    migrations = look_at_migrations(server.revision, report) if server else None
+    await look_at_redis(stores.cache, stores.urls.redis, report)
+    look_at_mcp(mcp, report)
+    if migrations is None or migrations.missing:
+        return
+    builtin = await parts.builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
+    tools = ToolRules(ToolCatalog(builtin, mcp.tools), parts.health_rules(settings), settings.tool_timeout_s)
+    try:
+        await look_at_session(session_id, stores, tools, utc_now, report)
+    except NotFound:
+        raise
+    except AppError as error:
+        report.problem("session", f"It could not be read: {error.detail}", "Ask again in a moment.")

@@ -1,0 +1,71 @@
+"""What Postgres says of itself, and how much of it a session takes. Reads only: `segue doctor` looks with it.
+
+Reads off the tables what there is, as `erasure.py` does, so that a table that is added later is counted too.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Table, func, literal, select, text, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ColumnElement
+
+from backend.db.erasure import tables_of
+
+_SERVER = text("""
+SELECT current_setting('server_version') AS version,
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
+       current_setting('max_connections')::int AS max_connections,
+       pg_database_size(current_database()) AS database_bytes,
+       (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS pgvector,
+       to_regclass('alembic_version') IS NOT NULL AS is_migrated
+""")
+_REVISION = text("SELECT version_num FROM alembic_version")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """`revision` is None in a database that was never migrated, `pgvector` its version where it is installed."""
+
+    version: str
+    connections: int
+    max_connections: int
+    database_bytes: int
+    pgvector: str | None
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`bytes` as stored: compressed, without indexes."""
+
+    rows: int
+    bytes: int
+
+
+async def look_at_server(connection: AsyncConnection) -> ServerFacts:
+    row = (await connection.execute(_SERVER)).one()
+    revision = await connection.scalar(_REVISION) if row.is_migrated else None
+    return ServerFacts(
+        version=row.version,
+        connections=row.connections,
+        max_connections=row.max_connections,
+        database_bytes=row.database_bytes,
+        pgvector=row.pgvector,
+        revision=revision,
+    )
+
+
+async def share_of_session(connection: AsyncConnection, session_id: str) -> dict[str, Share]:
+    """By table. Each column is measured by itself, so that no payload is read for it."""
+    shares = [
+        select(literal(table.name).label("name"), func.count().label("rows"), _bytes(table).label("bytes"))
+        .select_from(table)
+        .where(belongs)
+        for table, belongs in tables_of([session_id])
+    ]
+    return {row.name: Share(row.rows, int(row.bytes)) for row in await connection.execute(union_all(*shares))}
+
+
+def _bytes(table: Table) -> ColumnElement[int]:
+    of_row = [func.coalesce(func.pg_column_size(column), 0) for column in table.c]
+    return func.coalesce(func.sum(sum(of_row[1:], of_row[0])), 0)

@@ -1,0 +1,146 @@
+"""`segue chat` in a process of its own, before a real service: what it shows, what an answer does, how it is left."""
+
+import asyncio
+import re
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from backend.config import Settings
+from tests.support.commands import piped
+from tests.support.plans import ASK, THREE_STEPS, planned
+from tests.support.provider import Provider, calls, says, streams
+from tests.support.proxy import proxied
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
+from tests.support.terminal import CTRL_C, on_a_terminal, through_pipes
+
+DELETED = "delete itm-1"
+
+
+@pytest.fixture
+async def shelf(settings: Settings) -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        settings.mcp_config.write_text(f'{{"mcpServers": {{"shelf": {{"url": "{served.url}"}}}}}}')
+        yield served
+
+
+@pytest.fixture
+async def service(settings: Settings, shelf: Shelf) -> AsyncIterator[Client]:
+    assert shelf.url
+    async with running(settings) as served:
+        yield served
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """Where the last session is remembered."""
+    return {"XDG_STATE_HOME": str(tmp_path)}
+
+
+async def chats(lines: list[str], *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = "".join(f"{line}\n" for line in lines)
+    return await asyncio.to_thread(piped, given, "chat", *arguments, **environment)
+
+
+async def test_a_conversation_shows_words_calls_and_plans_and_only_a_yes_runs_what_waits(
+    service: Client, provider: Provider, shelf: Shelf, home: dict[str, str]
+) -> None:
+    url = str(service.http.base_url)
+    provider.will(
+        calls(("mcp_find_items", {"query": "lamps"})), says("三つあります：\x1b[2Jitm-1…"), planned(THREE_STEPS)
+    )
+    first = await chats(["Which lamps are there?", "", ASK, "", "  "], "--url", url, **home)
+    assert first.returncode == 0, first.stderr
+    assert '→ mcp_find_items {"query":"lamps"}' in first.stdout
+    assert "三つあります：" in first.stdout
+    assert "\x1b" not in first.stdout + first.stderr
+    for shown in ("[x] 1. Cerca (mcp_find_items)", "[x] 2. Leggi", "[?] 3. Cancella (mcp_delete_item)"):
+        assert shown in first.stdout
+    assert first.stderr.count("Nothing was decided") == 2
+    assert DELETED not in shelf.effects
+
+    provider.will(says("Gone."), planned(THREE_STEPS))
+    again = await chats(["y", ASK, "n", "/plan", "/sessions", "/tools", "/nonsense"], "--url", url, **home)
+    assert again.returncode == 0, again.stderr
+    resumed, _, later = again.stdout.partition("Gone.")
+    assert "> Which lamps are there?" in resumed
+    assert "[?] 3. Cancella" in resumed
+    assert "[?] 3. Cancella" in later
+    assert shelf.effects.count(DELETED) == 1
+    assert "No plan is open." in again.stderr
+    assert "mcp_delete_item (asks first): Delete an item for good." in again.stdout
+    assert "There is no /nonsense. /help" in again.stderr
+    [session] = (await service.get("/sessions"))["items"]
+    assert session["id"] in again.stdout
+    plans = (await service.get(f"/sessions/{session['id']}/plans"))["items"]
+    assert [plan["status"] for plan in plans] == ["cancelled", "completed"]
+
+
+async def test_what_is_refused_is_one_line_that_says_what_to_do(settings: Settings, home: dict[str, str]) -> None:
+    async with running(settings.model_copy(update={"auth": "api_key"})) as service:
+        url = str(service.http.base_url)
+        stranger, nobody = await asyncio.gather(
+            chats(["hello"], "--url", url, "--new", **home), chats(["hello"], "--url", "http://127.0.0.1:1", **home)
+        )
+    assert (stranger.returncode, stranger.stdout) == (1, "")
+    [line] = [line for line in stranger.stderr.splitlines() if "segue keys create" in line]
+    assert "SEGUE_API_KEY" in line
+    assert nobody.returncode == 2
+    assert "Does `segue serve` run there?" in nobody.stderr
+
+
+async def test_a_stream_that_is_cut_is_taken_up_where_it_was(
+    service: Client, provider: Provider, home: dict[str, str]
+) -> None:
+    gate = asyncio.Event()
+    provider.will(streams("One, two", gate, ", three."))
+    upstream = service.http.base_url.port
+    assert upstream is not None
+    async with proxied(upstream) as proxy, through_pipes("--url", f"http://127.0.0.1:{proxy.port}", **home) as seat:
+        seat.types("Count\n")
+        await seat.until("One, two")
+        await proxy.begin("hangs_up")
+        gate.set()
+        await proxy.open()
+        assert await seat.until(", three.\n") == ""
+        assert await seat.left() == 0
+        assert seat.seen == ""
+
+
+async def test_ctrl_c_cancels_the_answer_and_then_leaves(
+    service: Client, provider: Provider, home: dict[str, str]
+) -> None:
+    never = asyncio.Event()
+    provider.will(streams("I am think", never), says("Here I am."))
+    async with on_a_terminal("--url", str(service.http.base_url), **home) as seat:
+        await seat.until("> ")
+        seat.types("Think for ever\n")
+        await seat.until("I am think")
+        seat.types(CTRL_C)
+        await seat.until("cancelling")
+        await seat.until("> ")
+        seat.types("Hello?\n")
+        await seat.until("Here I am.")
+        await seat.until("> ")
+        await seat.presses(CTRL_C, "Ctrl-C again, or /quit, leaves")
+        await seat.presses(CTRL_C)
+        assert await seat.left() == 130
+    never.set()
+    [session] = (await service.get("/sessions"))["items"]
+    turns = await service.ended(session["id"], 2)
+    assert [turn["status"] for turn in turns] == ["cancelled", "completed"]
+
+
+async def test_without_a_service_it_starts_one_and_stops_it(tmp_path: Path, home: dict[str, str]) -> None:
+    nothing_there = {"PORT": "1", "DATA_DIR": str(tmp_path / "data"), "MCP_CONFIG": str(tmp_path / "none.json")}
+    done = await chats(["ciao"], **nothing_there, **home)
+    assert done.returncode == 0, done.stderr
+    assert "No service answers at http://127.0.0.1:1; starting one" in done.stderr
+    assert "offline" in done.stdout
+    [port] = re.findall(r"It serves at http://127.0.0.1:(\d+) until", done.stderr)
+    left = ["pgrep", "-f", f"{tmp_path}|backend.cli serve .*--port {port}"]
+    found = await asyncio.to_thread(subprocess.run, left, capture_output=True, text=True, check=False, timeout=10)
+    assert found.stdout == ""

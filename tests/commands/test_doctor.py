@@ -1,0 +1,253 @@
+"""`segue doctor` in a process of its own: what it finds, what it says to do, and how it exits."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.commands.doctor.report import Report
+from backend.config import Settings
+from backend.db.migrations import missing_revisions
+from tests.support.commands import piped, segue
+from tests.support.health import MOODY, connect, fails_out, put
+from tests.support.plans import ASK, THREE_STEPS, planned
+from tests.support.provider import Provider, fails, says
+from tests.support.service import Process, running
+from tests.support.shelf import Shelf, serving_shelf
+from tests.support.stores import looking_into
+
+CANARY = "sk-zitronenfalter0123456789"
+NOBODY = "ses_00000000000000000000000000"
+SERVICE = {
+    "postgres",
+    "redis",
+    "migrations",
+    "queue",
+    "turns",
+    "tools",
+    "pgvector",
+    "mcp",
+    "model",
+    "data_folder",
+    "settings",
+}
+SESSION = {
+    "session",
+    "open_turns",
+    "last_error",
+    "plan",
+    "tools",
+    "stored",
+    "summary",
+    "short_term_memory",
+    "event_log",
+}
+COMMON = {"at", "healthy", "problems", "notes"}
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        yield served
+
+
+def environment(settings: Settings, **more: str) -> dict[str, str]:
+    """What starts a doctor beside a service with these settings."""
+    assert settings.database_url is not None
+    assert settings.redis_url is not None
+    if not settings.mcp_config.exists():
+        settings.mcp_config.write_text('{"mcpServers": {}}')
+    return {
+        "DATABASE_URL": settings.database_url.get_secret_value(),
+        "REDIS_URL": settings.redis_url.get_secret_value(),
+        "MCP_CONFIG": str(settings.mcp_config),
+        "OPENAI_BASE_URL": settings.openai_base_url or "",
+        "OPENAI_API_KEY": CANARY,
+        "LLM_MODEL": "scripted",
+        "WEB_SEARCH_PROVIDER": "none",
+        **more,
+    }
+
+
+async def examined(*arguments: str, **environment: str) -> tuple[int, str]:
+    code, said = await asyncio.to_thread(segue, "doctor", *arguments, **environment)
+    assert CANARY not in said
+    assert "Traceback" not in said
+    return code, said
+
+
+async def found(*arguments: str, **environment: str) -> tuple[int, dict[str, Any]]:
+    code, said = await examined(*arguments, "--json", **environment)
+    report: dict[str, Any] = json.loads(said)
+    assert report.keys() == COMMON | (SESSION if arguments else SERVICE)
+    assert report["healthy"] == (code == 0)
+    return code, report
+
+
+def areas(findings: list[dict[str, str]]) -> list[str]:
+    return [finding["area"] for finding in findings]
+
+
+async def test_a_session_with_a_waiting_plan_and_a_failed_tool_is_told_as_it_stands(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    connect(settings, shelf, headers={"Authorization": f"Bearer {CANARY}"})
+    async with running(settings) as client:
+        session = await fails_out(client, provider, shelf)
+        await put(client, session, "mcp_sleepy", "maintenance", reason=f"It sleeps. password={CANARY}")
+        provider.will(planned(THREE_STEPS))
+        await client.chat(session, ASK)
+        around = environment(settings)
+        (code, report), (_, said), (unknown, nobody) = await asyncio.gather(
+            found(session, **around), examined(session, **around), examined(NOBODY, **around)
+        )
+        messages = len(await client.messages(session))
+    assert code == 1
+    assert report["session"]["owner"] == "local"
+    assert report["session"]["status"] == "waiting"
+    assert report["session"]["message_count"] == messages
+    assert report["plan"]["steps"] == ["complete", "complete", "waiting"]
+    assert report["plan"]["current_step"]["tool"] == "mcp_delete_item"
+    blocked = {tool["tool"]: tool for tool in report["tools"]["not_available"]}
+    assert blocked.keys() == {MOODY, "mcp_sleepy", "mcp_dependent_tool"}
+    assert blocked[MOODY]["reason_code"] == "consecutive_failures"
+    assert blocked["mcp_dependent_tool"]["reason_code"] == "missing_dependencies"
+    assert report["stored"]["messages"]["rows"] == messages
+    assert report["stored"]["tool_results"]["bytes"] > 100
+    assert report["short_term_memory"]["current"] is True
+    assert report["event_log"]["present"] is True
+    assert report["summary"]["covers_until_seq"] == 0
+    assert (areas(report["problems"]), areas(report["notes"])) == (["tools"], ["plan", "tools"])
+    assert "Step 3 (mcp_delete_item) waits for the user's yes until" in said
+    assert f"tools: {MOODY} may not run (failed): the shelf is closed" in said
+    assert "→ wait until" in said
+    assert (unknown, "There is no session with this id" in nobody) == (2, True)
+
+
+async def test_a_session_whose_process_died_says_so_and_what_waits_behind_it(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(fails(401))
+    async with running(settings) as client:
+        session = await client.new_session()
+        await client.send(session, "hello")
+    async with running(settings, takes_turns=False) as client:
+        for message in ("one", "two"):
+            assert (await client.send(session, message, background=True)).status_code == 202
+    async with looking_into(settings) as stores:
+        await stores.database.execute(
+            "UPDATE turns SET status = 'running', worker = 'w1', epoch = 2, attempts = 2, started_at = now(),"
+            " lease_until = now() - interval '90 s' WHERE id = (SELECT min(id) FROM turns WHERE status = 'queued')"
+        )
+    provider.will(fails(401))
+    (code, report), (_, service) = await asyncio.gather(
+        found(session, **environment(settings)), found(**environment(settings))
+    )
+    running_turn, waiting = report["open_turns"]
+    assert (code, report["session"]["status"]) == (1, "running")
+    assert (running_turn["held_by"], running_turn["epoch"], running_turn["attempts"]) == ("w1", 2, 2)
+    assert running_turn["lease_left_s"] < -80
+    assert (waiting["status"], waiting["held_by"]) == ("queued", None)
+    assert report["last_error"]["code"] == "model_unavailable"
+    assert report["last_error"]["is_last_turn"] is False
+    assert areas(report["problems"]) == ["turn"]
+    assert "w1 has died or hangs" in report["problems"][0]["what"]
+    assert service["turns"] | {"longest_running_s": None, "oldest_queued_s": None} == {
+        "queued": 1,
+        "running": 1,
+        "running_on": 1,
+        "leases_passed": 1,
+        "longest_running_s": None,
+        "oldest_queued_s": None,
+    }
+    assert service["queue"]["workers"] == 0
+    assert sorted(areas(service["problems"])) == ["model", "queue", "turns"]
+
+
+async def test_a_service_that_is_well_exits_with_zero(settings: Settings, provider: Provider, shelf: Shelf) -> None:
+    connect(settings, shelf)
+    provider.will(says("ok"))
+    async with running(settings):
+        code, report = await found(**environment(settings))
+    assert (code, report["problems"]) == (0, [])
+    assert report["postgres"]["reachable"] is True
+    assert report["redis"]["reachable"] is True
+    assert report["migrations"]["missing"] == []
+    assert report["queue"]["workers"] == 1
+    assert (report["model"]["name"], report["model"]["answers"]) == ("scripted", True)
+    [server] = report["mcp"]
+    assert (server["name"], server["state"]) == ("shelf", "ready")
+    assert server["tools"] > 5
+
+
+async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Path) -> None:
+    mcp = tmp_path / "mcp.json"
+    mcp.write_text(json.dumps({"mcpServers": {"gone": {"url": "http://127.0.0.1:1/mcp"}}}))
+    around = {
+        "DATABASE_URL": f"postgresql://u:{CANARY}@127.0.0.1:1/x",
+        "REDIS_URL": f"redis://:{CANARY}@127.0.0.1:1/0",
+        "OPENAI_BASE_URL": "http://127.0.0.1:1/v1",
+        "OPENAI_API_KEY": CANARY,
+        "MCP_CONFIG": str(mcp),
+        "HOST": "0.0.0.0",  # noqa: S104 (it is what is found wrong)
+        "ALLOW_ANONYMOUS": "true",
+        "LLM_TIMEOUT_S": "400",
+    }
+    (code, said), (in_session, report) = await asyncio.gather(examined(**around), found(NOBODY, **around))
+    assert (code, in_session) == (1, 1)
+    for what in (
+        "PostgreSQL at 127.0.0.1:1/x cannot be used: nothing listens there.",
+        "Redis at 127.0.0.1:1/0 cannot be used.",
+        "The MCP server gone is not ready",
+        "127.0.0.1 does not answer: The model provider cannot be reached.",
+        "AUTH=none on HOST=0.0.0.0",
+        "LLM_TIMEOUT_S is not below TURN_TIMEOUT_S",
+    ):
+        assert what in said
+    assert areas(report["problems"]) == ["postgres", "redis", "mcp"]
+
+
+def test_embedded_servers_are_looked_at_as_they_are_and_none_is_made(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    around = {"DATA_DIR": str(data), "MCP_CONFIG": str(tmp_path / "mcp.json"), "AUTH": "api_key"}
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    code, said = segue("doctor", **around)
+    assert (code, f"There is no database in {data}" in said, data.exists()) == (1, True, False)
+    service = Process(around)
+    service.start()
+    redis = int((data / "redis.pid").read_text())
+    try:
+        os.kill(redis, signal.SIGSTOP)
+        report = json.loads(piped("", "doctor", "--json", **around).stdout)
+        assert areas(report["problems"]) == ["redis", "settings"]
+        assert "segue keys create" in report["problems"][1]["do"]
+        assert report["postgres"]["reachable"] is True
+        assert report["data_folder"]["path"] == str(data)
+    finally:
+        os.kill(redis, signal.SIGCONT)
+        service.stop()
+
+
+def test_what_a_database_lacks_is_told_by_revision_and_one_of_a_newer_version_is_not_guessed_at() -> None:
+    everything = missing_revisions(None)
+    assert everything is not None
+    assert everything[0] == "0001"
+    assert missing_revisions("0006") == everything[6:]
+    assert missing_revisions(everything[-1]) == ()
+    assert missing_revisions("9999") is None
+
+
+def test_what_tools_wrote_cannot_write_on_the_terminal_and_no_secret_is_shown() -> None:
+    report = Report("Segue")
+    report.parts = {"tools": [{"reason": f"\x1b[2Jgone\n\u202egnorw password={CANARY}", "free_bytes": 1_500_000}]}
+    said = "\n".join(report.lines(datetime(2026, 11, 20, tzinfo=UTC)))
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+    assert CANARY not in said
+    assert "free 1.5 MB" in said
