@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
 
 from fastapi import FastAPI
@@ -31,12 +30,14 @@ from backend.api.deps import Services, State
 from backend.api.gate import Gate
 from backend.api.middleware import BodyLimit, PlainStart, RequestContext
 from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
+from backend.clock import utc_now
 from backend.config import Settings
 from backend.db.engine import Database
 from backend.db.migrations import upgrade
 from backend.db.rates import Rates
 from backend.db.redis import Cache, Streams
 from backend.memory.long_term import LongTermMemory
+from backend.servers import server_urls
 from backend.tools.catalog import ToolCatalog
 from backend.tools.fleet import Fleet
 from backend.tools.guard import ToolGuard
@@ -51,10 +52,6 @@ from backend.turn.worker import TurnDeps, TurnLimits
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 SHUTDOWN_SHARE = 0.6  # for turns to end; what is left gives them back, answers whoever waits and closes the stores
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def create_app(
@@ -120,7 +117,7 @@ async def _start(
     stack: AsyncExitStack, settings: Settings, model: ChatModel, clock: Clock, *, takes_turns: bool
 ) -> Services:
     """Opens everything in order; the stack closes it in the reverse."""
-    urls = await parts.server_urls(stack, settings)
+    urls = await server_urls(stack, settings)
     if settings.migrate_on_start:
         await asyncio.to_thread(upgrade, urls.database)
     database = Database(urls.database)

@@ -13,9 +13,10 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from backend.api.gate import OPEN_PATHS
+from backend.clock import utc_now
 from backend.config import Settings
 from backend.domain.ids import Prefix, new_id
-from backend.main import create_app, utc_now
+from backend.main import create_app
 from tests.support.identity import new_key, speaking
 from tests.support.service import Client, running
 

@@ -12,10 +12,10 @@ import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
+from backend.clock import utc_now
 from backend.config import Settings
 from backend.db.engine import Database
 from backend.domain.identity import LOCAL_USER
-from backend.main import utc_now
 from backend.turn import store
 from backend.turn.store import ChatRequest
 from tests.support.provider import Provider, calls, fails, says

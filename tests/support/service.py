@@ -15,8 +15,9 @@ from typing import Any
 import httpx
 
 from backend.agent.context import Clock
+from backend.clock import utc_now
 from backend.config import Settings
-from backend.main import create_app, utc_now
+from backend.main import create_app
 from tests.support.server import serving
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
+from backend.clock import utc_now
 from backend.config import Settings
 from backend.db.engine import Database
 from backend.domain.identity import LOCAL_USER
-from backend.main import utc_now
 from backend.turn.store import ChatRequest, begin_turn
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running

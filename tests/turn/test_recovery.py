@@ -13,12 +13,12 @@ import orjson
 import pytest
 from starlette.responses import Response
 
+from backend.clock import utc_now
 from backend.config import Settings
 from backend.db.engine import Database
 from backend.domain.identity import LOCAL_USER
 from backend.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
 from backend.embedded import Servers
-from backend.main import utc_now
 from backend.memory.history import append_message
 from backend.turn import endings, failures, store
 from backend.turn.store import ChatRequest, Claim, StaleTurn

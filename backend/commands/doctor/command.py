@@ -8,6 +8,7 @@ import orjson
 import typer
 
 from backend import parts
+from backend.clock import utc_now
 from backend.commands.doctor.case import SESSION_PARTS, ToolRules, look_at_session
 from backend.commands.doctor.report import Report
 from backend.commands.doctor.service import look_at_service
@@ -23,7 +24,6 @@ from backend.commands.terminal import refusal, settings_with
 from backend.config import Settings
 from backend.domain.errors import AppError, NotFound
 from backend.log import configure_logging
-from backend.main import utc_now
 from backend.memory.long_term import LongTermMemory
 from backend.tools.catalog import ToolCatalog
 from backend.tools.mcp.servers import McpServers

@@ -20,7 +20,7 @@ from backend.db.inspection import ServerFacts, look_at_server
 from backend.db.migrations import missing_revisions
 from backend.db.redis import Cache, Streams
 from backend.domain.errors import AppError
-from backend.parts import ServerUrls, visited_server_urls
+from backend.servers import ServerUrls, visited_server_urls
 
 LOOK_S = 6.0
 NEARLY_FULL = 0.9

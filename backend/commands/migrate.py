@@ -1,0 +1,27 @@
+"""`segue migrate`: the schema, once, before a rollout."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import typer
+
+from backend.commands.terminal import refusal, settings_with
+from backend.db.migrations import upgrade
+from backend.domain.errors import AppError
+from backend.servers import server_urls
+
+
+def migrate() -> None:
+    """Bring the database to the newest schema, once, before a rollout."""
+    settings = settings_with()
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            urls = await server_urls(stack, settings)
+            await asyncio.to_thread(upgrade, urls.database)
+
+    try:
+        asyncio.run(run())
+    except AppError as error:
+        raise refusal(error.detail) from error
+    typer.echo("The database is at the newest revision.")

@@ -1,0 +1,35 @@
+"""The stores, opened for a command that needs nothing else of the service."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import TypeVar
+
+from backend.commands.terminal import refusal, settings_with
+from backend.db.engine import Database
+from backend.db.migrations import upgrade
+from backend.db.redis import Cache
+from backend.domain.errors import AppError
+from backend.servers import server_urls
+
+Done = TypeVar("Done")
+
+
+def on_the_stores(run: Callable[[Database, Cache], Awaitable[Done]]) -> Done:
+    """On the servers `segue serve` uses with these settings, whether it runs or not; at their newest schema."""
+    settings = settings_with()
+
+    async def opened() -> Done:
+        async with AsyncExitStack() as stack:
+            urls = await server_urls(stack, settings)
+            if settings.migrate_on_start:
+                await asyncio.to_thread(upgrade, urls.database)
+            database, cache = Database(urls.database, pool_size=1), Cache(urls.redis)
+            stack.push_async_callback(database.close)
+            stack.push_async_callback(cache.close)
+            return await run(database, cache)
+
+    try:
+        return asyncio.run(opened())
+    except AppError as error:
+        raise refusal(error.detail) from error
