@@ -30,6 +30,8 @@ class Settings(BaseSettings):
     jwt_issuer: str | None = None
     jwt_audience: str | None = None
     metrics_public: bool = False
+    worker_metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    otel_exporter_otlp_endpoint: str | None = None
     limit_requests_per_minute: Limit = 0
     limit_turns_per_minute: Limit = 0
     limit_concurrent_turns: Limit = 0

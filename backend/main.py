@@ -12,13 +12,13 @@ from starlette.middleware.cors import CORSMiddleware
 from backend import parts
 from backend.agent.context import Clock
 from backend.agent.graph import build_graph
-from backend.agent.model import ChatModel
 from backend.api import (
     chat,
     events,
     export,
     health,
     memories,
+    metrics,
     plans,
     sessions,
     tool_results,
@@ -38,6 +38,9 @@ from backend.db.rates import Rates
 from backend.db.redis import Cache, Streams
 from backend.memory.long_term import LongTermMemory
 from backend.servers import server_urls
+from backend.telemetry.metrics import Metrics
+from backend.telemetry.standing import Standing
+from backend.telemetry.tracing import tracing
 from backend.tools.catalog import ToolCatalog
 from backend.tools.fleet import Fleet
 from backend.tools.guard import ToolGuard
@@ -65,7 +68,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         async with AsyncExitStack() as stack:
-            services = await _start(stack, settings, parts.chat_model(settings, model), clock, takes_turns=takes_turns)
+            services = await _start(stack, settings, model, clock, takes_turns=takes_turns)
             yield State(services=services)
 
     app = FastAPI(
@@ -100,6 +103,7 @@ def create_app(
         tool_states.router,
         memories.router,
         health.router,
+        metrics.router,
     ):
         app.include_router(router)
     return app
@@ -108,15 +112,18 @@ def create_app(
 async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callable[[], None]) -> None:
     """Runs the turns that other processes accept, until `stopped`."""
     async with AsyncExitStack() as stack:
-        await _start(stack, settings, parts.chat_model(settings, None), utc_now, takes_turns=True)
+        services = await _start(stack, settings, None, utc_now, takes_turns=True)
+        parts.serve_metrics(stack, settings, services.metrics)
         started()
         await stopped.wait()
 
 
 async def _start(
-    stack: AsyncExitStack, settings: Settings, model: ChatModel, clock: Clock, *, takes_turns: bool
+    stack: AsyncExitStack, settings: Settings, given: BaseChatModel | None, clock: Clock, *, takes_turns: bool
 ) -> Services:
     """Opens everything in order; the stack closes it in the reverse."""
+    counted, span = Metrics(), await stack.enter_async_context(tracing(settings.otel_exporter_otlp_endpoint))
+    model = parts.chat_model(settings, given, counted.observe, span)
     urls = await server_urls(stack, settings)
     if settings.migrate_on_start:
         await asyncio.to_thread(upgrade, urls.database)
@@ -137,7 +144,7 @@ async def _start(
     long_term = LongTermMemory(database, await parts.embedder(stack, settings))
     catalog = ToolCatalog(await parts.builtin_tools(stack, settings, database, long_term), mcp.tools)
     rules = parts.health_rules(settings)
-    fleet = Fleet(cache, rules)
+    fleet = Fleet(cache, rules, counted.observe)
     afterwards = await stack.enter_async_context(
         Afterwards(
             AfterwardsDeps(
@@ -175,8 +182,12 @@ async def _start(
             kept=KeepLimits(session_days=settings.session_ttl_days, change_days=settings.tool_result_ttl_days),
             concurrency=settings.worker_concurrency,
         ),
+        observe=counted.observe,
+        span=span,
     )
     service = await stack.enter_async_context(TurnService(deps, urls.redis, takes_turns=takes_turns))
+    redis: dict[str, parts.MayBeLost] = {"cache": cache, "streams": streams, "rates": rates, "queue": service.queue}
+    counted.add(Standing(partial(parts.process_standing, deps, service, mcp, redis)))
     return Services(
         authenticator=authenticator,
         limiter=limiter,
@@ -194,4 +205,6 @@ async def _start(
         long_term=long_term,
         memory_ttl_s=settings.short_term_memory_ttl,
         metrics_public=settings.metrics_public,
+        metrics=counted,
+        span=span,
     )

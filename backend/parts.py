@@ -1,16 +1,24 @@
 """The parts that `main` puts together, each made from the settings. Nothing else reads the settings into objects."""
 
+import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import Protocol
 
 import httpx
+import structlog
 from langchain_core.language_models import BaseChatModel
+from prometheus_client import start_http_server
 
 from backend.agent.context import AgentLimits, Clock
 from backend.agent.embeddings import OpenAIEmbedder, openai_embedder
-from backend.agent.model import ChatModel, openai_model
+from backend.agent.model import ChatModel
 from backend.agent.offline import OfflineModel
+from backend.agent.provider import openai_model
 from backend.config import Settings
 from backend.db.engine import Database
+from backend.domain.errors import AppError
+from backend.domain.telemetry import Observe, OpenSpan
 from backend.domain.tool import Tool
 from backend.identity.authenticator import Anonymous, Authenticator
 from backend.identity.key_set import KeySet
@@ -19,6 +27,8 @@ from backend.identity.tokens import KeySource, OneKey, Tokens, verification_key
 from backend.memory.long_term import LongTermMemory
 from backend.memory.recall import RecallLimits
 from backend.memory.tokens import Count, counter_for
+from backend.telemetry.metrics import Metrics
+from backend.telemetry.standing import ProcessStanding, RedisClient
 from backend.tools.builtin.clock import current_time_tool
 from backend.tools.builtin.get_tool_result import get_tool_result_tool
 from backend.tools.builtin.memory import remember_tool, search_memory_tool
@@ -26,14 +36,19 @@ from backend.tools.builtin.public_http import public_client
 from backend.tools.builtin.web_fetch import web_fetch_tool
 from backend.tools.builtin.web_search import web_search_tool
 from backend.tools.health import HealthRules
+from backend.tools.mcp.servers import McpServers
 from backend.tools.retention import Retention
 from backend.tools.run import RunLimits
 from backend.turn.limiter import UserLimits
+from backend.turn.service import TurnService
 from backend.turn.snapshot import SnapshotLimits
 from backend.turn.summaries import Summaries, SummaryDeps
+from backend.turn.worker import TurnDeps
 
 OFFLINE = "offline"
 FRESH_RESULT_FACTOR = 10
+
+log = structlog.get_logger()
 
 
 def health_rules(settings: Settings) -> HealthRules:
@@ -71,7 +86,7 @@ def user_limits(settings: Settings) -> UserLimits:
     )
 
 
-def chat_model(settings: Settings, model: BaseChatModel | None) -> ChatModel:
+def chat_model(settings: Settings, model: BaseChatModel | None, observe: Observe, span: OpenSpan) -> ChatModel:
     name = OFFLINE
     if model is not None:
         name = model.get_name()
@@ -89,6 +104,8 @@ def chat_model(settings: Settings, model: BaseChatModel | None) -> ChatModel:
         timeout_s=settings.llm_timeout_s,
         idle_s=settings.llm_idle_timeout_s,
         max_retries=settings.llm_max_retries,
+        observe=observe,
+        span=span,
     )
 
 
@@ -164,3 +181,53 @@ def rolling_summaries(settings: Settings, database: Database, model: ChatModel, 
             look_s=settings.turn_lease_s / 4,
         )
     )
+
+
+class MayBeLost(Protocol):
+    """A client of Redis."""
+
+    @property
+    def degraded(self) -> bool: ...
+
+    @property
+    def outages(self) -> int: ...
+
+
+def process_standing(
+    deps: TurnDeps, turns: TurnService, mcp: McpServers, redis: Mapping[str, MayBeLost]
+) -> ProcessStanding:
+    watchers, streams = deps.events.followers
+    in_use, pool_size = deps.database.connections
+    return ProcessStanding(
+        turns_running=turns.running,
+        turn_places=turns.places,
+        streams=streams,
+        watchers=watchers,
+        pool_size=pool_size,
+        pool_in_use=in_use,
+        redis={name: RedisClient(client.degraded, client.outages) for name, client in redis.items()},
+        mcp_ready={server: state == "ready" for server, state in mcp.states().items()},
+    )
+
+
+def serve_metrics(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> None:
+    """For a process without the API, on a thread of its own. Raises AppError where the port is taken."""
+    if settings.worker_metrics_port is None:
+        return
+    try:
+        server, thread = start_http_server(settings.worker_metrics_port, settings.host, metrics.registry)
+    except OSError as error:
+        raise AppError(
+            "port_taken",
+            status=500,
+            title="The port cannot be used",
+            detail=f"WORKER_METRICS_PORT={settings.worker_metrics_port} cannot be listened on: {error.strerror}.",
+        ) from error
+
+    async def stop() -> None:
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+        thread.join()
+
+    stack.push_async_callback(stop)
+    log.info("metrics_served", url=f"http://{settings.host}:{server.server_port}/metrics")

@@ -16,7 +16,7 @@ from backend.agent import prompts
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
 from backend.agent.speech import Spoken, tell
-from backend.domain.events import CallEnded, CallStarted, ToolStateChanged
+from backend.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, ToolStateChanged
 from backend.domain.ids import new_id
 from backend.domain.session import RequestedCall
 from backend.domain.tool import Reference, Tool, ToolCall, ToolContext, canonical_args
@@ -158,6 +158,7 @@ async def _record_end(
     context: TurnContext, call: PreparedCall, outcome: Outcome, done: TurnCalls, *, also: AlsoRecord | None
 ) -> None:
     """Stores the outcome, the payload, the tool message and the tool's state, in one transaction."""
+    context.emit(ToolRan(call.tool.spec.name if call.tool else None, _told_outcome(outcome), outcome.duration_ms))
     if not call.recorded:
         return
     now = context.clock()
@@ -194,7 +195,20 @@ async def _run(context: TurnContext, tool: Tool, call: RequestedCall) -> Outcome
         tool_call_id=call.id,
         now=context.clock(),
     )
-    return await run_tool(tool, call.args, identity, limits=context.limits.run)
+    with context.span("tool", tool=tool.spec.name, tool_call_id=call.id) as span:
+        outcome = await run_tool(tool, call.args, identity, limits=context.limits.run)
+        span.tell(outcome=_told_outcome(outcome))
+    return outcome
+
+
+def _told_outcome(outcome: Outcome) -> ToolOutcome:
+    match outcome.status, outcome.fault:
+        case "failed", "arguments":
+            return "bad_arguments"
+        case "failed", "unauthorized" | "refused" as fault:
+            return fault
+        case status, _:
+            return status
 
 
 async def run_again(

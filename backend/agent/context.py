@@ -11,6 +11,7 @@ from backend.agent.model import MeteredModel, ModelBudget
 from backend.db.redis import Cache
 from backend.domain.events import Emit
 from backend.domain.plan import Confirm, Planning
+from backend.domain.telemetry import OpenSpan
 from backend.memory.history import TurnKey
 from backend.tools.guard import ToolGuard
 from backend.tools.retention import Retention
@@ -56,4 +57,5 @@ class TurnContext:
     limits: AgentLimits
     transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
     emit: Emit
+    span: OpenSpan
     listened: Callable[[], Awaitable[bool]]

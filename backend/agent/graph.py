@@ -52,7 +52,8 @@ def _told(name: str, node: Node) -> Told:
     async def run(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         emit = runtime.context.emit
         emit(StepStarted(name))
-        update = await node(state, runtime)
+        with runtime.context.span(name):
+            update = await node(state, runtime)
         if touched := update.get("touched_plan"):
             emit(PlanMoved(touched.plan))
         emit(StepFinished(name))

@@ -6,6 +6,7 @@ Whatever a provider gets wrong becomes `model_unavailable` or `model_timeout`; i
 import asyncio
 import math
 import re
+import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,13 +16,11 @@ import openai
 import structlog
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
-from langchain_openai import ChatOpenAI
-from pydantic import SecretStr
 
-from backend.agent.streaming import RAW_TEXT, Hear, Speech, StreamedAnswer, StreamIdle, within_idle
+from backend.agent.streaming import Hear, Speech, StreamedAnswer, StreamIdle, within_idle
 from backend.domain.errors import AppError
+from backend.domain.telemetry import ModelCalled, ModelRetried, Observe, OpenSpan
 from backend.domain.tool import ToolSpec
 from backend.tools.payload import clean_text
 
@@ -70,12 +69,24 @@ class Retries:
 class ChatModel:
     """A LangChain chat model behind a deadline. `name` is what answers report as `model`."""
 
-    def __init__(self, model: BaseChatModel, *, name: str, timeout_s: float, idle_s: float, max_retries: int) -> None:
+    def __init__(
+        self,
+        model: BaseChatModel,
+        *,
+        name: str,
+        timeout_s: float,
+        idle_s: float,
+        max_retries: int,
+        observe: Observe,
+        span: OpenSpan,
+    ) -> None:
         self.name = name
         self._model = model
         self._timeout_s = timeout_s
         self._idle_s = min(timeout_s, idle_s)
         self._max_retries = max_retries
+        self._observe = observe
+        self._span = span
         self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], Runnable[LanguageModelInput, AIMessage]]] = {}
 
     async def reply(
@@ -95,10 +106,32 @@ class ChatModel:
         """
         runnable = self._with_tools(tuple(tools), must_call=must_call)
         speech = Speech(hear) if hear else None
+        started, outcome, tokens = time.monotonic(), "internal_error", (0, 0)
+        with self._span("model", model=self.name) as span:
+            try:
+                reply = await self._in_time(runnable, list(messages), retries or Retries(self._max_retries), speech)
+                outcome, tokens = "answered", (reply.input_tokens, reply.output_tokens)
+                span.tell(input_tokens=tokens[0], output_tokens=tokens[1])
+            except AppError as error:
+                outcome = error.code
+                raise
+            except asyncio.CancelledError:
+                outcome = "cancelled"
+                raise
+            finally:
+                self._observe(ModelCalled(outcome, time.monotonic() - started, *tokens))
+        return reply
+
+    async def _in_time(
+        self,
+        runnable: Runnable[LanguageModelInput, AIMessage],
+        messages: list[BaseMessage],
+        retries: Retries,
+        speech: Speech | None,
+    ) -> Reply:
         try:
             async with asyncio.timeout(self._timeout_s):
-                left = retries or Retries(self._max_retries)
-                return await self._with_retries(runnable, list(messages), left, speech)
+                return await self._with_retries(runnable, messages, retries, speech)
         except (TimeoutError, openai.APITimeoutError) as error:
             raise _timeout(self._timeout_s) from error
 
@@ -134,6 +167,7 @@ class ChatModel:
             if attempt == self._max_retries or retries.left == 0 or delay > self._timeout_s or heard:
                 break
             retries.left -= 1
+            self._observe(ModelRetried())
             log.warning("model_retry", attempt=attempt + 1, delay_s=delay, reason=failure.detail)
             await asyncio.sleep(delay)
         raise failure
@@ -174,6 +208,11 @@ class MeteredModel:
         self.llm_calls = 0
         self.input_tokens = 0
         self.output_tokens = 0
+        self.seconds = 0.0
+
+    @property
+    def retried(self) -> int:
+        return self._budget.max_retries - self._retries.left
 
     @property
     def nearly_spent(self) -> bool:
@@ -194,62 +233,14 @@ class MeteredModel:
         if self.llm_calls >= self._budget.max_calls or tokens >= self._budget.max_tokens:
             raise _budget_spent()
         self.llm_calls += 1
-        reply = await self._model.reply(messages, tools, must_call=must_call, retries=self._retries, hear=hear)
+        started = time.monotonic()
+        try:
+            reply = await self._model.reply(messages, tools, must_call=must_call, retries=self._retries, hear=hear)
+        finally:
+            self.seconds += time.monotonic() - started
         self.input_tokens += reply.input_tokens
         self.output_tokens += reply.output_tokens
         return reply
-
-
-class _Provider(ChatOpenAI):
-    def _get_request_payload(
-        self, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """Messages and tools are plain JSON already. As `extra_body` they go out as they are; as arguments the client
-        would search each for files and dates to convert: 3 ms for 21 messages.
-        """
-        payload = super()._get_request_payload(input_, stop=stop, **kwargs)
-        plain = {key: payload.pop(key) for key in ("messages", "tools") if key in payload}
-        return {**payload, "messages": [], "extra_body": {**(payload.get("extra_body") or {}), **plain}}
-
-    def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
-        """LangChain drops a whole answer for arguments that are JSON but no object. Here they are a call to correct."""
-        body = response.model_dump(warnings=False) if isinstance(response, openai.BaseModel) else response
-        for choice in body["choices"]:
-            for call in choice["message"].get("tool_calls") or ():
-                arguments = call["function"]["arguments"] or "null"
-                if arguments.strip() != "null" and not arguments.lstrip().startswith("{"):
-                    call["function"]["arguments"] = f"not an object: {arguments}"
-        return super()._create_chat_result(body, generation_info)
-
-    def _convert_chunk_to_generation_chunk(
-        self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
-    ) -> ChatGenerationChunk | None:
-        """LangChain drops calls without an index and refuses half a character, which the next piece completes."""
-        raw = None
-        for choice in chunk.get("choices") or ():
-            delta = choice.get("delta") or {}
-            for index, call in enumerate(delta.get("tool_calls") or ()):
-                call.setdefault("index", index)
-            if not _is_whole(delta.get("content")):
-                raw, delta["content"] = delta["content"], ""
-        generation = super()._convert_chunk_to_generation_chunk(chunk, default_chunk_class, base_generation_info)
-        if raw is not None and generation is not None:
-            generation.message.additional_kwargs[RAW_TEXT] = raw
-        return generation
-
-
-def openai_model(*, model: str, api_key: SecretStr | None, base_url: str | None, timeout_s: float) -> BaseChatModel:
-    """Any endpoint that speaks OpenAI's chat completions. Retries are ChatModel's, not the client's."""
-    return _Provider(
-        model=model,
-        api_key=api_key or SecretStr("none"),
-        base_url=base_url,
-        timeout=timeout_s,
-        max_retries=0,
-        use_responses_api=False,
-        stream_usage=True,
-        stream_chunk_timeout=None,
-    )
 
 
 def read_reply(message: AIMessage) -> Reply:
@@ -265,10 +256,6 @@ def read_reply(message: AIMessage) -> Reply:
     usage = message.usage_metadata
     tokens = (usage["input_tokens"], usage["output_tokens"]) if usage else (0, 0)
     return Reply(text, tuple(calls), *(min(max(count, 0), MAX_TOKENS) for count in tokens))
-
-
-def _is_whole(text: object) -> bool:
-    return not isinstance(text, str) or text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _sendable(name: str) -> str:

@@ -5,8 +5,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
+from structlog.contextvars import bind_contextvars
 
-from backend.api.deps import Caller, IdempotencyKey, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
 from backend.api.events import OR_EVENTS, stream_events, wants_events
 from backend.api.problems import PROBLEMS
 from backend.api.schemas import ChatBody
@@ -37,6 +38,7 @@ async def chat(
     services: ServicesDep,
     caller: Caller,
     http: Request,
+    origin: OriginDep,
     idempotency_key: IdempotencyKey = None,
 ) -> ChatAnswer | Response:
     """The answer, or with `"stream": true` or `Accept: text/event-stream` the events of the turn as they happen."""
@@ -47,8 +49,10 @@ async def chat(
         on_busy=body.on_busy,
         once=once(idempotency_key, body.message, body.force_web_search, body.on_busy),
         stream=stream,
+        origin=origin,
     )
     admitted = await services.turns.accept(caller, session_id, request)
+    bind_contextvars(turn_id=admitted.turn.turn_id)
     if body.background:
         turn_id = admitted.turn.turn_id
         accepted = AcceptedTurn(turn_id, admitted.status, f"/sessions/{session_id}/turns/{turn_id}/events")

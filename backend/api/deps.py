@@ -10,6 +10,7 @@ from fastapi import Depends, Header, Path, Request, Security
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.responses import Response
+from structlog.contextvars import bind_contextvars
 
 from backend.agent.context import Clock
 from backend.db.engine import Database
@@ -18,8 +19,10 @@ from backend.domain.errors import AppError, NotFound
 from backend.domain.identity import Identity
 from backend.domain.ids import is_id
 from backend.domain.plan import Confirm, Planning
+from backend.domain.telemetry import OpenSpan
 from backend.identity.authenticator import Authenticator
 from backend.memory.long_term import LongTermMemory
+from backend.telemetry.metrics import Metrics
 from backend.tools.catalog import ToolCatalog
 from backend.tools.fleet import Fleet
 from backend.tools.health import HealthRules
@@ -27,6 +30,7 @@ from backend.tools.mcp.servers import McpServers
 from backend.turn.events import EventLog
 from backend.turn.limiter import Limiter
 from backend.turn.service import TurnService
+from backend.turn.store import Origin
 
 MAX_DEPTH = 64
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers
@@ -50,6 +54,8 @@ class Services:
     long_term: LongTermMemory
     memory_ttl_s: int
     metrics_public: bool
+    metrics: Metrics
+    span: OpenSpan
 
 
 class State(TypedDict):
@@ -101,15 +107,21 @@ async def may_read_metrics(request: Request, services: ServicesDep) -> None:
         await _ops(request.state.identity)
 
 
+async def _origin(request: Request) -> Origin:
+    return Origin(request.scope["request_id"], request.scope["traceparent"])
+
+
 async def _session_id(session_id: Annotated[str, Path()]) -> str:
     if not is_id("ses", session_id):
         raise NotFound("session")
+    bind_contextvars(session_id=session_id)
     return session_id
 
 
 async def _turn_id(turn_id: Annotated[str, Path()]) -> str:
     if not is_id("turn", turn_id):
         raise NotFound("turn")
+    bind_contextvars(turn_id=turn_id)
     return turn_id
 
 
@@ -127,6 +139,7 @@ async def _memory_id(memory_id: Annotated[str, Path()]) -> str:
 
 Caller = Annotated[str, Depends(_caller)]
 Ops = Annotated[str, Depends(_ops)]
+OriginDep = Annotated[Origin, Depends(_origin)]
 SessionId = Annotated[str, Depends(_session_id)]
 TurnId = Annotated[str, Depends(_turn_id)]
 ToolCallId = Annotated[str, Depends(_tool_call_id)]

@@ -1,18 +1,25 @@
-"""What happens to every request before routing: an id, a bound on its body, a line in the access log. Pure ASGI."""
+"""What happens to every request before routing: an id, a span, a bound on its body, a line in the log. Pure ASGI."""
 
 import re
 import secrets
 import sys
 import time
+from contextlib import AbstractContextManager
 
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from backend.api.deps import Services
+from backend.api.gate import METRICS_PATH
 from backend.api.problems import REQUEST_ID_HEADER
 from backend.domain.errors import AppError
+from backend.domain.telemetry import RequestAnswered, Span, trace_of
+from backend.telemetry.tracing import untraced
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
 log = structlog.get_logger()
 
@@ -41,13 +48,18 @@ class RequestContext:
                 message["headers"] = [*headers, (name, request_id.encode())]
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
-            try:
-                await self._app(scope, receive, send_with_id)
-            finally:
-                duration_ms = round((time.monotonic() - started) * 1000, 1)
-                path = scope["path"][:200]
-                log.info("request", method=scope["method"], path=path, status=status, duration_ms=duration_ms)
+        services: Services = scope["state"]["services"]
+        method, path = scope["method"], scope["path"][:200]
+        with _span(services, scope, request_id) as span:
+            scope["traceparent"] = span.traceparent
+            with structlog.contextvars.bound_contextvars(request_id=request_id, **trace_of(span)):
+                try:
+                    await self._app(scope, receive, send_with_id)
+                finally:
+                    duration_ms = round((time.monotonic() - started) * 1000, 1)
+                    log.info("request", method=method, path=path, status=status, duration_ms=duration_ms)
+                    services.metrics.observe(RequestAnswered(method, status))
+                    span.tell(status=status)
 
 
 class BodyLimit:
@@ -89,6 +101,14 @@ class PlainStart:
             await send(message)
 
         await self._app(scope, receive, send_plainly if scope["type"] == "lifespan" else send)
+
+
+def _span(services: Services, scope: Scope, request_id: str) -> AbstractContextManager[Span]:
+    """Below the client's own span, where it tells which."""
+    if scope["path"] in UNTRACED:
+        return untraced("request")
+    parent = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"traceparent"), None)
+    return services.span("request", parent=parent, method=scope["method"], request_id=request_id)
 
 
 def _request_id(scope: Scope) -> str:

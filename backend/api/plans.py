@@ -1,8 +1,9 @@
 """Plans: the one that is open, all there were, and a decision on the step that waits."""
 
 from fastapi import APIRouter, Request
+from structlog.contextvars import bind_contextvars
 
-from backend.api.deps import Caller, IdempotencyKey, ServicesDep, SessionId, StrictJsonRoute
+from backend.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
 from backend.api.events import OR_EVENTS, EventStream, stream_events, wants_events
 from backend.api.problems import PROBLEMS
 from backend.api.schemas import Cursor, Limit, Page, PlanDecision, decode_id_cursor, page
@@ -42,12 +43,14 @@ async def decide(
     services: ServicesDep,
     caller: Caller,
     http: Request,
+    origin: OriginDep,
     idempotency_key: IdempotencyKey = None,
 ) -> ChatAnswer | EventStream:
     """Answers as chat does, once the plan has gone on to its next wait or its end."""
     stream = wants_events(http)
     asked = once(idempotency_key, "decision", body.decision, body.version)
     turn = await services.turns.decide(
-        caller, session_id, body.decision, version=body.version, once=asked, stream=stream
+        caller, session_id, body.decision, version=body.version, once=asked, stream=stream, origin=origin
     )
+    bind_contextvars(turn_id=turn.turn_id)
     return stream_events(services.events, turn) if stream else await services.turns.answer(turn)

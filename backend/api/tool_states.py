@@ -24,11 +24,13 @@ from backend.api.schemas import (
 )
 from backend.domain.errors import AppError, NotFound
 from backend.domain.ids import is_id
+from backend.domain.telemetry import ToolStateMoved
 from backend.domain.tool import ToolSpec
 from backend.domain.tool_state import ReasonCode, StateChange, ToolState, ToolStatus
 from backend.memory.sessions import get_session, lock_session, owner_of
 from backend.tools.health import Healths, ToolHealth, is_burdened, reset, set_by_person, tool_state
 from backend.tools.states import (
+    Changed,
     Place,
     change_state,
     count_by_status,
@@ -120,7 +122,7 @@ async def set_tool_state(
         await lock_session(connection, caller, session_id)
         changed = await change_state(connection, session_id, tool, set_now, now=now)
         session = healths(await load_states(connection, session_id))
-    log_move(tool, changed)
+    _tell(services, tool, changed)
     return _states(services, specs, session, await services.fleet.load())[tool]
 
 
@@ -191,7 +193,13 @@ async def _reset_in_session(services: Services, owner: str, session_id: str, spe
                     connection, session_id, tool, lambda health: reset(health, now), known=stored[tool], now=now
                 )
     for tool, change in changed.items():
-        log_move(tool, change)
+        _tell(services, tool, change)
+
+
+def _tell(services: Services, tool: str, changed: Changed) -> None:
+    log_move(tool, changed)
+    if changed.moved:
+        services.metrics.observe(ToolStateMoved(tool, changed.after.health.status))
 
 
 async def _fleet_states(

@@ -6,13 +6,14 @@ Knows no table. A lost or frozen server becomes `storage_unavailable`, whatever 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import QueuePool
 
 from backend.domain.errors import AppError
 
@@ -52,6 +53,12 @@ class Database:
                 await connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
         async with self.reading() as connection:
             return bool(await connection.scalar(text("SELECT to_regtype('vector') IS NOT NULL")))
+
+    @property
+    def connections(self) -> tuple[int, int]:
+        """How many are in use, and how many there may be."""
+        pool = cast(QueuePool, self._engine.pool)
+        return pool.checkedout(), pool.size()
 
     async def close(self) -> None:
         await self._engine.dispose()

@@ -37,6 +37,11 @@ class Rates:
         self._shared = FixedWindowRateLimiter(shared)
         self._local = FixedWindowRateLimiter(MemoryStorage())
         self._away_until = float("-inf")
+        self.outages = 0
+
+    @property
+    def degraded(self) -> bool:
+        return time.monotonic() < self._away_until
 
     async def count(self, kind: Kind, user: str, limit: RateLimitItem, *, amount: int = 1) -> int | None:
         """Counts, and gives the seconds until a new window where that is beyond the limit."""
@@ -67,6 +72,7 @@ class Rates:
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("rates_degraded", error=type(error).__name__, for_s=AWAY_S)
                 self._away_until = time.monotonic() + AWAY_S
+                self.outages += 1
         return await ask(self._local)
 
 

@@ -102,6 +102,11 @@ class _Client:
     def __init__(self, url: str, most: int = CACHE_CONNECTIONS) -> None:
         self._redis = Redis.from_pool(connections(url, most))
         self._degraded = False
+        self.outages = 0
+
+    @property
+    def degraded(self) -> bool:
+        return self._degraded
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -116,6 +121,7 @@ class _Client:
         except (RedisError, OSError, TimeoutError) as error:
             if not self._degraded:
                 log.warning("redis_degraded", error=type(error).__name__)
+                self.outages += 1
             self._degraded = True
             return None
         if self._degraded:

@@ -5,11 +5,14 @@ How events are written on the wire is `turn/agui.py`'s business; who hears them 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from backend.domain.plan import Plan
 from backend.domain.session import AcknowledgementReport, RequestedCall, WebSearchReport
 from backend.domain.tool import Reference
 from backend.domain.tool_state import ToolState
+
+ToolOutcome = Literal["succeeded", "failed", "unauthorized", "bad_arguments", "refused", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,17 @@ class CallEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolRan:
+    """For those who count, not for those who follow: also a call that leaves no row. `tool` is None for a tool that
+    does not exist.
+    """
+
+    tool: str | None
+    outcome: ToolOutcome
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ToolStateChanged:
     """The tool's status in the session is another than before."""
 
@@ -89,6 +103,7 @@ Event = (
     | PlanMoved
     | CallStarted
     | CallEnded
+    | ToolRan
     | ToolStateChanged
     | TextStarted
     | TextAdded

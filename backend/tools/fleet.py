@@ -14,6 +14,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from backend.db.redis import Cache, failed_sessions_key, failed_tools_key, tool_try_key
+from backend.domain.telemetry import FleetMoved, Observe
 from backend.tools.health import HealthRules, ToolHealth
 
 KEPT_S: Final = 86_400  # a tool nobody tries any more
@@ -44,9 +45,10 @@ _HEALTH: Final = TypeAdapter(ToolHealth)
 
 
 class Fleet:
-    def __init__(self, cache: Cache, rules: HealthRules) -> None:
+    def __init__(self, cache: Cache, rules: HealthRules, observe: Observe) -> None:
         self._cache = cache
         self._rules = rules
+        self._observe = observe
 
     async def load(self) -> dict[str, ToolHealth]:
         """The tools that have failed for all, by name; one round trip."""
@@ -73,15 +75,18 @@ class Fleet:
         )
         if opened:
             log.warning("tool_failed_for_all", tool=tool)
+            self._observe(FleetMoved(tool, failed=True))
 
     async def succeeded(self, tool: str) -> None:
         """A success anywhere closes the matter for all."""
         if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), failed_tools_key()), tool):
             log.info("tool_recovered_for_all", tool=tool)
+            self._observe(FleetMoved(tool, failed=False))
 
     async def reset(self, tools: Iterable[str]) -> None:
         for tool in tools:
-            await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), failed_tools_key()), tool)
+            if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), failed_tools_key()), tool):
+                self._observe(FleetMoved(tool, failed=False))
             await self._cache.delete(tool_try_key(tool))
 
     @asynccontextmanager

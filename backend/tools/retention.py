@@ -7,9 +7,9 @@ counted in its row; each payload knows the count before it, so that the oldest a
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Delete, Text, Update, bindparam, delete, insert, select, update
+from sqlalchemy import Text, Update, bindparam, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 
 from backend.db.models import sessions, tool_calls, tool_results
 from backend.tools.payload import Payload
@@ -58,10 +58,9 @@ async def store_payload(
         )
 
 
-async def drop_expired(connection: AsyncConnection, *, now: datetime) -> int:
-    """Deletes payloads whose time has passed, at most BATCH of them, and gives how many."""
-    gone = await connection.execute(_DROP, {"expired_at": now})
-    return gone.rowcount
+async def drop_expired(connection: AsyncConnection, *, now: datetime) -> list[int]:
+    """Deletes payloads whose time has passed, at most BATCH of them, and gives the bytes of each."""
+    return list((await connection.execute(_DROP, {"expired_at": now})).scalars())
 
 
 def _storing() -> ReturningInsert[int]:
@@ -102,7 +101,7 @@ def _evicting() -> Update:
     )
 
 
-def _dropping() -> Delete:
+def _dropping() -> ReturningDelete[int]:
     """Leaves alone what a turn is just evicting, which is gone anyway."""
     batch = (
         select(tool_results.c.tool_call_id)
@@ -111,7 +110,8 @@ def _dropping() -> Delete:
         .with_for_update(skip_locked=True)
         .cte("batch")
     )
-    return delete(tool_results).where(tool_results.c.tool_call_id.in_(select(batch.c.tool_call_id)))
+    expired = tool_results.c.tool_call_id.in_(select(batch.c.tool_call_id))
+    return delete(tool_results).where(expired).returning(func.octet_length(tool_results.c.payload))
 
 
 _STORE, _EVICT, _DROP = _storing(), _evicting(), _dropping()

@@ -24,6 +24,7 @@ from backend.domain.events import (
     TextAdded,
     TextEnded,
     TextStarted,
+    ToolRan,
     ToolStateChanged,
 )
 from backend.domain.plan import Plan
@@ -98,7 +99,7 @@ class Writing:
         self._turn = turn
         self._plan: Plan | None = None
 
-    def written(self, event: Event) -> list[bytes]:  # noqa: C901, PLR0911 (one line per kind of event)
+    def written(self, event: Event) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 (one line per kind of event)
         match event:
             case StepStarted(name):
                 return [_json({"type": "STEP_STARTED", "stepName": name})]
@@ -116,6 +117,8 @@ class Writing:
                 return self._call_started(event)
             case CallEnded():
                 return [_call_ended(event)]
+            case ToolRan():
+                return []
             case TextStarted(message_id):
                 return [_json({"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": "assistant"})]
             case TextAdded(message_id, text):

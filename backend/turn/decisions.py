@@ -10,7 +10,7 @@ from backend.memory.sessions import lock_session
 from backend.plans import store as plans
 from backend.plans.store import PlanChanged
 from backend.turn.admission import Admitted, admit_locked, turn_under
-from backend.turn.store import ChatRequest, Once, a_turn_is_open
+from backend.turn.store import ChatRequest, a_turn_is_open
 
 SAID: dict[Decision, str] = {"confirm": "👍", "reject": "👎"}
 
@@ -22,18 +22,17 @@ async def begin_decision(
     decision: Decision,
     *,
     version: int,
-    once: Once | None,
-    stream: bool,
-    turn_id: str,
+    request: ChatRequest,
     now: datetime,
 ) -> Admitted | None:
-    """In the caller's transaction. None where the plan has expired, which by then is stored.
+    """In the caller's transaction; `request` says all but the message. None where the plan has expired, which by then
+    is stored.
 
     A plan whose turn died on its way waits for a word too, though no step says so yet: its next turn settles it.
     Raises NotFound, AppError `no_open_plan`, and PlanChanged for every version but the one that waits.
     """
     await lock_session(connection, owner, session_id)
-    if (known := await turn_under(connection, owner, session_id, once)) is not None:
+    if (known := await turn_under(connection, owner, session_id, request.once)) is not None:
         return known
     stored = await plans.open_plan(connection, session_id)
     if stored is None:
@@ -42,7 +41,7 @@ async def begin_decision(
         raise plans.no_open_plan()
     if stored.plan.version != version:
         raise PlanChanged
-    request = ChatRequest(SAID[decision], once=once, stream=stream, turn_id=turn_id)
+    request = replace(request, message=SAID[decision])
     if stored.plan.status == "active":
         if await a_turn_is_open(connection, session_id):
             raise PlanChanged

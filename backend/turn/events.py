@@ -66,6 +66,12 @@ class EventLog:
     def alive(self) -> bool:
         return not any(task.done() for task in self._tasks)
 
+    @property
+    def followers(self) -> tuple[int, int]:
+        """How many wait here for a turn, and how many of them read the model's words as they come."""
+        tails = list(self._tails.values())
+        return sum(tail.followers for tail in tails), sum(tail.listeners for tail in tails)
+
     async def open(self, turn: TurnKey, *, epoch: int, stream: bool) -> Writer:
         """For whoever has claimed the turn. `stream`: its words were asked for as they come.
 

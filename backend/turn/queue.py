@@ -79,6 +79,24 @@ class TurnQueue:
         """Whether Redis was lost a moment ago: nobody has to find that out again."""
         return self._jobs.away
 
+    @property
+    def degraded(self) -> bool:
+        return self._jobs.degraded
+
+    @property
+    def outages(self) -> int:
+        return self._jobs.outages
+
+    async def waiting(self) -> int | None:
+        """The jobs that nobody has taken; None where Redis cannot be asked."""
+        if self.away:
+            return None
+        try:
+            async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                return await self._jobs.count("queued")
+        except (RedisError, OSError, TimeoutError):
+            return None
+
     async def send(self, session_id: str, turn_id: str, *, attempt: int = 0) -> bool:
         """False where Redis cannot be reached; then somebody has to run the turn without it."""
         if self.away:
@@ -119,14 +137,20 @@ class _Jobs(RedisQueue):
         self._turnstile = asyncio.Lock()
         self._away_until = 0.0
         self._degraded = False
+        self.outages = 0
 
     @property
     def away(self) -> bool:
         return asyncio.get_running_loop().time() < self._away_until
 
+    @property
+    def degraded(self) -> bool:
+        return self._degraded
+
     def lost(self, error: Exception) -> None:
         if not self._degraded:
             log.warning("queue_degraded", error=type(error).__name__)
+            self.outages += 1
         self._degraded = True
         self._away_until = asyncio.get_running_loop().time() + PAUSE_S
 

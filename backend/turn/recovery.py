@@ -9,10 +9,12 @@ from collections.abc import Callable
 import structlog
 
 from backend.domain.errors import AppError
+from backend.domain.telemetry import TurnEnded, TurnRecovered
 from backend.memory import short_term
 from backend.turn import endings, failures
 from backend.turn.endings import Neglected
 from backend.turn.retention import sweep
+from backend.turn.tally import outcome_of, tell_end
 from backend.turn.worker import TurnDeps, TurnWorker
 
 LOOK_AROUND_S = 1.0
@@ -28,7 +30,9 @@ async def look_around_for_ever(deps: TurnDeps, worker: TurnWorker, takes_turns: 
         try:
             await _look_around(deps, worker, takes_turns=takes_turns())
             if time.monotonic() - swept >= deps.limits.lease_s:
-                await sweep(deps.database, deps.cache, deps.events, deps.limits.kept, now=deps.clock())
+                await sweep(
+                    deps.database, deps.cache, deps.events, deps.limits.kept, now=deps.clock(), observe=deps.observe
+                )
                 swept = time.monotonic()
         except AppError as error:
             log.warning("recovery_failed", code=error.code)
@@ -43,6 +47,8 @@ async def _look_around(deps: TurnDeps, worker: TurnWorker, *, takes_turns: bool)
             await _settle(deps, turn)
         if takes_turns and worker.has_room:
             worker.wake(turn.key.session_id)
+            if not turn.running:
+                deps.observe(TurnRecovered("begun"))
 
 
 async def _settle(deps: TurnDeps, turn: Neglected) -> None:
@@ -55,8 +61,11 @@ async def _settle(deps: TurnDeps, turn: Neglected) -> None:
             settled = await endings.end_neglected(connection, turn, error)
     if not settled:
         return
-    log.warning("turn_recovered", turn_id=turn.key.turn_id, attempts=turn.attempts, ended=error and error.code)
+    ids = {"session_id": turn.key.session_id, "turn_id": turn.key.turn_id}
+    log.warning("turn_recovered", **ids, attempts=turn.attempts, ended=error and error.code)
+    deps.observe(TurnRecovered("queued_again" if error is None else "ended"))
     if error is not None:
+        tell_end(deps.observe, turn.key, TurnEnded(outcome_of(error), error.code), attempt=turn.attempts)
         await short_term.forget(deps.cache, turn.key.session_id)
         deps.events.ended(turn.key, error)
 

@@ -7,6 +7,7 @@ import structlog
 
 from backend.db.engine import Database
 from backend.db.redis import Cache
+from backend.domain.telemetry import Observe, PlanEnded, Removed
 from backend.memory import sessions, short_term
 from backend.plans.store import expire_overdue
 from backend.tools.retention import drop_expired
@@ -27,11 +28,14 @@ class KeepLimits:
     change_days: int
 
 
-async def sweep(database: Database, cache: Cache, events: EventLog, limits: KeepLimits, *, now: datetime) -> None:
+async def sweep(
+    database: Database, cache: Cache, events: EventLog, limits: KeepLimits, *, now: datetime, observe: Observe
+) -> None:
     """One batch of each kind. What is left over goes the next time."""
     async with database.reading() as connection:
+        payloads = await drop_expired(connection, now=now)
         gone = {
-            "results": await drop_expired(connection, now=now),
+            "results": len(payloads),
             "plans": await expire_overdue(connection, now=now),
             "changes": await drop_old_changes(connection, before=now - timedelta(days=limits.change_days)),
         }
@@ -40,8 +44,12 @@ async def sweep(database: Database, cache: Cache, events: EventLog, limits: Keep
         gone["sessions"] = 0
         while gone["sessions"] < MOST_SESSIONS and await _drop_idle(database, cache, events, before=before):
             gone["sessions"] += 1
+    sizes = {"results": sum(payloads)}
+    for kind, rows in gone.items():
+        if rows:
+            observe(PlanEnded("expired", rows) if kind == "plans" else Removed(kind, rows, sizes.get(kind, 0)))
     if any(gone.values()):
-        log.info("retention_swept", **gone)
+        log.info("retention_swept", **gone, bytes=sum(sizes.values()))
 
 
 async def _drop_idle(database: Database, cache: Cache, events: EventLog, *, before: datetime) -> bool:

@@ -15,6 +15,7 @@ from backend.db.redis import plans_of_owner_key
 from backend.domain.errors import AppError
 from backend.domain.plan import Decision
 from backend.domain.session import ChatAnswer, Turn
+from backend.domain.telemetry import TurnEnded
 from backend.memory import sessions, short_term
 from backend.memory.history import TurnKey
 from backend.memory.sessions import get_session
@@ -24,7 +25,8 @@ from backend.turn.admission import Admitted, admit, turn_under
 from backend.turn.decisions import begin_decision
 from backend.turn.queue import TurnQueue
 from backend.turn.recovery import look_around_for_ever
-from backend.turn.store import ChatRequest, Once
+from backend.turn.store import NOWHERE, ChatRequest, Once, Origin
+from backend.turn.tally import tell_end
 from backend.turn.worker import TurnDeps, TurnWorker
 
 CANCEL_WITHIN_S = 4.5
@@ -64,6 +66,20 @@ class TurnService:
         if self._leaving is not None or not self._queue.alive or any(task.done() for task in self._upkeep):
             return "down"
         return "ok" if self._takes_turns else "off"
+
+    @property
+    def running(self) -> int:
+        """How many turns run here."""
+        return self._worker.running
+
+    @property
+    def places(self) -> int:
+        """How many may; none in a process that only accepts them, though it runs what it cannot send off."""
+        return self._deps.limits.concurrency if self._takes_turns else 0
+
+    @property
+    def queue(self) -> TurnQueue:
+        return self._queue
 
     async def leave(self) -> None:
         """Takes no more turns, lets those that run end within the grace, gives the rest to others, and tells whoever
@@ -107,6 +123,7 @@ class TurnService:
         version: int,
         once: Once | None = None,
         stream: bool = False,
+        origin: Origin = NOWHERE,
     ) -> TurnKey:
         """A button on the plan that waits: decided here and now, carried out by a turn of its own.
 
@@ -122,9 +139,7 @@ class TurnService:
                     session_id,
                     decision,
                     version=version,
-                    once=once,
-                    stream=stream,
-                    turn_id=turn_id,
+                    request=ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin),
                     now=now,
                 )
             if admitted is None:
@@ -190,7 +205,9 @@ class TurnService:
     def _obey(self, session_id: str, wished: Mapping[str, bool]) -> None:
         for turn_id, ended in wished.items():
             if ended:
-                self._deps.events.ended(TurnKey(session_id, turn_id, 0), failures.cancelled())
+                turn, error = TurnKey(session_id, turn_id, 0), failures.cancelled()
+                tell_end(self._deps.observe, turn, TurnEnded("cancelled", error.code))
+                self._deps.events.ended(turn, error)
             else:
                 self._worker.stop(turn_id, "cancelled")
 

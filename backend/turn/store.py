@@ -37,6 +37,17 @@ class KeyTaken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The request that brought a message: its id, and the W3C traceparent of its span where there is one."""
+
+    request_id: str | None = None
+    traceparent: str | None = None
+
+
+NOWHERE = Origin()
+
+
+@dataclass(frozen=True, slots=True)
 class Once:
     """An idempotency key and the digest of what was asked under it."""
 
@@ -47,7 +58,8 @@ class Once:
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """`decided_plan_id` is the plan whose button was pressed, where that is what the message is; `stream` asks for the
-    model's words as they come; `turn_id` is the id its turn is to have, where one was given out.
+    model's words as they come; `turn_id` is the id its turn is to have, where one was given out; `origin` what its log
+    lines and its trace are joined to.
     """
 
     message: str
@@ -57,6 +69,7 @@ class ChatRequest:
     once: Once | None = None
     stream: bool = False
     turn_id: str | None = None
+    origin: Origin = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +81,7 @@ class Claim:
     `has_plan_in_question` is whether a plan is open or has just expired; it can only become false, since plans are made
     by the turn that runs. `shown_plan` is the open plan, and its version, that stood when the message came: a yes is
     for that one. `summary` covers the turns up to `summary_seq`. `knows_facts` is whether anything is known of the
-    owner, `tells_facts` whether the message may tell more.
+    owner, `tells_facts` whether the message may tell more. `queued_s` is how long the turn waited for this claim.
     """
 
     key: TurnKey
@@ -89,6 +102,8 @@ class Claim:
     summary_seq: int
     tool_states: Mapping[str, StoredHealth]
     stream: bool
+    queued_s: float
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +137,7 @@ async def begin_turn(
         "force_web_search": request.force_web_search,
         "decided_plan_id": request.decided_plan_id,
         "stream": request.stream,
+        "origin": asdict(request.origin),
     }
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
     tells = may_tell_facts(request.message)
@@ -150,7 +166,7 @@ async def claim_next(
         return None
     if row is None:
         return None
-    shown = row.request.get("shown_plan")
+    shown, origin = row.request.get("shown_plan"), row.request.get("origin", {})
     return Claim(
         key=TurnKey(session_id, row.id, row.seq),
         epoch=row.epoch,
@@ -170,6 +186,8 @@ async def claim_next(
         summary_seq=row.summary_seq,
         tool_states=read_states(row.tool_states),
         stream=row.request.get("stream", False),
+        queued_s=row.queued_s,
+        origin=Origin(origin.get("request_id"), origin.get("traceparent")),
     )
 
 

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import structlog
@@ -23,6 +23,7 @@ from backend.db.engine import Database
 from backend.db.redis import Cache
 from backend.domain.errors import AppError
 from backend.domain.session import ChatAnswer, Message
+from backend.domain.telemetry import Observe, OpenSpan, Span, TurnRecovered, trace_of
 from backend.memory import short_term
 from backend.memory.long_term import LongTermMemory
 from backend.tools.guard import NewGuard, ToolGuard
@@ -37,6 +38,7 @@ from backend.turn.retention import KeepLimits
 from backend.turn.snapshot import SnapshotLimits, load_snapshot
 from backend.turn.store import Claim, StaleTurn
 from backend.turn.summaries import Summaries
+from backend.turn.tally import Tally
 
 LOOK_S = 0.5  # how soon the owner of a turn hears that it is to be cancelled, or no longer its own
 STOP_S = 3.0
@@ -73,6 +75,8 @@ class TurnDeps:
     summaries: Summaries
     agent_limits: AgentLimits
     limits: TurnLimits
+    observe: Observe
+    span: OpenSpan
 
 
 @dataclass(slots=True)
@@ -97,15 +101,16 @@ class TurnWorker:
         self._lines: dict[str, asyncio.Task[None]] = {}
         self._woken: set[str] = set()
         self._running: dict[str, _Running] = {}
-        self._unended: list[tuple[Claim, AppError]] = []
+        self._unended: list[tuple[Claim, AppError, Tally]] = []
         self._closed = False
 
     @property
     def has_room(self) -> bool:
         return not self._closed and not self._places.locked()
 
-    def runs(self, turn_id: str) -> bool:
-        return turn_id in self._running
+    @property
+    def running(self) -> int:
+        return len(self._running)
 
     def wake(self, session_id: str) -> None:
         """Something may be waiting in this session. Cheap, and right however often it is called."""
@@ -211,49 +216,56 @@ class TurnWorker:
             log.warning("waiting_not_found", code=error.code)
 
     async def _run(self, claim: Claim) -> ChatAnswer | None:
-        with bound_contextvars(session_id=claim.key.session_id, turn_id=claim.key.turn_id):
+        key, origin = claim.key, claim.origin
+        ids = {"session_id": key.session_id, "turn_id": key.turn_id}
+        with (
+            self._deps.span("turn", parent=origin.traceparent, attempt=claim.attempt, **ids) as span,
+            bound_contextvars(request_id=origin.request_id, **ids, **trace_of(span)),
+        ):
             model = MeteredModel(self._deps.model, self._deps.agent_limits.model)
             try:
-                return await self._run_to_an_end(claim, model)
+                return await self._run_to_an_end(claim, model, span)
             finally:
                 self._deps.events.close(claim.key, epoch=claim.epoch)
                 await self._deps.limiter.spend(claim.owner, model.input_tokens + model.output_tokens)
 
-    async def _run_to_an_end(self, claim: Claim, model: MeteredModel) -> ChatAnswer | None:
+    async def _run_to_an_end(self, claim: Claim, model: MeteredModel, span: Span) -> ChatAnswer | None:
         """One turn, whatever happens in it. None where it has no answer, or turned out to be somebody else's."""
-        started = time.monotonic()
         timeout_s = self._deps.limits.timeout_s
         guard = self._guard(claim)
+        tally = Tally(claim, model, self._deps.observe, tools=guard.summary)
         try:
             async with asyncio.timeout(timeout_s if claim.left_s is None else claim.left_s) as limit:
-                state = await self._answer(claim, model, guard)
-            return await self._finish(claim, state, model, guard, started)
+                state = await self._answer(claim, model, guard, tally)
+            return await self._finish(claim, state, model.name, tally)
         except StaleTurn:
             log.warning("turn_lost", epoch=claim.epoch)
             await short_term.forget(self._deps.cache, claim.key.session_id)
             return None
         except asyncio.CancelledError:
-            await self._stopped(claim, started)
+            await self._stopped(claim, tally)
             raise
         except AppError as error:
             failure = failures.lost_sight() if error.code == "storage_unavailable" else error
         except Exception as error:  # whatever a turn dies of, it ends with an error of its own
             failure = failures.turn_timeout(timeout_s) if limit.expired() else failures.internal()
             log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
-        await self._fail(claim, failure, started)
+        span.fail(failure.code)
+        await self._fail(claim, failure, tally)
         return None
 
     def _guard(self, claim: Claim) -> ToolGuard:
         key = claim.key
         return self._deps.new_guard(session_id=key.session_id, turn_id=key.turn_id, stored=claim.tool_states)
 
-    async def _answer(self, claim: Claim, model: MeteredModel, guard: ToolGuard) -> TurnState:
+    async def _answer(self, claim: Claim, model: MeteredModel, guard: ToolGuard, tally: Tally) -> TurnState:
         deps = self._deps
         events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.stream)
         await guard.look_at_fleet()
         snapshot = await load_snapshot(
             deps.database, deps.cache, deps.long_term, claim, limits=deps.limits.snapshot, now=deps.clock()
         )
+        tally.begins_with(snapshot)
         context = TurnContext(
             owner=claim.owner,
             turn=claim.key,
@@ -263,15 +275,14 @@ class TurnWorker:
             cache=deps.cache,
             limits=deps.agent_limits,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
-            emit=events.emit,
+            emit=tally.hearing(events.emit),
+            span=deps.span,
             listened=events.listened,
         )
         return cast(TurnState, await deps.graph.ainvoke(snapshot, context=context))
 
-    async def _finish(
-        self, claim: Claim, state: TurnState, model: MeteredModel, guard: ToolGuard, started: float
-    ) -> ChatAnswer:
-        report = turn_report(state, model, duration_ms=_since(started))
+    async def _finish(self, claim: Claim, state: TurnState, model: str, tally: Tally) -> ChatAnswer:
+        report = turn_report(state, tally.stop(), model=model)
         async with self._deps.database.reading() as connection:
             message = await store.finish_turn(
                 connection,
@@ -288,47 +299,50 @@ class TurnWorker:
         calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))
         answer = chat_answer(claim.key, message, report, calls)
         self._deps.events.ended(claim.key, answer)
-        usage = asdict(report.usage)
-        log.info("turn_finished", outcome="completed", tool_calls=len(calls), **usage, **guard.summary())
+        tally.tell_end()
         return answer
 
-    async def _stopped(self, claim: Claim, started: float) -> None:
+    async def _stopped(self, claim: Claim, tally: Tally) -> None:
         running = self._running.get(claim.key.turn_id)
         match running and running.stop:
             case "cancelled":
-                await self._fail(claim, failures.cancelled(), started)
+                await self._fail(claim, failures.cancelled(), tally)
             case "handed_back":
-                await self._hand_back(claim)
+                await self._hand_back(claim, tally)
             case _:
                 log.warning("turn_lost", epoch=claim.epoch)
 
-    async def _hand_back(self, claim: Claim) -> None:
-        log.info("turn_handed_back")
+    async def _hand_back(self, claim: Claim, tally: Tally) -> None:
         try:
             async with self._deps.database.reading() as connection:
                 handed = await endings.hand_back(connection, claim, timeout_s=self._deps.limits.timeout_s)
-                if not handed:  # somebody wants it cancelled
-                    await endings.end_turn(connection, claim, failures.cancelled(), now=self._deps.clock())
         except AppError as error:
             log.warning("hand_back_failed", code=error.code)
+            return
+        if not handed:  # somebody wants it cancelled
+            await self._fail(claim, failures.cancelled(), tally)
+            return
+        log.info("turn_handed_back")
+        self._deps.observe(TurnRecovered("handed_back"))
 
-    async def _fail(self, claim: Claim, error: AppError, started: float) -> None:
+    async def _fail(self, claim: Claim, error: AppError, tally: Tally) -> None:
         """The row first, then whoever waits. Redis' copy of the session no longer tells everything: it goes."""
-        log.warning("turn_finished", outcome="failed", code=error.code, duration_ms=_since(started))
+        tally.stop()
         await short_term.forget(self._deps.cache, claim.key.session_id)
-        self._unended.append((claim, error))
+        self._unended.append((claim, error, tally))
         with suppress(AppError):
             await self._end_unended()
 
     async def _end_unended(self) -> None:
         """What an outage kept from being written stays for the next look, or its session would wait for a lease."""
         while self._unended:
-            claim, error = self._unended[0]
+            claim, error, tally = self._unended[0]
             async with self._deps.database.reading() as connection:
                 ended = await endings.end_turn(connection, claim, error, now=self._deps.clock())
             with suppress(ValueError):  # two turns may fail at once
-                self._unended.remove((claim, error))
+                self._unended.remove((claim, error, tally))
             if ended:
+                tally.tell_end(error)
                 self._deps.events.ended(claim.key, error)
 
     async def _look(self, *, renew: bool) -> None:
@@ -352,7 +366,3 @@ def _has_last_word(claim: Claim, answer: Message) -> bool:
     ends a turn take the session's next seq under the lock of its row, and who comes later sees the other's work.
     """
     return answer.seq == claim.key.turn_seq + 1
-
-
-def _since(started: float) -> int:
-    return round((time.monotonic() - started) * 1000)

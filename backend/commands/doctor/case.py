@@ -13,6 +13,7 @@ from backend.commands.doctor.stores import Stores
 from backend.db.inspection import share_of_session
 from backend.domain.plan import Plan
 from backend.domain.session import Session
+from backend.domain.telemetry import unobserved
 from backend.domain.tool_state import ToolState
 from backend.memory import short_term, summary
 from backend.memory.sessions import get_session, owner_of
@@ -68,7 +69,7 @@ async def look_at_session(session_id: str, stores: Stores, tools: ToolRules, clo
     guard = ToolGuard(
         tools.catalog,
         stores.database,
-        Fleet(stores.cache, tools.rules),
+        Fleet(stores.cache, tools.rules, unobserved),
         tools.rules,
         clock,
         session_id=session_id,

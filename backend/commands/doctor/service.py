@@ -15,6 +15,7 @@ from backend.commands.doctor.stores import (
 from backend.commands.doctor.surroundings import look_at_data_folder, look_at_mcp, look_at_model, look_at_settings
 from backend.config import Settings
 from backend.db.inspection import ServerFacts
+from backend.domain.telemetry import unobserved
 from backend.parts import health_rules
 from backend.tools.fleet import Fleet
 from backend.tools.mcp.servers import McpServers
@@ -79,7 +80,7 @@ async def _look_at_turns(stores: Stores, queue: QueueFacts | None, report: Repor
 
 
 async def _look_at_tools(settings: Settings, stores: Stores, report: Report) -> dict[str, list[str]]:
-    failed = sorted(await Fleet(stores.cache, health_rules(settings)).load())
+    failed = sorted(await Fleet(stores.cache, health_rules(settings), unobserved).load())
     for tool in failed:
         what = f"{tool} has failed in several sessions and is offered to nobody."
         report.problem(

@@ -15,7 +15,9 @@ from backend.commands.doctor.stores import Stores, Unreachable, asking
 from backend.config import Settings
 from backend.domain.errors import AppError
 from backend.domain.identity import is_loopback
+from backend.domain.telemetry import unobserved
 from backend.identity.keys import list_keys
+from backend.telemetry.tracing import untraced
 from backend.tools.mcp.config import McpConfig, read_mcp_config
 from backend.tools.mcp.servers import McpServers
 
@@ -52,7 +54,7 @@ async def look_at_model(settings: Settings, report: Report) -> Model:
     bounded = settings.model_copy(
         update={"llm_timeout_s": MODEL_S, "llm_idle_timeout_s": MODEL_S, "llm_max_retries": 0}
     )
-    model = parts.chat_model(bounded, None)
+    model = parts.chat_model(bounded, None, unobserved, untraced)
     if not settings.model_configured:
         report.note(
             "model",

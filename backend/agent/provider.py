@@ -1,0 +1,69 @@
+"""What LangChain's client for OpenAI-compatible endpoints is taught: to send what is JSON already as it is, and to lose
+nothing of what comes back.
+"""
+
+from typing import Any
+
+import openai
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+from backend.agent.streaming import RAW_TEXT
+
+
+class _Provider(ChatOpenAI):
+    def _get_request_payload(
+        self, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Messages and tools are plain JSON already. As `extra_body` they go out as they are; as arguments the client
+        would search each for files and dates to convert: 3 ms for 21 messages.
+        """
+        payload = super()._get_request_payload(input_, stop=stop, **kwargs)
+        plain = {key: payload.pop(key) for key in ("messages", "tools") if key in payload}
+        return {**payload, "messages": [], "extra_body": {**(payload.get("extra_body") or {}), **plain}}
+
+    def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
+        """LangChain drops a whole answer for arguments that are JSON but no object. Here they are a call to correct."""
+        body = response.model_dump(warnings=False) if isinstance(response, openai.BaseModel) else response
+        for choice in body["choices"]:
+            for call in choice["message"].get("tool_calls") or ():
+                arguments = call["function"]["arguments"] or "null"
+                if arguments.strip() != "null" and not arguments.lstrip().startswith("{"):
+                    call["function"]["arguments"] = f"not an object: {arguments}"
+        return super()._create_chat_result(body, generation_info)
+
+    def _convert_chunk_to_generation_chunk(
+        self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
+    ) -> ChatGenerationChunk | None:
+        """LangChain drops calls without an index and refuses half a character, which the next piece completes."""
+        raw = None
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta") or {}
+            for index, call in enumerate(delta.get("tool_calls") or ()):
+                call.setdefault("index", index)
+            if not _is_whole(delta.get("content")):
+                raw, delta["content"] = delta["content"], ""
+        generation = super()._convert_chunk_to_generation_chunk(chunk, default_chunk_class, base_generation_info)
+        if raw is not None and generation is not None:
+            generation.message.additional_kwargs[RAW_TEXT] = raw
+        return generation
+
+
+def openai_model(*, model: str, api_key: SecretStr | None, base_url: str | None, timeout_s: float) -> BaseChatModel:
+    """Any endpoint that speaks OpenAI's chat completions. Retries are ChatModel's, not the client's."""
+    return _Provider(
+        model=model,
+        api_key=api_key or SecretStr("none"),
+        base_url=base_url,
+        timeout=timeout_s,
+        max_retries=0,
+        use_responses_api=False,
+        stream_usage=True,
+        stream_chunk_timeout=None,
+    )
+
+
+def _is_whole(text: object) -> bool:
+    return not isinstance(text, str) or text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)

@@ -1,0 +1,46 @@
+"""What Prometheus reads: this process, and what all of them share as the stores tell it."""
+
+import asyncio
+
+from fastapi import APIRouter, Depends, Response
+
+from backend.api.deps import Services, ServicesDep, may_read_metrics
+from backend.api.problems import PROBLEMS
+from backend.domain.errors import AppError
+from backend.telemetry.metrics import CONTENT_TYPE
+from backend.telemetry.standing import Backlog, FleetStanding, fleet_metrics
+from backend.turn.backlog import read_backlog
+
+ASK_WITHIN_S = 1.0
+
+router = APIRouter(tags=["ops"], responses=PROBLEMS)
+
+
+@router.get(
+    "/metrics",
+    dependencies=[Depends(may_read_metrics)],
+    response_class=Response,
+    responses={
+        200: {"description": "In Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    },
+)
+async def metrics(services: ServicesDep) -> Response:
+    """For the scope `ops`, or for anybody with METRICS_PUBLIC. A store that is away costs only what it knows."""
+    backlog, jobs, failed = await asyncio.gather(
+        _backlog(services), services.turns.queue.waiting(), _failed_for_all(services)
+    )
+    fleet = FleetStanding(backlog=backlog, jobs=jobs, tools_failed=failed)
+    return Response(services.metrics.text(fleet_metrics(fleet)), media_type=CONTENT_TYPE)
+
+
+async def _backlog(services: Services) -> Backlog | None:
+    try:
+        async with asyncio.timeout(ASK_WITHIN_S), services.database.reading() as connection:
+            return await read_backlog(connection)
+    except (AppError, TimeoutError):
+        return None
+
+
+async def _failed_for_all(services: Services) -> dict[str, bool] | None:
+    failed = await services.fleet.load()
+    return None if services.cache.degraded else {name: name in failed for name in services.tools.tools()}

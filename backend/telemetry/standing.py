@@ -1,0 +1,108 @@
+"""How things stand at the moment they are asked for, as Prometheus reads it: gauges that nobody has to keep up to date.
+
+Knows no store and no turn: `main` says where the numbers come from.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+@dataclass(frozen=True, slots=True)
+class RedisClient:
+    """`outages` is how often it has been lost since the process began."""
+
+    lost: bool
+    outages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStanding:
+    """Of this process. `streams` are clients that read a turn's words as they come, `watchers` all who wait for it."""
+
+    turns_running: int
+    turn_places: int
+    streams: int
+    watchers: int
+    pool_size: int
+    pool_in_use: int
+    redis: Mapping[str, RedisClient]
+    mcp_ready: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Open turns of all processes, by their rows. `lapsed` run with nobody renewing their lease, `oldest_s` is how long
+    the first that could run has been waiting.
+    """
+
+    queued: int
+    running: int
+    lapsed: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStanding:
+    """Of all processes together. What a store would have had to say is None while it cannot be asked."""
+
+    backlog: Backlog | None
+    jobs: int | None
+    tools_failed: Mapping[str, bool] | None
+
+
+def process_metrics(now: ProcessStanding) -> Iterator[Metric]:
+    yield GaugeMetricFamily("segue_turns_running", "Turns that run in this process.", now.turns_running)
+    yield GaugeMetricFamily("segue_turn_places", "Turns that may run here at once.", now.turn_places)
+    yield GaugeMetricFamily("segue_streams_open", "Clients that read events as they come.", now.streams)
+    yield GaugeMetricFamily("segue_watchers", "Requests that wait for a turn or read its events.", now.watchers)
+    yield GaugeMetricFamily("segue_database_pool_size", "Connections to PostgreSQL there may be.", now.pool_size)
+    yield GaugeMetricFamily("segue_database_pool_in_use", "Connections that are in use.", now.pool_in_use)
+    lost = GaugeMetricFamily("segue_redis_degraded", "1 while Redis is lost.", labels=["client"])
+    outages = CounterMetricFamily("segue_redis_outages_total", "Times Redis was lost.", labels=["client"])
+    for name, client in now.redis.items():
+        lost.add_metric([name], client.lost)
+        outages.add_metric([name], client.outages)
+    yield lost
+    yield outages
+    ready = GaugeMetricFamily("segue_mcp_server_ready", "1 while an MCP server is connected.", labels=["server"])
+    for server, is_ready in now.mcp_ready.items():
+        ready.add_metric([server], is_ready)
+    yield ready
+
+
+def fleet_metrics(now: FleetStanding) -> Iterator[Metric]:
+    up = GaugeMetricFamily("segue_store_up", "1 where the store answered just now.", labels=["store"])
+    up.add_metric(["postgres"], now.backlog is not None)
+    up.add_metric(["redis"], now.tools_failed is not None)
+    yield up
+    if now.backlog is not None:
+        open_turns = GaugeMetricFamily("segue_turns_open", "Turns that have not ended, of all.", labels=["status"])
+        open_turns.add_metric(["queued"], now.backlog.queued)
+        open_turns.add_metric(["running"], now.backlog.running)
+        yield open_turns
+        yield GaugeMetricFamily("segue_turns_lapsed", "Running turns whose lease is over.", now.backlog.lapsed)
+        yield GaugeMetricFamily(
+            "segue_turn_oldest_waiting_seconds", "How long a turn that could run has waited.", now.backlog.oldest_s
+        )
+    if now.jobs is not None:
+        yield GaugeMetricFamily("segue_queue_jobs", "Jobs on Redis that nobody has taken.", now.jobs)
+    if now.tools_failed is not None:
+        failed = GaugeMetricFamily(
+            "segue_tool_failed_for_all", "1 for a tool that has failed for all.", labels=["tool"]
+        )
+        for tool, has_failed in now.tools_failed.items():
+            failed.add_metric([tool], has_failed)
+        yield failed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing(Collector):
+    """Asks anew at each scrape, in whichever thread it comes."""
+
+    ask: Callable[[], ProcessStanding]
+
+    def collect(self) -> Iterator[Metric]:
+        return process_metrics(self.ask())

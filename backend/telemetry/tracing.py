@@ -1,0 +1,116 @@
+"""Spans by OpenTelemetry, for the processes that are told where to send them; the others pay a function call each.
+
+The library is imported only there: it is the extra `otel`. A span carries ids, names and counts, no words of anybody.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from backend.domain.errors import AppError
+from backend.domain.telemetry import OpenSpan, Span
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span as OtelSpan
+    from opentelemetry.trace import StatusCode, Tracer
+
+SEND_WITHIN_S: Final = 3.0
+
+log = structlog.get_logger()
+
+
+class _Untraced:
+    trace_id = None
+    traceparent = None
+
+    def tell(self, **attributes: str | float) -> None:
+        pass
+
+    def fail(self, reason: str) -> None:
+        pass
+
+
+_UNTRACED: Final[AbstractContextManager[Span]] = nullcontext(_Untraced())
+
+
+def untraced(name: str, *, parent: str | None = None, **attributes: str | float) -> AbstractContextManager[Span]:  # noqa: ARG001 (OpenSpan's)
+    return _UNTRACED
+
+
+class _Traced:
+    def __init__(self, span: "OtelSpan", error: "StatusCode") -> None:
+        context = span.get_span_context()
+        self._span = span
+        self._error = error
+        self.trace_id = f"{context.trace_id:032x}"
+        self.traceparent = f"00-{self.trace_id}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+    def tell(self, **attributes: str | float) -> None:
+        self._span.set_attributes({f"segue.{name}": value for name, value in attributes.items()})
+
+    def fail(self, reason: str) -> None:
+        self._span.set_status(self._error, reason)
+
+
+class _Traces:
+    def __init__(self, tracer: "Tracer") -> None:
+        from opentelemetry.trace import StatusCode  # noqa: PLC0415 (of the extra `otel`)
+        from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 (the same)
+            TraceContextTextMapPropagator,
+        )
+
+        self._tracer = tracer
+        self._error = StatusCode.ERROR
+        self._read = TraceContextTextMapPropagator().extract
+
+    @contextmanager
+    def span(self, name: str, *, parent: str | None = None, **attributes: str | float) -> Iterator[Span]:
+        """An error is told by its code or its type: what it says may be somebody's."""
+        above = self._read({"traceparent": parent}) if parent else None
+        with self._tracer.start_as_current_span(
+            name, context=above, record_exception=False, set_status_on_exception=False
+        ) as span:
+            traced = _Traced(span, self._error)
+            traced.tell(**attributes)
+            try:
+                yield traced
+            except BaseException as error:
+                traced.fail(error.code if isinstance(error, AppError) else type(error).__name__)
+                raise
+
+
+@asynccontextmanager
+async def tracing(endpoint: str | None) -> AsyncIterator[OpenSpan]:
+    """Spans go to `endpoint` (OTLP over HTTP) for as long as the block lasts; what is left is sent at its end."""
+    if endpoint is None:
+        yield untraced
+        return
+    try:
+        provider = _provider(endpoint)
+    except ImportError:
+        log.warning("tracing_off", reason="OTEL_EXPORTER_OTLP_ENDPOINT is set, but the extra `otel` is not installed")
+        yield untraced
+        return
+    try:
+        yield _Traces(provider.get_tracer("segue")).span
+    finally:
+        await asyncio.to_thread(provider.shutdown)
+
+
+def _provider(endpoint: str) -> "TracerProvider":
+    """Beside the endpoint, the library reads its own variables: headers, sampler, resource."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 (see above)
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 (the same)
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 (the same)
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 (the same)
+
+    name = os.environ.get("OTEL_SERVICE_NAME", "segue")
+    provider = TracerProvider(resource=Resource.create({"service.name": name}), shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=SEND_WITHIN_S)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider

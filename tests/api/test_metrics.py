@@ -1,0 +1,226 @@
+"""What /metrics tells after a conversation, to whom it tells it, and that what watches it asks for what there is."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from backend.config import Settings
+from backend.domain.errors import AppError
+from backend.main import run_worker
+from tests.support.health import MOODY, connect, fails_for_all, put, reset, uses
+from tests.support.identity import new_key, speaking
+from tests.support.metrics import Scrape, scraped
+from tests.support.plans import THREE_STEPS, Frozen, deletion, offered, planned
+from tests.support.provider import Provider, calls, fails, says, streams
+from tests.support.proxy import proxied
+from tests.support.results import use_toolbox
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
+from tests.support.streams import chatting
+
+
+def two_steps(number: int) -> list[dict[str, Any]]:
+    return [THREE_STEPS[0], {**deletion(number), "id": 2}]
+
+
+def ask(number: int) -> str:
+    """No two alike, since plans are cached by the request; too long for an answer to a question."""
+    return f"Cerca le cose di Rossi, poi leggi la prima e infine cancella la numero {number}, per favore"
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        yield served
+
+
+async def test_a_conversation_shows_in_the_metrics(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    before = await scraped(client)
+    provider.will(calls(("current_time", {}), ("no_such_tool", {}), ("current_time", {"timezone": 7})), says("noon"))
+    await client.chat(session, "what time is it?")
+    after = await scraped(client)
+    assert before("segue_turns_total", outcome="completed", code="") == 0
+    assert after("segue_turns_total", outcome="completed", code="") == 1
+    assert after("segue_turn_duration_seconds_count", outcome="completed") == 1
+    assert after("segue_turn_queue_wait_seconds_count") == 1
+    assert after("segue_model_calls_total", outcome="answered") == 2
+    assert after("segue_model_call_duration_seconds_count") == 2
+    assert after("segue_model_tokens_total", direction="input") > 0
+    assert after("segue_model_tokens_total", direction="output") > 0
+    assert after("segue_tool_calls_total", tool="current_time", outcome="succeeded") == 1
+    assert after("segue_tool_calls_total", tool="current_time", outcome="bad_arguments") == 1
+    assert after("segue_tool_calls_total", tool="other", outcome="refused") == 1
+    assert after("segue_tool_call_duration_seconds_count", tool="current_time") == 2
+    assert after("segue_acknowledgements_total", verdict="none") == 1
+    assert after("segue_web_search_decisions_total", performed="false", reason="not_asked") == 1
+    assert after("segue_http_requests_total", method="POST", status=200) == 1
+    assert "no_such_tool" not in after.text
+    assert session not in after.text
+
+
+async def test_how_things_stand_is_read_as_it_is_asked_for(client: Client, provider: Provider) -> None:
+    gate = asyncio.Event()
+
+    provider.will(streams(gate, "at last"))
+    session = await client.new_session()
+    async with chatting(client, session, "wait") as stream:
+        await provider.wait_for_requests(1)
+        now = await scraped(client)
+        gate.set()
+        await stream.rest()
+    assert now("segue_turns_running") == 1
+    assert now("segue_turn_places") == 64
+    assert now("segue_turns_open", status="running") == 1
+    assert now("segue_turns_open", status="queued") == 0
+    assert (now("segue_streams_open"), now("segue_watchers")) == (1, 1)
+    assert now("segue_database_pool_size") == 10
+    assert now("segue_store_up", store="postgres") == now("segue_store_up", store="redis") == 1
+    assert now("segue_turns_lapsed") == now("segue_turn_oldest_waiting_seconds") == 0
+    assert now("process_resident_memory_bytes") > 0
+
+
+async def test_failures_and_retries_of_the_model_are_told_apart(settings: Settings, provider: Provider) -> None:
+    async with running(settings.model_copy(update={"llm_max_retries": 1})) as client:
+        session = await client.new_session()
+        provider.will(fails(500), says("there"), fails(401))
+        await client.chat(session, "hello")
+        assert (await client.send(session, "hello?")).status_code == 502
+        after = await scraped(client)
+    assert after("segue_model_retries_total") == 1
+    assert after("segue_model_calls_total", outcome="answered") == 1
+    assert after("segue_model_calls_total", outcome="model_unavailable") == 1
+    assert after("segue_turns_total", outcome="failed", code="model_unavailable") == 1
+
+
+async def test_every_end_of_a_plan_is_counted_once(settings: Settings, provider: Provider, shelf: Shelf) -> None:
+    connect(settings, shelf)
+    async with running(settings) as client:
+        session, _ = await offered(client, provider, two_steps(1), ask(1))
+        provider.will(says("It is gone."))
+        await client.chat(session, "sì, grazie")
+        session, _ = await offered(client, provider, two_steps(2), ask(2))
+        await client.chat(session, "no")
+        session, answer = await offered(client, provider, two_steps(3), ask(3))
+        decision = {"decision": "reject", "version": answer["plan"]["version"]}
+        await client.http.post(f"/sessions/{session}/plan/decision", json=decision)
+        session, _ = await offered(client, provider, two_steps(4), ask(4))
+        provider.will(planned(two_steps(5)))
+        await client.chat(session, ask(5))
+        after = await scraped(client)
+    assert after("segue_plans_total", outcome="completed") == 1
+    assert after("segue_plans_total", outcome="cancelled") == 2
+    assert after("segue_plans_total", outcome="superseded") == 1
+    assert after("segue_acknowledgements_total", verdict="confirm") == 1
+    assert after("segue_acknowledgements_total", verdict="reject") == 2
+
+
+async def test_a_tool_that_fails_for_all_shows_until_it_is_reset(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    connect(settings, shelf)
+    async with running(settings) as client:
+        assert (await scraped(client))("segue_tool_failed_for_all", tool=MOODY) == 0
+        await fails_for_all(client, provider, shelf)
+        failed = await scraped(client)
+        assert await uses(client, provider, await client.new_session()) == "failed"
+        await client.http.post("/tool-states/reset", json={"tool_name": MOODY})
+        session = await client.new_session()
+        await put(client, session, MOODY, "maintenance")
+        await reset(client, session)
+        mended = await scraped(client)
+    assert failed("segue_tool_failed_for_all", tool=MOODY) == 1
+    assert failed("segue_tool_fleet_changes_total", tool=MOODY, status="failed") == 1
+    assert failed("segue_tool_state_changes_total", tool=MOODY, status="failed") == 3
+    assert failed("segue_mcp_server_ready", server="shelf") == 1
+    assert mended("segue_tool_calls_total", tool=MOODY, outcome="refused") == 1
+    assert mended("segue_tool_failed_for_all", tool=MOODY) == 0
+    assert mended("segue_tool_fleet_changes_total", tool=MOODY, status="available") == 1
+    assert mended("segue_tool_state_changes_total", tool=MOODY, status="maintenance") == 1
+    assert mended("segue_tool_state_changes_total", tool=MOODY, status="available") == 1
+
+
+async def test_what_upkeep_removes_is_counted_with_its_size(settings: Settings, provider: Provider) -> None:
+    use_toolbox(settings)
+    clock = Frozen()
+    async with running(settings.model_copy(update={"turn_lease_s": 1}), clock=clock) as client:
+        provider.will(calls(("big", {"n_bytes": 5000})), says("big"))
+        await client.chat(await client.new_session(), "make it big")
+        clock.now += timedelta(days=31)
+        async with asyncio.timeout(10):
+            while not (after := await scraped(client))("segue_retention_removed_rows_total", kind="results"):
+                pass
+    assert after("segue_retention_removed_rows_total", kind="results") == 1
+    assert after("segue_retention_removed_bytes_total", kind="results") == 5000
+
+
+async def test_a_redis_that_is_lost_shows_and_costs_no_scrape(
+    settings: Settings, redis_url: str, provider: Provider
+) -> None:
+    async with proxied(Path(redis_url.removeprefix("unix://"))) as redis:
+        url = SecretStr(f"redis://127.0.0.1:{redis.port}")
+        async with running(settings.model_copy(update={"redis_url": url})) as client:
+            await redis.begin("refuses")
+            provider.will(says("without it"))
+            await client.chat(await client.new_session(), "hello")
+            lost = await scraped(client)
+            await redis.open()
+    assert lost("segue_store_up", store="redis") == 0
+    assert lost("segue_store_up", store="postgres") == 1
+    assert lost("segue_redis_degraded", client="cache") == 1
+    assert lost("segue_redis_outages_total", client="cache") == 1
+    assert lost("segue_redis_degraded", client="queue") == 1
+    assert not lost.has("segue_tool_failed_for_all")
+    assert lost("segue_turns_total", outcome="completed", code="") == 1
+
+
+async def test_metrics_are_for_ops_unless_they_are_public(settings: Settings) -> None:
+    guarded = settings.model_copy(update={"auth": "api_key"})
+    ada, ops = await new_key(guarded, "ada"), await new_key(guarded, "ops", ["ops"])
+    async with running(guarded) as client:
+        assert (await client.http.get("/metrics")).status_code == 401
+        async with speaking(client, ada) as known:
+            assert (await known.http.get("/metrics")).status_code == 403
+        async with speaking(client, ops) as known:
+            assert (await known.http.get("/metrics")).status_code == 200
+    async with running(guarded.model_copy(update={"metrics_public": True})) as client:
+        await scraped(client)
+        assert (await client.http.get("/sessions")).status_code == 401
+
+
+async def test_a_worker_serves_its_own_where_it_is_given_a_port(settings: Settings, provider: Provider) -> None:
+    settings = settings.model_copy(update={"worker_metrics_port": 0})
+    stopped, started = asyncio.Event(), asyncio.Event()
+    async with running(settings, takes_turns=False) as client:
+        with capture_logs() as logs:
+            worker = asyncio.create_task(run_worker(settings, stopped, started.set))
+            await started.wait()
+        [url] = [entry["url"] for entry in logs if entry["event"] == "metrics_served"]
+        provider.will(says("from the worker"))
+        await client.chat(await client.new_session(), "hello")
+        here = await scraped(client)
+        async with httpx.AsyncClient() as http:
+            there = Scrape((await http.get(url)).text)
+        stopped.set()
+        await worker
+    assert here("segue_turns_total", outcome="completed", code="") == 0
+    assert there("segue_turns_total", outcome="completed", code="") == 1
+    assert there("segue_model_calls_total", outcome="answered") == 1
+    assert (here("segue_turn_places"), there("segue_turn_places")) == (0, 64)
+
+
+async def test_a_worker_whose_port_is_taken_says_which(settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = settings.model_copy(update={"worker_metrics_port": port})
+        with pytest.raises(AppError) as refused:
+            await run_worker(settings, asyncio.Event(), lambda: None)
+    assert f"WORKER_METRICS_PORT={port}" in refused.value.detail

@@ -1,0 +1,162 @@
+"""One trace tells a turn from the client's own span to the tool that ran, across the processes it goes through."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
+
+from backend.config import Settings
+from backend.main import run_worker
+from backend.telemetry.tracing import tracing, untraced
+from tests.support.provider import Provider, calls, fails, says
+from tests.support.server import serving
+from tests.support.service import Client, running
+
+CLIENTS_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+CLIENTS_SPAN = "00f067aa0ba902b7"
+TRACEPARENT = {"traceparent": f"00-{CLIENTS_TRACE}-{CLIENTS_SPAN}-01"}
+
+
+@dataclass(slots=True)
+class Collector:
+    """What an OTLP collector was sent."""
+
+    url: str = ""
+    spans: list[Any] = field(default_factory=list)
+
+    def named(self, name: str) -> list[Any]:
+        return [span for span in self.spans if span.name == name]
+
+    def above(self, span: Any) -> str:
+        """The name of the span it stands below; empty where that is not ours."""
+        return next((each.name for each in self.spans if each.span_id == span.parent_span_id), "")
+
+
+def attributes(span: Any) -> dict[str, Any]:
+    return {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    collected = Collector()
+
+    async def take(request: Request) -> Response:
+        sent = ExportTraceServiceRequest.FromString(await request.body())
+        collected.spans += [span for of in sent.resource_spans for scope in of.scope_spans for span in scope.spans]
+        return Response()
+
+    async with serving(Starlette(routes=[Route("/v1/traces", take, methods=["POST"])])) as url:
+        collected.url = url
+        yield collected
+
+
+@pytest.fixture
+def settings(settings: Settings, collector: Collector) -> Settings:
+    return settings.model_copy(update={"otel_exporter_otlp_endpoint": collector.url})
+
+
+@asynccontextmanager
+async def api_and_worker(settings: Settings) -> AsyncIterator[Client]:
+    """Each with a provider of its own, as two processes have. What is left of their spans is sent as they leave."""
+    stopped, started = asyncio.Event(), asyncio.Event()
+    worker = asyncio.create_task(run_worker(settings, stopped, started.set))
+    await started.wait()
+    async with running(settings, takes_turns=False) as client:
+        yield client
+    stopped.set()
+    await worker
+
+
+async def test_a_turn_is_one_trace_from_the_client_through_api_and_worker(
+    settings: Settings, provider: Provider, collector: Collector
+) -> None:
+    provider.will(calls(("current_time", {})), says("noon"))
+    async with api_and_worker(settings) as client:
+        session = await client.new_session()
+        with capture_logs([merge_contextvars]) as logs:
+            body = {"message": "what time is it?"}
+            answer = await client.http.post(f"/sessions/{session}/chat", json=body, headers=TRACEPARENT)
+    mine = [span for span in collector.spans if span.trace_id.hex() == CLIENTS_TRACE]
+    [request] = [span for span in mine if span.name == "request"]
+    assert request.parent_span_id.hex() == CLIENTS_SPAN
+    below = {(span.name, collector.above(span)) for span in mine if span is not request}
+    assert below == {
+        ("turn", "request"),
+        ("detect_acknowledgement", "turn"),
+        ("plan", "turn"),
+        ("tool_loop", "turn"),
+        ("model", "tool_loop"),
+        ("tool", "tool_loop"),
+        ("respond", "turn"),
+        ("knowledge", "turn"),
+    }
+    [turn], [tool] = collector.named("turn"), collector.named("tool")
+    assert attributes(turn)["segue.turn_id"] == answer.json()["turn_id"]
+    assert attributes(tool) | {"segue.tool_call_id": ""} == {
+        "segue.tool": "current_time",
+        "segue.tool_call_id": "",
+        "segue.outcome": "succeeded",
+    }
+    told = {entry["event"]: entry for entry in logs}
+    assert told["turn_finished"]["trace_id"] == told["request"]["trace_id"] == CLIENTS_TRACE
+
+
+async def test_a_failure_is_told_by_its_code_and_no_words_leave_with_a_span(
+    settings: Settings, provider: Provider, collector: Collector
+) -> None:
+    provider.will(fails(500, body='{"error": {"message": "canary"}}'))
+    async with running(settings) as client:
+        session = await client.new_session()
+        assert (await client.send(session, "a canary sings")).status_code == 502
+    [turn], [model] = collector.named("turn"), collector.named("model")
+    assert turn.status.message == model.status.message == "model_unavailable"
+    assert "canary" not in str(collector.spans)
+
+
+async def test_a_traceparent_that_is_none_begins_a_trace_of_its_own(
+    settings: Settings, provider: Provider, collector: Collector
+) -> None:
+    provider.will(says("hello"))
+    async with running(settings) as client:
+        session = await client.new_session()
+        for odd in ("x", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "00-" + "f" * 5000):
+            response = await client.http.get(f"/sessions/{session}", headers={"traceparent": odd})
+            assert response.status_code == 200
+        await client.chat(session, "hello")
+        await client.http.get("/health/live")
+    assert len(collector.named("request")) == 5
+    assert len({span.trace_id for span in collector.named("request")}) == 5
+    assert not any(span.parent_span_id for span in collector.named("request"))
+
+
+async def test_a_collector_that_is_away_costs_no_turn(settings: Settings, provider: Provider) -> None:
+    provider.will(says("hello"))
+    away = settings.model_copy(update={"otel_exporter_otlp_endpoint": "http://127.0.0.1:9"})
+    async with running(away) as client:
+        assert (await client.chat(await client.new_session(), "hello"))["status"] == "completed"
+
+
+async def test_without_an_endpoint_nothing_is_traced() -> None:
+    async with tracing(None) as span:
+        assert span is untraced
+        with span("turn", parent=TRACEPARENT["traceparent"]) as opened:
+            assert opened.trace_id is None
+
+
+async def test_an_endpoint_without_the_extra_is_said_aloud_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with capture_logs() as logs:
+        async with tracing("http://127.0.0.1:9") as span:
+            assert span is untraced
+    assert [entry["event"] for entry in logs] == ["tracing_off"]
