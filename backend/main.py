@@ -54,6 +54,7 @@ from backend.turn.service import TurnService
 from backend.turn.worker import TurnDeps, TurnLimits
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
+LEASE_SHARE = 0.8  # what is left is for somebody to find the turn and to end it: no dead owner holds it for longer
 SHUTDOWN_SHARE = 0.6  # for turns to end; what is left gives them back, answers whoever waits and closes the stores
 
 
@@ -176,7 +177,7 @@ async def _start(
         agent_limits=parts.agent_limits(settings),
         limits=TurnLimits(
             timeout_s=settings.turn_timeout_s,
-            lease_s=settings.turn_lease_s,
+            lease_s=settings.turn_lease_s * LEASE_SHARE,
             grace_s=settings.shutdown_grace_s * SHUTDOWN_SHARE,
             snapshot=snapshot,
             kept=KeepLimits(session_days=settings.session_ttl_days, change_days=settings.tool_result_ttl_days),

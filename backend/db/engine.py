@@ -109,7 +109,7 @@ def storage_unavailable() -> AppError:
         "storage_unavailable",
         status=503,
         title="Storage is unavailable",
-        detail="The database cannot be reached. Nothing was accepted; try again in a moment.",
+        detail="The database cannot be reached. Try again in a moment; with an Idempotency-Key nothing is done twice.",
         retryable=True,
         extra={"retry_after_s": 2},
     )
@@ -121,6 +121,10 @@ async def _storage_errors() -> AsyncIterator[None]:
         yield
     except (DisconnectionError, PoolTimeoutError, ConnectionError, TimeoutError) as error:
         raise storage_unavailable() from error
+    except RuntimeError as error:
+        if "handler is closed" in str(error):  # uvloop's, where the server has just closed what is written to
+            raise storage_unavailable() from error
+        raise
     except DBAPIError as error:
         if _is_outage(error):
             raise storage_unavailable() from error

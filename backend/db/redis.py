@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
+from redis.exceptions import ConnectionError as LostConnectionError
 from redis.exceptions import RedisError
 
 OPERATION_TIMEOUT_S = 1.0
@@ -85,7 +87,7 @@ def connections(
     """Whoever comes when `most` are in use waits for one. Not RESP3: redis-py fails its first command after a server's
     close.
     """
-    return BlockingConnectionPool.from_url(
+    pool = BlockingConnectionPool.from_url(
         url,
         protocol=2,
         max_connections=most,
@@ -94,6 +96,22 @@ def connections(
         socket_connect_timeout=OPERATION_TIMEOUT_S,
         retry=Retry(ConstantBackoff(0.05), retries),
     )
+    pool.connection_class = _noticing(pool.connection_class)
+    return pool
+
+
+def _noticing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """uvloop raises a RuntimeError where the server has just closed what is written to; to redis-py that is no loss."""
+
+    class Noticing(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 (redis-py's)
+            try:
+                await super().send_packed_command(command, check_health)
+            except RuntimeError as error:
+                await self.disconnect(nowait=True)
+                raise LostConnectionError(str(error)) from error
+
+    return Noticing
 
 
 class _Client:

@@ -157,8 +157,9 @@ class EventLog:
         return self._tails.setdefault(turn.turn_id, Tail(turn, left=self._leaving))
 
     def _release(self, tail: Tail) -> None:
-        if not (tail.followers or tail.fed_here or tail in self._unwritten):
-            self._tails.pop(tail.turn.turn_id, None)
+        held = self._tails.get(tail.turn.turn_id) is tail  # an end told by somebody else has a tail of its own
+        if held and not (tail.followers or tail.fed_here or tail in self._unwritten):
+            del self._tails[tail.turn.turn_id]
 
     def _told(self, tail: Tail) -> None:
         if not tail.forgotten:

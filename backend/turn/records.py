@@ -20,6 +20,7 @@ from backend.turn.statements import OPEN
 
 Result = ChatAnswer | AppError
 
+_OTHER = turns.alias("other")
 _read_report = TypeAdapter(TurnReport).validate_python
 
 
@@ -34,10 +35,10 @@ async def get_turn(connection: AsyncConnection, owner: str, session_id: str, tur
 async def list_turns(
     connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
 ) -> list[Turn]:
-    """Newest first."""
-    statement = _owned(owner, session_id).order_by(turns.c.id.desc()).limit(limit)
+    """Newest first, by arrival: ids are made before that, and by several clocks."""
+    statement = _owned(owner, session_id).order_by(turns.c.seq.desc()).limit(limit)
     if before is not None:
-        statement = statement.where(turns.c.id < before)
+        statement = statement.where(turns.c.seq < select(_OTHER.c.seq).where(_OTHER.c.id == before).scalar_subquery())
     return await _turns(connection, (await connection.execute(statement)).all())
 
 

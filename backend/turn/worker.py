@@ -81,11 +81,14 @@ class TurnDeps:
 
 @dataclass(slots=True)
 class _Running:
-    """A turn that runs here, and why it was told to stop where it was."""
+    """A turn that runs here, and why it was told to stop where it was. One that is `finishing` is past that: whether
+    its answer is stored in time is for the row to say.
+    """
 
     claim: Claim
     task: asyncio.Task[ChatAnswer | None]
     stop: Stop | None = None
+    finishing: bool = False
 
 
 class TurnWorker:
@@ -129,7 +132,7 @@ class TurnWorker:
 
     def stop(self, turn_id: str, why: Stop) -> None:
         running = self._running.get(turn_id)
-        if running is not None and running.stop is None:
+        if running is not None and running.stop is None and not running.finishing:
             running.stop = why
             running.task.cancel()
 
@@ -283,6 +286,7 @@ class TurnWorker:
 
     async def _finish(self, claim: Claim, state: TurnState, model: str, tally: Tally) -> ChatAnswer:
         report = turn_report(state, tally.stop(), model=model)
+        self._running[claim.key.turn_id].finishing = True
         async with self._deps.database.reading() as connection:
             message = await store.finish_turn(
                 connection,

@@ -133,24 +133,6 @@ async def test_a_turn_of_another_session_or_of_nobody_is_not_found(client: Clien
     assert (missing.status_code, missing.json()["code"]) == (404, "session_not_found")
 
 
-async def test_ten_identical_requests_over_two_instances_are_one_turn(
-    client: Client, there: Client, provider: Provider, held: Held
-) -> None:
-    provider.will(held)
-    session = await client.new_session()
-    asking = [asyncio.create_task(send((client, there)[n % 2], session, "once", key="k-1")) for n in range(10)]
-    await provider.wait_for_requests(1)
-    held.go.set()
-    answers = [(await answer).json() for answer in asking]
-    assert all(answer == answers[0] for answer in answers)
-    assert answers[0]["message"]["content"] == "answer to once"
-    assert len(await client.turns(session)) == 1
-    assert (await send(there, session, "once", key="k-1")).json() == answers[0]
-    background = await send(there, session, "once", key="k-1", background=True)
-    assert (background.status_code, background.json()["status"]) == (202, "completed")
-    assert len(await client.messages(session)) == 2
-
-
 async def test_a_key_that_was_used_for_something_else_is_refused(client: Client, provider: Provider) -> None:
     provider.will(says("one"), says("two"))
     session, other = await client.new_session(), await client.new_session()

@@ -129,6 +129,8 @@ class Provider:
 
     base_url: str = ""
     script: list[Reply] = field(default_factory=list)
+    scripts: dict[str, list[Reply]] = field(default_factory=dict)
+    habits: dict[str, Reply] = field(default_factory=dict)
     summary: Reply | None = None
     embedding: Callable[[str], Awaitable[Response | list[float]]] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -139,6 +141,23 @@ class Provider:
 
     def will(self, *replies: Reply) -> None:
         self.script.extend(replies)
+
+    def will_to(self, part: str, *replies: Reply) -> None:
+        """What conversations are answered that have this in the user's words, for those that go on side by side."""
+        self.scripts.setdefault(part, []).extend(replies)
+
+    def always(self, part: str, reply: Reply) -> None:
+        """The same for as many requests as come."""
+        self.habits[part] = reply
+
+    def about(self, part: str) -> list[dict[str, Any]]:
+        """The requests of such conversations."""
+        return [request for request in self.requests if any(part in said for said in _said(request))]
+
+    def check(self) -> None:
+        assert not self.surprises, self.surprises
+        unused = len(self.script) + sum(map(len, self.scripts.values()))
+        assert not unused, f"{unused} scripted answers were not used"
 
     def messages(self, request: int = -1, *, role: str | None = None) -> list[dict[str, Any]]:
         """The messages of a request, all or those of one role."""
@@ -163,10 +182,20 @@ class Provider:
             self.heard.notify_all()
         if asks_for_summary:
             return await _given(self.summary or fails(400), body)
-        if not self.script:
+        reply = self._next_reply(body)
+        if reply is None:
             self.surprises.append("a request beyond the end of the script")
             return fails(400)
-        return await _given(self.script.pop(0), body)
+        return await _given(reply, body)
+
+    def _next_reply(self, body: dict[str, Any]) -> Reply | None:
+        for said in _said(body):
+            for part, script in self.scripts.items():
+                if part in said and script:
+                    return script.pop(0)
+            if habit := next((reply for part, reply in self.habits.items() if part in said), None):
+                return habit
+        return self.script.pop(0) if self.script else None
 
     async def _embed(self, request: Request) -> Response:
         texts: list[str] = orjson.loads(await request.body())["input"]
@@ -181,6 +210,11 @@ class Provider:
         return raw(
             {"object": "list", "model": "embedder", "data": data, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
         )
+
+
+def _said(body: dict[str, Any]) -> list[str]:
+    """The user's words, newest first."""
+    return [str(message["content"]) for message in reversed(body["messages"]) if message["role"] == "user"]
 
 
 async def _given(reply: Reply, body: dict[str, Any]) -> Response:
@@ -199,5 +233,4 @@ async def scripted_provider() -> AsyncIterator[Provider]:
     async with serving(app) as url:
         provider.base_url = f"{url}/v1"
         yield provider
-    assert not provider.surprises, provider.surprises
-    assert not provider.script, f"{len(provider.script)} scripted answers were not used"
+    provider.check()

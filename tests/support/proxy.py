@@ -1,17 +1,25 @@
-"""A TCP door in front of a server on a Unix socket, or on a port, that a test can shut, freeze and open again."""
+"""A TCP door in front of a server that a test can shut, freeze and open again, or let an answer get lost at."""
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 Outage = Literal["refuses", "hangs_up", "freezes"]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trap:
+    sign: bytes
+    after: bytes
+    sprung: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Proxy:
-    """`port` on 127.0.0.1 leads to `upstream` until an outage begins."""
+    """`port` on 127.0.0.1 leads to `upstream`, a Unix socket or a port of this machine, until an outage begins."""
 
     def __init__(self, upstream: Path | int) -> None:
         self._upstream = upstream
@@ -20,7 +28,13 @@ class Proxy:
         self._flowing = asyncio.Event()
         self._hangs_up = False
         self._server: asyncio.Server | None = None
+        self._traps: list[_Trap] = []
         self.port = 0
+
+    @property
+    def connections(self) -> int:
+        """How many are open, whoever holds them."""
+        return len(self._links)
 
     async def open(self) -> None:
         """Lets everyone through, from the start or after an outage."""
@@ -44,16 +58,29 @@ class Proxy:
             end.transport.abort()
         await asyncio.gather(*self._links)
 
+    def lose(self, sign: bytes, *, after: bytes = b"") -> asyncio.Event:
+        """Set once an answer with `sign` was swallowed, on a connection that had answered with `after` by then. Whoever
+        asked waits for it in vain, though the server has done what it was asked.
+        """
+        trap = _Trap(sign, after)
+        self._traps.append(trap)
+        return trap.sprung
+
     async def _link(self, reader: StreamReader, writer: StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._links.add(task)
         with self._end(writer):
             if not self._hangs_up:
-                server_reader, server_writer = await self._connect()
-                with self._end(server_writer):
-                    await asyncio.gather(self._pass_on(reader, server_writer), self._pass_on(server_reader, writer))
+                with suppress(OSError):  # the server itself is away
+                    await self._join(reader, writer)
         self._links.discard(task)
+
+    async def _join(self, reader: StreamReader, writer: StreamWriter) -> None:
+        server_reader, server_writer = await self._connect()
+        with self._end(server_writer):
+            there, back = self._pass_on(reader, server_writer), self._pass_on(server_reader, writer, answers=True)
+            await asyncio.gather(there, back)
 
     async def _connect(self) -> tuple[StreamReader, StreamWriter]:
         if isinstance(self._upstream, int):
@@ -69,13 +96,26 @@ class Proxy:
             self._ends.discard(writer)
             writer.transport.abort()
 
-    async def _pass_on(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _pass_on(self, reader: StreamReader, writer: StreamWriter, *, answers: bool = False) -> None:
+        said = b""
         with suppress(OSError):
             while chunk := await reader.read(65536):
                 await self._flowing.wait()
+                if answers and self._traps:
+                    said += chunk
+                    if self._springs_a_trap(said, chunk):
+                        continue
                 writer.write(chunk)
                 await writer.drain()
         writer.close()
+
+    def _springs_a_trap(self, said: bytes, chunk: bytes) -> bool:
+        for trap in self._traps:
+            if trap.sign in chunk and trap.after in said:
+                self._traps.remove(trap)
+                trap.sprung.set()
+                return True
+        return False
 
 
 @asynccontextmanager

@@ -97,8 +97,14 @@ class Process:
         self._command = command
         self._ready = ready
         self._process: subprocess.Popen[str] | None = None
-        self._rest: threading.Thread | None = None
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._said = threading.Condition()
         self.log: list[str] = []
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def start(self) -> str:
         """Waits until it is ready, and gives the word after what says so: the base URL of a service."""
@@ -113,10 +119,14 @@ class Process:
         for line in self._process.stderr:
             self.log.append(line)
             if self._ready in line:
-                self._rest = threading.Thread(target=self.log.extend, args=(self._process.stderr,), daemon=True)
-                self._rest.start()  # nobody reads its log: a full pipe would stop it
+                self._listening.start()
                 return (line.partition(self._ready)[2].split() or [""])[0]
         raise RuntimeError("segue did not start:\n" + "".join(self.log))
+
+    def wait_for(self, event: str) -> None:
+        """Returns once its log says that this happened."""
+        with self._said:
+            assert self._said.wait_for(lambda: any(f'"{event}"' in line for line in self.log), timeout=30)
 
     def kill(self) -> None:
         """kill -9."""
@@ -127,10 +137,19 @@ class Process:
 
     def _stop(self, number: signal.Signals) -> int:
         assert self._process is not None
+        assert self._process.stderr is not None
         self._process.send_signal(number)
         code = self._process.wait(timeout=30)
-        if self._rest is not None:
-            self._rest.join()
-        if self._process.stderr is not None:
-            self._process.stderr.close()
+        if self._listening.ident is not None:
+            self._listening.join(timeout=30)
+        self._process.stderr.close()
         return code
+
+    def _listen(self) -> None:
+        """A log nobody reads would stop who writes it."""
+        assert self._process is not None
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            with self._said:
+                self.log.append(line)
+                self._said.notify_all()

@@ -13,12 +13,13 @@ from tests.support.server import serving
 
 READS = ToolAnnotations(read_only_hint=True)
 DESTROYS = ToolAnnotations(destructive_hint=True)
+REPEATABLE = ToolAnnotations(destructive_hint=True, idempotent_hint=True)
 
 
 @dataclass(slots=True)
 class Shelf:
-    """`effects` is what its tools did, in order. `look_up` and `stamp_item` answer once `go` is set; `moody` once
-    `open` is, with `trouble` where there is any; `sleepy` once `awake` is.
+    """`effects` is what its tools did, in order. `look_up`, `stamp_item` and `paint_item` answer once `go` is set;
+    `moody` once `open` is, with `trouble` where there is any; `sleepy` once `awake` is.
     """
 
     url: str = ""
@@ -93,6 +94,13 @@ def _add_items(server: MCPServer, shelf: Shelf) -> None:
         shelf.effects.append(f"stamp {item_id}")
         await shelf.go.wait()
         return {"stamped": item_id}
+
+    @server.tool(annotations=REPEATABLE)
+    async def paint_item(item_id: str) -> dict[str, str]:
+        """Paint an item; twice is as good as once."""
+        shelf.effects.append(f"paint {item_id}")
+        await shelf.go.wait()
+        return {"painted": item_id}
 
     @server.tool(annotations=DESTROYS)
     def send_note(to: str, text: str) -> dict[str, str]:

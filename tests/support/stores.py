@@ -36,9 +36,11 @@ async def looking_into(settings: Settings) -> AsyncIterator[Stores]:
     assert settings.redis_url is not None
     database = await asyncpg.connect(plain(settings.database_url.get_secret_value()))
     redis = Redis.from_url(settings.redis_url.get_secret_value(), protocol=2, decode_responses=True)
-    yield Stores(database, redis)
-    await redis.aclose()
-    await database.close()
+    try:
+        yield Stores(database, redis)
+    finally:
+        await redis.aclose()
+        await database.close()
 
 
 @asynccontextmanager

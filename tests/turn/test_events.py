@@ -23,7 +23,7 @@ from backend.turn.tail import ATTEMPT, END, MAX_LAG, Entry
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
-from tests.support.streams import Sent, Stream, chatting, check, kinds, listening, replayed, streamed, texts
+from tests.support.streams import Sent, chatting, check, kinds, listening, replayed, streamed, texts
 
 TURN = TurnKey("ses_1", "turn_1", 1)
 
@@ -49,44 +49,9 @@ async def two(settings: Settings) -> AsyncIterator[tuple[Client, Client]]:
         yield here, there
 
 
-async def words(stream: Stream, gates: list[asyncio.Event]) -> list[Sent]:
-    """What is heard of a counting model while its gates are opened one by one."""
-    heard = await stream.until("TEXT_MESSAGE_CONTENT")
-    for gate in gates:
-        gate.set()
-        heard += await stream.until("TEXT_MESSAGE_CONTENT")
-    return heard
-
-
 def counting(gates: list[asyncio.Event]) -> Any:
     """One word, and one more after each gate."""
     return streams("zero", *(piece for number, gate in enumerate(gates, 1) for piece in (gate, f" {number}")))
-
-
-async def test_a_stream_cut_after_its_third_word_goes_on_at_the_other_instance(
-    settings: Settings, provider: Provider
-) -> None:
-    gates = [asyncio.Event() for _ in range(5)]
-    provider.will(counting(gates))
-    async with two(settings) as (here, there):
-        session = await here.new_session()
-        async with chatting(here, session, "count") as stream:
-            first = await words(stream, gates[:2])
-        turn = first[0].event["runId"]
-        known = {"Last-Event-ID": str(first[-1].id)}
-        async with listening(there, path_of(session, turn), headers=known) as stream:
-            gates[2].set()
-            second = await stream.until("TEXT_MESSAGE_CONTENT")
-            for gate in gates[3:]:
-                gate.set()
-            second += await stream.rest()
-        whole = await replayed(there, session, turn)
-        at_home = await replayed(here, session, turn)
-        rows = await here.messages(session)
-    check(whole)
-    assert first + second == whole == at_home
-    assert rows[-1]["content"] == "zero 1 2 3 4 5"
-    assert texts(whole) == {rows[-1]["id"]: "zero 1 2 3 4 5"}
 
 
 async def test_the_model_is_streamed_once_somebody_elsewhere_listens(settings: Settings, provider: Provider) -> None:

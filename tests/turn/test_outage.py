@@ -66,7 +66,6 @@ async def test_a_turn_whose_end_could_not_be_stored_does_not_hold_its_session_up
     async with asyncio.timeout(12):
         refused = await client.send(session, "are you there?")
     assert (refused.status_code, "turn_id" in refused.json()) == (503, True)
-    assert "Nothing was accepted" not in refused.json()["detail"]
     await postgres.open()
     async with asyncio.timeout(20):
         assert (await client.chat(session, "and now?"))["message"]["content"] == "here I am"

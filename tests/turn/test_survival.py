@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,33 @@ async def test_sigterm_lets_a_turn_end_hands_back_what_takes_longer_and_leaves_n
     assert await turns_of(scripted, slow) == [("queued", None)]
 
 
+async def test_a_process_that_stops_hands_its_turns_back_and_tells_who_waits_where_to_look(
+    scripted: dict[str, str], provider: Provider
+) -> None:
+    never = asyncio.Event()
+
+    async def silent(_: dict[str, Any]) -> Response:
+        await never.wait()
+        return says("too late")
+
+    provider.will(silent)
+    async with serving({**scripted, "SHUTDOWN_GRACE_S": "2", "TURN_LEASE_S": "30"}) as (process, client):
+        session = await client.new_session()
+        waiting = asyncio.create_task(client.send(session, "Take your time"))
+        await provider.wait_for_requests(1)
+        async with asyncio.timeout(10):
+            assert await asyncio.to_thread(process.stop) == 0
+        told = await waiting
+    assert (told.status_code, told.json()["code"]) == (503, "turn_interrupted")
+    assert int(told.headers["retry-after"]) > 0
+    provider.will(says("Done."))
+    async with serving({**scripted, "TURN_LEASE_S": "30"}) as (_, client):
+        [turn] = await client.ended(session)
+    never.set()
+    assert turn["turn_id"] == told.json()["turn_id"]
+    assert (turn["status"], turn["attempts"]) == ("completed", 1)
+
+
 async def test_sigterm_closes_open_streams_at_once_and_the_turn_behind_them_still_ends(
     scripted: dict[str, str], provider: Provider
 ) -> None:
@@ -225,71 +252,6 @@ async def test_sigterm_closes_open_streams_at_once_and_the_turn_behind_them_stil
         async with asyncio.timeout(15):
             assert await stopped == 0
     assert await turns_of(scripted, session) == [("completed", None)]
-
-
-async def test_a_client_that_leaves_in_the_middle_does_not_lose_the_answer(client: Client, provider: Provider) -> None:
-    release = asyncio.Event()
-
-    async def held(_: dict[str, Any]) -> Response:
-        await release.wait()
-        return calls(("current_time", {}))
-
-    provider.will(held, says("Noon."), says("As I said: noon."))
-    session = await client.new_session()
-    leaving = asyncio.create_task(client.send(session, "What time is it?"))
-    await provider.wait_for_requests(1)
-    leaving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await leaving
-    release.set()
-    await client.chat(session, "Well?")
-    assert [row["content"] for row in await client.messages(session) if row["role"] == "assistant"][-2:] == [
-        "Noon.",
-        "As I said: noon.",
-    ]
-    assert "Noon." in [message["content"] for message in provider.messages(role="assistant")]
-
-
-async def test_two_processes_on_one_database_run_a_session_in_one_line(
-    scripted: dict[str, str], provider: Provider
-) -> None:
-    running = 0
-
-    async def repeats(body: dict[str, Any]) -> Response:
-        nonlocal running
-        running += 1
-        alone = running == 1
-        await asyncio.sleep(0)
-        running -= 1
-        return says(f"{body['messages'][-1]['content']}, {'alone' if alone else 'together'}")
-
-    entered, release = asyncio.Event(), asyncio.Event()
-
-    async def held(body: dict[str, Any]) -> Response:
-        entered.set()
-        await release.wait()
-        return await repeats(body)
-
-    provider.will(held, *[repeats] * 5)
-    async with AsyncExitStack() as stack:
-        both = (stack.enter_async_context(serving(scripted)) for _ in range(2))
-        (_, here), (_, there) = await asyncio.gather(*both)
-        session = await here.new_session()
-        first = asyncio.create_task(here.chat(session, "0"))
-        await entered.wait()
-        rest = [asyncio.create_task((here, there)[n % 2].chat(session, str(n))) for n in range(1, 6)]
-        while (await there.get(f"/sessions/{session}"))["message_count"] < 6:
-            pass
-        assert len(provider.requests) == 1
-        release.set()
-        answers = await asyncio.gather(first, *rest)
-        rows = await there.messages(session)
-    assert [answer["message"]["content"] for answer in answers] == [f"{n}, alone" for n in range(6)]
-    arrived = [row["content"] for row in rows if row["role"] == "user"]
-    assert [[m["content"] for m in provider.messages(n, role="user")] for n in range(6)] == [
-        arrived[: n + 1] for n in range(6)
-    ]
-    assert await turns_of(scripted, session) == [("completed", None)] * 6
 
 
 async def test_a_worker_of_its_own_runs_what_a_service_without_one_accepts(

@@ -1,0 +1,52 @@
+"""One site for all faults, and two instances on it for the faults that leave them alive."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from backend.db.migrations import upgrade
+from backend.embedded import Servers, embedded_servers
+from tests.support.service import Client, Process
+from tests.support.site import Site, site_on
+
+Pair = list[tuple[Process, Client]]
+
+
+@pytest.fixture(scope="package")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("faults") / "servers"
+
+
+@pytest.fixture(scope="package")
+def own_servers(data: Path) -> Iterator[Servers]:
+    """Which may be killed, other than those of the other tests."""
+    with embedded_servers(data, fast=True) as started:
+        upgrade(started.database_url)
+        yield started
+
+
+@pytest.fixture(scope="package")
+async def site(own_servers: Servers, data: Path) -> AsyncIterator[Site]:
+    async with site_on(own_servers, data) as whole:
+        yield whole
+
+
+@pytest.fixture(scope="package")
+async def pair(site: Site) -> AsyncIterator[Pair]:
+    """Two instances, each with a worker. Modules that crash whole installations come before those that use them."""
+    async with AsyncExitStack() as stack:
+        both = (stack.enter_async_context(site.serving()) for _ in range(2))
+        yield await asyncio.gather(*both)
+
+
+@pytest.fixture
+def here(pair: Pair) -> Client:
+    return pair[0][1]
+
+
+@pytest.fixture
+def there(pair: Pair) -> Client:
+    return pair[1][1]

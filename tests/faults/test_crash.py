@@ -1,0 +1,276 @@
+"""kill -9 of every process in many turns at once, each at another place, and the loss of Redis; one fresh start."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from starlette.responses import Response
+
+from tests.support.plans import planned
+from tests.support.provider import Provider, calls, says
+from tests.support.service import Client
+from tests.support.site import Site
+
+PLANS = ("primo", "secondo", "terzo", "quarto")
+STUCK = {
+    "burn burnt",
+    "stamp stamped",
+    "paint painted",
+    "get parallel",
+    "look parallel",
+    "burn parallel",
+    "look primo",
+    "stamp secondo",
+    "burn quarto",
+}
+
+
+@dataclass(slots=True)
+class Silence:
+    """A model that never answers, or not before everything stands where it is to be killed."""
+
+    never: asyncio.Event = field(default_factory=asyncio.Event)
+    moment: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: int = 0
+
+    async def for_ever(self, _: dict[str, Any]) -> Response:
+        self.asked += 1
+        await self.never.wait()
+        return says("too late")
+
+    async def for_too_long(self, _: dict[str, Any]) -> Response:
+        self.asked += 1
+        await self.moment.wait()
+        return says("never stored")
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """The sessions that were cut off, each by the word its messages and its things are known by."""
+
+    site: Site
+    client: Client
+    sessions: dict[str, str]
+
+    async def turns(self, word: str) -> list[dict[str, Any]]:
+        return await self.client.turns(self.sessions[word])
+
+    async def calls(self, word: str) -> dict[str, str]:
+        """The status of each tool's one call."""
+        items = (await self.client.get(f"/sessions/{self.sessions[word]}/tool-results"))["items"]
+        made = {call["tool_name"].removeprefix("mcp_"): call["status"] for call in items}
+        assert len(made) == len(items)
+        return made
+
+    def effects(self, word: str) -> list[str]:
+        return [effect.partition(" ")[0] for effect in self.site.shelf.effects if word in effect]
+
+    def told(self, word: str) -> list[str]:
+        """What became of the calls, as the last request about them showed it."""
+        results = [each for each in self.site.provider.about(word)[-1]["messages"] if each["role"] == "tool"]
+        return [orjson.loads(result["content"]).get("status", "whole") for result in results]
+
+    async def are_unharmed(self, word: str) -> None:
+        await self.site.is_unharmed(self.client, self.sessions[word])
+
+
+def steps(word: str) -> list[dict[str, Any]]:
+    """Four steps, the second of which needs a yes; the one that the word counts gets stuck."""
+    stuck = PLANS.index(word) + 1
+    item = {"item_id": word}
+    return [
+        {"id": 1, "description": "Look", "tool": f"mcp_{'look_up' if stuck == 1 else 'get_item'}", "args": item},
+        {
+            "id": 2,
+            "description": "Stamp",
+            "tool": f"mcp_{'stamp_item' if stuck == 2 else 'delete_item'}",
+            "args": item,
+            "requires_confirmation": True,
+        },
+        {"id": 3, "description": "Write a note", "tool": None},
+        {"id": 4, "description": "End", "tool": f"mcp_{'burn_item' if stuck == 4 else 'find_items'}", "args": item}
+        | ({} if stuck == 4 else {"args": {"query": word}}),
+    ]
+
+
+def script_before(provider: Provider, silence: Silence) -> None:
+    def call(word: str, *tools: str) -> None:
+        provider.will_to(word, calls(*((f"mcp_{tool}", {"item_id": word}) for tool in tools)))
+
+    provider.will_to("silent", silence.for_ever)
+    provider.will_to("queued", silence.for_ever)
+    provider.will_to("answered", silence.for_too_long)
+    call("burnt", "burn_item")
+    call("stamped", "stamp_item")
+    call("painted", "paint_item")
+    call("parallel", "get_item", "look_up", "burn_item")
+    for word in PLANS:
+        provider.will_to(word, planned(steps(word)))
+    provider.will_to("terzo", silence.for_ever)
+    provider.will_to("quarto", says("The note."))
+
+
+def script_after(provider: Provider) -> None:
+    again = calls(("mcp_burn_item", {"item_id": "burnt"}))
+    provider.will_to("silent", says("Here after all."))
+    provider.will_to("queued", says("one"), says("two"), says("three"))
+    provider.will_to("answered", says("Answered again."))
+    provider.will_to("burnt", again, says("Whether it burnt is unknown. Shall it be tried again?"))
+    provider.will_to("stamped", says("Whether it was stamped is unknown."))
+    provider.will_to("painted", says("Painted."))
+    provider.will_to("parallel", says("Two of three."))
+    provider.will_to("secondo", says("Whether it was stamped is unknown."))
+    provider.will_to("terzo", says("The note."), says("All done."))
+    provider.will_to("quarto", says("Whether it burnt is unknown."))
+
+
+async def started(client: Client, words: list[str]) -> tuple[dict[str, str], list[asyncio.Task[httpx.Response]]]:
+    """A session for each case and the request that will be cut off in it; of the plans the last three have been asked
+    for, and what is cut off is the yes.
+    """
+    sessions = {word: await client.new_session() for word in words}
+    await client.send(sessions["queued"], "queued first", background=True)
+    asked = {word: f"The case of what is {word}" for word in words}
+    asked |= {word: f"Look at {word}, then stamp it, after that write a note and finally end it" for word in PLANS}
+    for word in PLANS[1:]:
+        assert (await client.chat(sessions[word], asked[word]))["plan"]["status"] == "waiting"
+        asked[word] = "yes"
+    cut_off = [asyncio.create_task(post(client, sessions[word], asked[word], key=word)) for word in words]
+    await client.send(sessions["queued"], "queued last", background=True)
+    return sessions, cut_off
+
+
+async def post(client: Client, session: str, message: str, *, key: str) -> httpx.Response:
+    headers = {"Idempotency-Key": key}
+    return await client.http.post(f"/sessions/{session}/chat", json={"message": message}, headers=headers)
+
+
+async def all_stand_where_they_are_killed(site: Site, client: Client, sessions: dict[str, str], asked: Silence) -> None:
+    results = f"/sessions/{sessions['parallel']}/tool-results"
+    async with asyncio.timeout(20):
+        while not STUCK.issubset(site.shelf.effects) or asked.asked < 4:
+            await client.get("/health/live")
+        while not (await client.get(results, status="succeeded"))["items"]:
+            pass
+        while len(await client.turns(sessions["queued"])) < 3:
+            pass
+
+
+@pytest.fixture(scope="module")
+async def cases(site: Site) -> AsyncIterator[Cases]:
+    """Postgres is out of reach just before, so that what the model and the tools say last is heard but not stored."""
+    assert not site.processes, "another process would take the turns over"
+    silence = Silence()
+    words = ["silent", "queued", "answered", "burnt", "stamped", "painted", "parallel", *PLANS]
+    script_before(site.provider, silence)
+    async with site.apart() as (accepts, works, client):
+        sessions, cut_off = await started(client, words)
+        await all_stand_where_they_are_killed(site, client, sessions, silence)
+        await site.postgres.begin("freezes")
+        silence.moment.set()
+        site.shelf.go.set()
+        site.kill(accepts, works)
+        for lost in await asyncio.gather(*cut_off, return_exceptions=True):
+            assert isinstance(lost, httpx.TransportError), lost
+    await site.postgres.begin("hangs_up")
+    await site.postgres.open()
+    async with site.stores() as stores:
+        await stores.redis.flushall()
+    script_after(site.provider)
+    async with site.serving() as (_, client):
+        for session in sessions.values():
+            await client.ended(session)
+        silence.never.set()
+        yield Cases(site, client, sessions)
+    site.shelf.go.clear()
+
+
+@pytest.mark.parametrize(("word", "said"), [("silent", "Here after all."), ("answered", "Answered again.")])
+async def test_a_turn_without_a_stored_answer_is_answered_and_its_key_finds_the_answer(
+    cases: Cases, word: str, said: str
+) -> None:
+    [turn] = await cases.turns(word)
+    assert (turn["status"], turn["attempts"]) == ("completed", 2)
+    assert turn["answer"]["message"]["content"] == said
+    again = await post(cases.client, cases.sessions[word], f"The case of what is {word}", key=word)
+    assert again.json() == turn["answer"]
+    assert [row["role"] for row in await cases.client.messages(cases.sessions[word])] == ["user", "assistant"]
+    await cases.are_unharmed(word)
+
+
+async def test_what_waited_behind_it_runs_after_it_in_order(cases: Cases) -> None:
+    turns = await cases.turns("queued")
+    assert [turn["answer"]["message"]["content"] for turn in turns] == ["one", "two", "three"]
+    assert [turn["attempts"] for turn in turns] == [2, 1, 1]
+    await cases.are_unharmed("queued")
+
+
+@pytest.mark.parametrize("word", ["burnt", "stamped"])
+async def test_an_effect_that_may_not_be_repeated_is_unknown_happens_once_and_the_user_is_told(
+    cases: Cases, word: str
+) -> None:
+    [turn] = await cases.turns(word)
+    assert "unknown" in turn["answer"]["message"]["content"]
+    assert [call["status"] for call in turn["answer"]["tool_calls"]] == ["unknown"]
+    assert list((await cases.calls(word)).values()) == ["unknown"]
+    assert len(cases.effects(word)) == 1
+    assert set(cases.told(word)) == {"unknown"}
+    rows = await cases.client.messages(cases.sessions[word])
+    assert [row["role"] for row in rows] == ["user", "assistant", "tool", "assistant"]
+    await cases.are_unharmed(word)
+
+
+async def test_an_effect_that_may_be_repeated_is_and_its_call_stays_one(cases: Cases) -> None:
+    [turn] = await cases.turns("painted")
+    assert turn["answer"]["message"]["content"] == "Painted."
+    assert await cases.calls("painted") == {"paint_item": "succeeded"}
+    assert cases.effects("painted") == ["paint", "paint"]
+    await cases.are_unharmed("painted")
+
+
+async def test_of_three_parallel_calls_one_stays_done_one_runs_again_and_one_is_unknown(cases: Cases) -> None:
+    [turn] = await cases.turns("parallel")
+    assert turn["answer"]["message"]["content"] == "Two of three."
+    assert await cases.calls("parallel") == {"get_item": "succeeded", "look_up": "succeeded", "burn_item": "unknown"}
+    assert sorted(cases.effects("parallel")) == ["burn", "get", "look", "look"]
+    assert sorted(cases.told("parallel")) == ["unknown", "whole", "whole"]
+    await cases.are_unharmed("parallel")
+
+
+async def test_a_plan_killed_in_a_step_that_reads_does_it_again_and_asks_for_the_next(cases: Cases) -> None:
+    [turn] = await cases.turns("primo")
+    assert [step["status"] for step in turn["answer"]["plan"]["steps"]] == ["complete", "waiting", "pending", "pending"]
+    cases.site.provider.will_to("primo", says("The note."), says("All done."))
+    answer = await cases.client.chat(cases.sessions["primo"], "yes")
+    assert answer["plan"]["status"] == "completed"
+    assert cases.effects("primo") == ["look", "look", "delete"]
+    await cases.are_unharmed("primo")
+
+
+async def test_a_plan_killed_in_an_approved_step_does_not_know_and_does_not_go_on(cases: Cases) -> None:
+    turn = (await cases.turns("secondo"))[1]
+    assert [step["status"] for step in turn["answer"]["plan"]["steps"]] == ["complete", "unknown", "skipped", "skipped"]
+    assert turn["answer"]["plan"]["status"] == "failed"
+    cases.site.provider.will_to("secondo", says("There is nothing to go on with."))
+    assert (await cases.client.chat(cases.sessions["secondo"], "yes"))["plan"] is None
+    assert cases.effects("secondo") == ["get", "stamp"]
+    await cases.are_unharmed("secondo")
+
+
+async def test_a_plan_killed_in_a_step_of_words_goes_on_with_the_yes_it_had(cases: Cases) -> None:
+    turn = (await cases.turns("terzo"))[1]
+    assert turn["answer"]["plan"]["status"] == "completed"
+    assert turn["answer"]["message"]["content"] == "All done."
+    assert cases.effects("terzo") == ["get", "delete"]
+    await cases.are_unharmed("terzo")
+
+
+async def test_a_plan_killed_in_its_last_step_does_not_know_and_keeps_what_it_had_done(cases: Cases) -> None:
+    turn = (await cases.turns("quarto"))[1]
+    assert [step["status"] for step in turn["answer"]["plan"]["steps"]] == ["complete"] * 3 + ["unknown"]
+    assert cases.effects("quarto") == ["get", "delete", "burn"]
+    await cases.are_unharmed("quarto")

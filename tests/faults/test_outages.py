@@ -1,0 +1,186 @@
+"""Redis, Postgres and the model, gone in the middle of turns and back. Two instances; nobody starts them again."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from tests.support.provider import calls, says
+from tests.support.proxy import Outage, Proxy
+from tests.support.service import Client
+from tests.support.site import Site
+from tests.support.streams import listening
+
+SOON_S = 20  # far more than it takes
+
+
+@asynccontextmanager
+async def without_redis(site: Site, outage: Any) -> AsyncIterator[None]:
+    match outage:
+        case "killed":
+            async with site.down("redis"):
+                yield
+        case "flushed":
+            async with site.stores() as stores:
+                await stores.redis.flushall()
+            yield
+        case _:
+            async with behind(site.redis, outage):
+                yield
+
+
+@asynccontextmanager
+async def behind(door: Proxy, outage: Outage) -> AsyncIterator[None]:
+    await door.begin(outage)
+    try:
+        yield
+    finally:
+        await door.open()
+
+
+async def all_ready(*clients: Client) -> None:
+    """Returns once every instance says that all of it is there."""
+    async with asyncio.timeout(SOON_S):
+        for client in clients:
+            ready: Any = {}
+            while (ready.get("postgres"), ready.get("redis"), ready.get("worker")) != ("ok", "ok", "ok"):
+                ready = (await client.http.get("/health/ready")).json()
+
+
+@pytest.mark.parametrize("outage", ["refuses", "hangs_up", "freezes", "killed", "flushed"])
+async def test_redis_lost_in_the_middle_of_turns_costs_nobody_an_answer(
+    site: Site, here: Client, there: Client, outage: str
+) -> None:
+    word = f"Redis {outage}"
+    site.provider.will_to(f"{word}, one", calls(("mcp_look_up", {"item_id": word})), says("first"))
+    site.provider.will_to(f"{word}, two", says("second"))
+    site.provider.will_to(f"{word}, three", says("third"))
+    session, another = await here.new_session(), await there.new_session()
+    running = asyncio.create_task(here.chat(session, f"{word}, one"))
+    async with asyncio.timeout(SOON_S):
+        while f"look {word}" not in site.shelf.effects:
+            [*turns] = await there.turns(session)
+    waiting = asyncio.create_task(there.chat(session, f"{word}, two"))
+    while len(turns := await here.turns(session)) < 2:
+        pass
+    events = f"/sessions/{session}/turns/{turns[0]['turn_id']}/events"
+    async with listening(there, events) as follower:
+        await follower.next()
+        async with without_redis(site, outage):
+            site.shelf.go.set()
+            answers = await asyncio.gather(running, waiting, there.chat(another, f"{word}, three"))
+            ending = (await follower.rest())[-1]
+    site.shelf.go.clear()
+    assert [answer["message"]["content"] for answer in answers] == ["first", "second", "third"]
+    assert ending.event["result"] == answers[0]
+    await all_ready(here, there)
+    for client in (here, there):
+        await site.is_unharmed(client, session, another)
+
+
+@dataclass(slots=True)
+class Load:
+    """Clients that keep talking, each in a session of its own, and what they were answered."""
+
+    sessions: list[str] = field(default_factory=list)
+    answers: list[httpx.Response] = field(default_factory=list)
+    answered: asyncio.Condition = field(default_factory=asyncio.Condition)
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def talk(self, client: Client) -> None:
+        session = await client.new_session()
+        self.sessions.append(session)
+        while not self.stopped.is_set():
+            self.answers.append(await client.send(session, "under load"))
+            async with self.answered:
+                self.answered.notify_all()
+
+    async def hears(self, status: int) -> None:
+        """Returns once somebody was answered this, from now on."""
+        before = len(self.answers)
+        async with self.answered, asyncio.timeout(SOON_S):
+            await self.answered.wait_for(lambda: status in {each.status_code for each in self.answers[before:]})
+
+
+async def test_postgres_killed_under_load_is_a_503_while_it_is_away_and_heals_by_itself(
+    site: Site, here: Client, there: Client
+) -> None:
+    site.provider.always("under load", says("Carried."))
+    load = Load()
+    async with asyncio.TaskGroup() as talking:
+        for number in range(8):
+            talking.create_task(load.talk((here, there)[number % 2]))
+        await load.hears(200)
+        async with site.down("postgres"):
+            await load.hears(503)
+        await all_ready(here, there)
+        await load.hears(200)
+        load.stopped.set()
+    refused = [answer for answer in load.answers if answer.status_code != 200]
+    assert Counter(answer.json()["code"] for answer in refused).keys() == {"storage_unavailable"}
+    assert all(int(answer.headers["Retry-After"]) > 0 for answer in refused)
+    stored = [turn["answer"] for session in load.sessions for turn in await here.turns(session)]
+    assert all(answer.json() in stored for answer in load.answers if answer.status_code == 200)
+    await site.is_unharmed(there, *load.sessions)
+
+
+@pytest.mark.parametrize("outage", ["refuses", "freezes"])
+async def test_a_turn_whose_tool_ends_while_postgres_is_away_ends_and_its_effect_is_not_repeated(
+    site: Site, here: Client, there: Client, outage: Outage
+) -> None:
+    word = f"Postgres {outage}"
+    site.provider.always(word, tool_then_words(word))
+    session = await here.new_session()
+    waiting = asyncio.create_task(here.send(session, f"Stamp it while {word}"))
+    async with asyncio.timeout(SOON_S):
+        while f"stamp {word}" not in site.shelf.effects:
+            await there.get("/health/live")
+    async with behind(site.postgres, outage):
+        site.shelf.go.set()
+        for client in (here, there):
+            refused = await client.http.get(f"/sessions/{session}")
+            assert (refused.status_code, refused.json()["code"]) == (503, "storage_unavailable")
+    site.shelf.go.clear()
+    await all_ready(here, there)
+    [turn] = await there.ended(session)
+    [call] = (await there.get(f"/sessions/{session}/tool-results"))["items"]
+    assert call["status"] in ("succeeded", "unknown")
+    assert site.shelf.effects.count(f"stamp {word}") == 1
+    answer = (await waiting).json()
+    assert answer == turn["answer"] or (answer["code"], answer["turn_id"]) == ("storage_unavailable", turn["turn_id"])
+    await site.is_unharmed(here, session)
+
+
+def tool_then_words(word: str) -> Callable[[dict[str, Any]], Any]:
+    async def reply(body: dict[str, Any]) -> Response:
+        if body["messages"][-1]["role"] == "tool":
+            return says("Done.")
+        return calls(("mcp_stamp_item", {"item_id": word}))
+
+    return reply
+
+
+@pytest.mark.parametrize("outage", ["refuses", "hangs_up"])
+async def test_a_model_that_is_cut_off_in_the_middle_fails_the_turn_and_not_the_session(
+    site: Site, here: Client, outage: Outage
+) -> None:
+    word = f"the model {outage}"
+
+    async def cut_off(_: dict[str, Any]) -> Response:
+        await site.model.begin(outage)
+        return says("never heard")
+
+    site.provider.will_to(word, calls(("mcp_get_item", {"item_id": word})), cut_off)
+    session = await here.new_session()
+    for message in (f"Get what {word}", "Still there?"):
+        failed = await here.send(session, message)
+        assert (failed.status_code, failed.json()["code"]) == (502, "model_unavailable")
+    await site.model.open()
+    assert [turn["status"] for turn in await here.turns(session)] == ["failed", "failed"]
+    await site.is_unharmed(here, session)
