@@ -22,7 +22,7 @@ run: install  ## migrate and serve on http://127.0.0.1:8000, with its own Postgr
 	exec $(BIN)/segue serve
 
 test: install  ## the whole test suite
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 check: install  ## everything CI checks beside the tests
 	$(BIN)/ruff format --check .
@@ -30,6 +30,7 @@ check: install  ## everything CI checks beside the tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check.py
+	$(BIN)/python .ci/audit.py
 
 bench: install  ## what a turn costs, in five minutes: writes bench/results.md, its picture and the table in README.md
 	$(BIN)/python -m bench --profile

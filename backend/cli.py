@@ -37,13 +37,12 @@ class _Commands(TyperGroup):
         return command
 
 
-app = typer.Typer(
-    cls=_Commands, no_args_is_help=True, help="Segue: an agent web service that picks up where it left off."
-)
+app = typer.Typer(cls=_Commands, no_args_is_help=True)
 
 
 @app.callback()
-def segue() -> None: ...
+def segue() -> None:
+    """Segue: an agent web service that picks up where it left off."""
 
 
 if __name__ == "__main__":

@@ -3,14 +3,19 @@
 Every field stands in `.env.example` with the same default; `make check` compares the two.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import unquote
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from backend.domain.identity import is_loopback
 from backend.domain.plan import Confirm, Planning
+from backend.domain.redaction import is_recognisable
+
+_PASSWORD_IN_URL = re.compile(r"(?:://[^/:@]*:|[?&]password=)([^/@&]+)(?=@|&|$)")
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -38,6 +43,8 @@ class Settings(BaseSettings):
     limit_tokens_per_day: Limit = 0
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     max_body_bytes: Count = 1_048_576
+    request_read_timeout_s: Seconds = 30
+    keep_alive_s: Seconds = 5
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     shutdown_grace_s: Seconds = 20
@@ -143,6 +150,14 @@ class Settings(BaseSettings):
         if self.auth != "none" or self.allow_anonymous:
             return None
         return (self.host, *self.allowed_hosts)
+
+    @property
+    def secrets(self) -> set[str]:
+        """The values of all secret settings, the passwords in addresses apart from them."""
+        given = (getattr(self, name) for name in type(self).model_fields)
+        values = [value.get_secret_value() for value in given if isinstance(value, SecretStr)]
+        passwords = [unquote(found) for value in values for found in _PASSWORD_IN_URL.findall(value)]
+        return {secret for secret in (*values, *passwords) if is_recognisable(secret)}
 
     @property
     def model_configured(self) -> bool:

@@ -2,46 +2,43 @@
 
 import logging
 import sys
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from backend.domain.redaction import without_secrets
+from backend.domain.redaction import without, without_secrets
+
+_untold: set[str] = set()
 
 
 def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> None:
+    """Libraries say no more than their warnings: what they tell below that is what they send and receive."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        redact,
     ]
+    lowest = max(logging.getLevelName(level.upper()), logging.WARNING)
+    logging.basicConfig(handlers=[_stdlib_handler(shared, log_format)], level=lowest, force=True)
+    logging.getLogger("uvicorn").setLevel(level.upper())
     logging.getLogger("saq").setLevel(logging.CRITICAL)  # turn/queue.py says what there is to say
-    logging.basicConfig(handlers=[_stdlib_handler(shared, log_format)], level=level.upper(), force=True)
-    for noisy in (
-        "httpx",
-        "httpx2",
-        "httpcore",
-        "httpcore2",
-        "mcp",
-        "client",
-        "primp",
-        "trafilatura",
-        "asyncio",
-        "alembic",
-    ):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, _renderer(log_format)],
+        processors=[*shared, structlog.processors.format_exc_info, redact, _renderer(log_format)],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
 
 
+def never_tell(secrets: Iterable[str]) -> None:
+    """Texts that no event of this process holds from now on, wherever they stand."""
+    _untold.update(secrets)
+
+
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    cleaned: EventDict = without_secrets(event)
+    cleaned: EventDict = without_secrets(without(event, _untold))
     return cleaned
 
 
@@ -58,6 +55,7 @@ def _stdlib_handler(shared: list[Processor], log_format: Literal["console", "jso
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
+            redact,
             _renderer(log_format),
         ],
     )

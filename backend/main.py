@@ -36,6 +36,7 @@ from backend.db.engine import Database
 from backend.db.migrations import upgrade
 from backend.db.rates import Rates
 from backend.db.redis import Cache, Streams
+from backend.log import never_tell
 from backend.memory.long_term import LongTermMemory
 from backend.servers import server_urls
 from backend.telemetry.metrics import Metrics
@@ -139,9 +140,9 @@ async def _start(
     stack.push_async_callback(rates.close)
     limiter = Limiter(parts.user_limits(settings), rates, cache, database, clock)
     authenticator = await parts.authenticator(stack, settings, database, clock)
-    mcp = await stack.enter_async_context(
-        McpServers(read_mcp_config(settings.mcp_config), timeout_s=settings.tool_timeout_s)
-    )
+    mcp_config = read_mcp_config(settings.mcp_config)
+    never_tell(mcp_config.untold)
+    mcp = await stack.enter_async_context(McpServers(mcp_config, timeout_s=settings.tool_timeout_s))
     long_term = LongTermMemory(database, await parts.embedder(stack, settings))
     catalog = ToolCatalog(await parts.builtin_tools(stack, settings, database, long_term), mcp.tools)
     rules = parts.health_rules(settings)

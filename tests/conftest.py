@@ -19,6 +19,13 @@ from tests.support.stores import named, new_database, plain
 TEMPLATE = "segue_template"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A module runs on one core, in order, as what is made once for it says; `faults` as a whole."""
+    for item in items:
+        path = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("faults" if "/faults/" in path else path))
+
+
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with embedded_servers(tmp_path_factory.mktemp("servers"), fast=True) as started:

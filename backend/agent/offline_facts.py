@@ -7,10 +7,12 @@ import re
 
 import orjson
 
+from backend.agent import prompts
+from backend.agent.fence import CLOSE, OPEN
 from backend.domain.memory import MAX_CONTENT_CHARS
 from backend.memory.language import significant_words, told_in
 
-_FACTS = re.compile(r"^<facts>\n(.*?)\n</facts>$", re.DOTALL | re.MULTILINE)
+_FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
 _KINDS = {"remember": "fact", "correction": "fact"}
 
 

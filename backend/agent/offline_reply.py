@@ -12,6 +12,7 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
+from backend.agent.fence import unfenced
 from backend.agent.offline_facts import facts_in
 from backend.agent.offline_language import VERBS, concepts, language_of, ordinal, say, say_found, without, words_of
 from backend.memory.language import may_tell_facts
@@ -256,7 +257,7 @@ def _cut(text: str) -> str:
 def results_in(messages: Sequence[BaseMessage]) -> list[Result]:
     calls = {call["id"]: call for said in messages if isinstance(said, AIMessage) for call in said.tool_calls}
     return [
-        Result(call["name"], call["args"], _parsed(str(message.content)))
+        Result(call["name"], call["args"], _parsed(unfenced(str(message.content))))
         for message in messages
         if isinstance(message, ToolMessage) and (call := calls.get(message.tool_call_id))
     ]

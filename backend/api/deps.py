@@ -72,12 +72,18 @@ async def _services(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(_services)]
 
 
-async def _identity(
-    request: Request,
+async def _credentials(
     _bearer: Annotated[object, Security(HTTPBearer(scheme_name="bearer", auto_error=False))],
     _api_key: Annotated[object, Security(APIKeyHeader(name="X-API-Key", scheme_name="api_key", auto_error=False))],
-) -> Identity:
-    """Who the gate has let in; the two parameters are for the description of the API."""
+) -> None:
+    """For the description of the API: the gate has read them."""
+
+
+Described = Annotated[None, Depends(_credentials)]
+
+
+async def _identity(request: Request, _: Described) -> Identity:
+    """Who the gate has let in."""
     identity: Identity = request.state.identity
     return identity
 
@@ -101,7 +107,7 @@ async def _ops(identity: IdentityDep) -> str:
     return identity.user
 
 
-async def may_read_metrics(request: Request, services: ServicesDep) -> None:
+async def may_read_metrics(request: Request, services: ServicesDep, _: Described) -> None:
     """Anybody with METRICS_PUBLIC, else whoever has the scope `ops`."""
     if not services.metrics_public:
         await _ops(request.state.identity)

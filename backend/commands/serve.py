@@ -2,18 +2,22 @@
 
 import asyncio
 import gc
+import resource
 import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import Annotated
+from functools import partial
+from typing import Annotated, cast
 
 import typer
 import uvicorn
 import uvloop
 
+from backend.api.connection import TimedConnection
 from backend.api.deps import Services
 from backend.commands.terminal import refusal, settings_with
+from backend.config import Settings
 from backend.domain.errors import AppError
 from backend.main import SHUTDOWN_SHARE, create_app, run_worker
 
@@ -48,7 +52,9 @@ def serve(
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=connections(settings),
+        ws="none",
+        timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # it takes fractions too
         log_config=None,
         access_log=False,
         server_header=False,
@@ -59,6 +65,14 @@ def serve(
         server.run()
     if not server.started:
         raise typer.Exit(code=STARTUP_FAILURE)
+
+
+def connections(settings: Settings) -> type[asyncio.Protocol]:
+    """Three quarters of the files this process may open: the stores, the tools and the model need the rest."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = sys.maxsize if files == resource.RLIM_INFINITY else files * 3 // 4
+    made = partial(TimedConnection, read_timeout_s=settings.request_read_timeout_s, most=most)
+    return cast(type[asyncio.Protocol], made)
 
 
 def worker(

@@ -4,14 +4,15 @@ The one place that decides it: `log.py` asks for every event, `turn/recording.py
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 REDACTED: Final = "[redacted]"
 SHORTEST_REPEATED: Final = 6  # what is shorter may stand elsewhere without being the secret
 
-_LIKE_A_WORD = re.compile(r"[a-z_-]*")  # the same
+_LIKE_A_WORD = re.compile(r"[a-z_-]{0,15}")  # the same
+_TOKEN = re.compile(r"(?:\w+\s+)?(?=[^\s]*\d)(?=[^\s]*[A-Za-z])[\w.+=~-]{16,}")
 _SECRET_KEY = re.compile(
     r"(?i:authorization|api[_-]?key|passw(?:or)?d|passphrase|secret|cookie|credential|private[_-]?key|(?:^|[_-])token$)"
     r"|[a-z]Token$"
@@ -62,8 +63,13 @@ def without(value: Any, secrets: Collection[str]) -> Any:
     """The same value without these texts in any other."""
     if not secrets:
         return value
-    known = re.compile("|".join(re.escape(secret) for secret in sorted(secrets, key=len, reverse=True)))
+    known = _any_of(frozenset(secrets))
     return _mapped(value, lambda text: known.sub(REDACTED, text), by_key=False)
+
+
+@lru_cache(maxsize=256)
+def _any_of(secrets: frozenset[str]) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(secret) for secret in sorted(secrets, key=len, reverse=True)))
 
 
 def secrets_in(value: Any, *, under_secret: bool = False) -> set[str]:
@@ -77,10 +83,23 @@ def secrets_in(value: Any, *, under_secret: bool = False) -> set[str]:
             }
         case list() | tuple():
             return {secret for item in value for secret in secrets_in(item, under_secret=under_secret)}
-        case str() if under_secret and len(value) >= SHORTEST_REPEATED and not _LIKE_A_WORD.fullmatch(value):
+        case str() if under_secret and is_recognisable(value):
             return {value}
         case _:
             return set()
+
+
+def is_recognisable(secret: str) -> bool:
+    """Whether a text that holds it holds the secret, and not by chance the same word."""
+    return len(secret) >= SHORTEST_REPEATED and _LIKE_A_WORD.fullmatch(secret) is None
+
+
+def configured_secrets(values: Mapping[str, str]) -> set[str]:
+    """The secrets among settings by name, whole and as the words they consist of: a name that says so, or a value that
+    looks like a token. A path or an address that tools are told of may well stand in what they answer.
+    """
+    told = (value for name, value in values.items() if is_secret_key(name) or _TOKEN.fullmatch(value))
+    return {part for value in told for part in (value, *value.split()) if is_recognisable(part)}
 
 
 def _redacted_text(text: str) -> str:
@@ -97,7 +116,9 @@ def _mapped(value: Any, redacted: Callable[[str], str], *, by_key: bool = True) 
             return redacted(value)
         case dict():
             return {
-                key: _blanked(item) if by_key and is_secret_key(str(key)) else _mapped(item, redacted, by_key=by_key)
+                redacted(key) if isinstance(key, str) else key: (
+                    _blanked(item) if by_key and is_secret_key(str(key)) else _mapped(item, redacted, by_key=by_key)
+                )
                 for key, item in value.items()
             }
         case list():

@@ -5,7 +5,7 @@ Stdlib and pydantic only: no I/O, no clock. `tools/` runs and stores these, `age
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -90,12 +90,14 @@ class Tool:
 
     The function gets validated arguments and returns anything JSON can hold (or text); it raises `ToolRetry` or
     `ToolFailed`. Time limits, recording and cleaning are `tools/run.py`'s, not the function's. `summarise` says in one
-    line what a call with these arguments gave; without it the shape of the result does.
+    line what a call with these arguments gave; without it the shape of the result does. `secrets` are texts that it
+    knows and nobody may be told.
     """
 
     spec: ToolSpec
     run: ToolFunction
     summarise: Summarise | None = None
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

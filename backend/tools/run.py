@@ -5,7 +5,7 @@ Never raises but for the caller's own cancellation: whatever a tool does is an o
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import structlog
 from jsonschema.protocols import Validator
 from referencing import Registry
 
+from backend.domain.redaction import without, without_secret_texts
 from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
 from backend.tools import credentials
 from backend.tools.payload import Payload, clean_text, make_payload, no_payload
@@ -91,11 +92,13 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     except Exception as raised:  # a tool may raise anything; it must not end the turn
         log.warning("tool_raised", tool=tool.spec.name, error=type(raised).__name__, exc_info=raised)
         answer = _Answer(error=clean_text(f"{tool.spec.name} failed: {_described(raised)}"))
-    return _outcome(status, answer, fault, duration_ms=round((time.monotonic() - started) * 1000))
+    return _outcome(tool, status, answer, fault, duration_ms=round((time.monotonic() - started) * 1000))
 
 
-def _outcome(status: Literal["failed", "unknown"], answer: _Answer, fault: Fault, *, duration_ms: int) -> Outcome:
-    error = answer.error and answer.error[:MAX_ERROR_CHARS]
+def _outcome(
+    tool: Tool, status: Literal["failed", "unknown"], answer: _Answer, fault: Fault, *, duration_ms: int
+) -> Outcome:
+    error = answer.error and without_secret_texts(without(answer.error, tool.secrets))[:MAX_ERROR_CHARS]
     if error and fault == "tool" and credentials.are_refused(error):
         fault = "unauthorized"
     return Outcome(
@@ -152,7 +155,7 @@ def _fault_of(failure: ToolRetry | ToolFailed) -> Fault:
 
 
 def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
-    payload = _storable(output, max_bytes=max_bytes)
+    payload = _untold(_storable(output, max_bytes=max_bytes), tool.secrets, max_bytes=max_bytes)
     summary = _summary(tool, args, payload)
     return _Answer(payload, _said_failure(payload.value), summary, identifiers(payload.value))
 
@@ -224,6 +227,13 @@ def _storable(output: object, *, max_bytes: int) -> Payload:
     except Exception as fault:  # noqa: BLE001 (see above)
         said = f"[the tool answered with a value that cannot be kept: {_described(fault)[:MAX_ERROR_CHARS]}]"
         return make_payload(said, max_bytes=max_bytes)
+
+
+def _untold(payload: Payload, secrets: frozenset[str], *, max_bytes: int) -> Payload:
+    """Looked for in the stored text first: reading megabytes again for what is hardly ever there takes a while."""
+    if not any(secret in payload.text or orjson.dumps(secret).decode()[1:-1] in payload.text for secret in secrets):
+        return payload
+    return replace(make_payload(without(payload.value, secrets), max_bytes=max_bytes), cut_from=payload.cut_from)
 
 
 def _described(fault: BaseException) -> str:

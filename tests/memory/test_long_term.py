@@ -9,11 +9,12 @@ import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
+from backend.agent.prompts import FACTS
 from backend.config import Settings
 from backend.embedded import Servers
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.plans import Frozen
-from tests.support.provider import Provider, fails, says
+from tests.support.provider import Provider, fails, fence_after, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into, named, plain
 
@@ -42,8 +43,7 @@ async def recalled(client: Client, provider: Provider, message: str) -> list[str
     """The lines of facts in the prompt of a message."""
     provider.will(says("Hm."))
     answer = await client.chat(await client.new_session(), message)
-    block = provider.messages(role="system")[0]["content"].partition("<facts>\n")[2].partition("\n</facts>")[0]
-    lines: list[str] = block.splitlines()
+    lines = fence_after(FACTS, provider.messages(role="system")[0]["content"]).splitlines()
     assert answer["memory_used"]["long_term"] == len(lines)
     return lines
 

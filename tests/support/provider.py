@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from backend.agent.fence import CLOSE, OPEN, unfenced
 from backend.agent.summary import SUMMARISER
 from backend.replay.requests import invalid_history
 from tests.support.server import serving
@@ -160,9 +161,9 @@ class Provider:
         assert not unused, f"{unused} scripted answers were not used"
 
     def messages(self, request: int = -1, *, role: str | None = None) -> list[dict[str, Any]]:
-        """The messages of a request, all or those of one role."""
+        """The messages of a request, all or those of one role; what tools said without the fence it has to stand in."""
         sent: list[dict[str, Any]] = self.requests[request]["messages"]
-        return [message for message in sent if role in (None, message["role"])]
+        return [_out_of_its_fence(message) for message in sent if role in (None, message["role"])]
 
     async def wait_for_requests(self, count: int) -> None:
         async with self.heard, asyncio.timeout(10):
@@ -215,6 +216,19 @@ class Provider:
 def _said(body: dict[str, Any]) -> list[str]:
     """The user's words, newest first."""
     return [str(message["content"]) for message in reversed(body["messages"]) if message["role"] == "user"]
+
+
+def _out_of_its_fence(message: dict[str, Any]) -> dict[str, Any]:
+    if message["role"] != "tool":
+        return message
+    content: str = message["content"]
+    assert (content.startswith(OPEN), content.endswith(CLOSE)) == (True, True), content
+    return {**message, "content": unfenced(content)}
+
+
+def fence_after(label: str, text: str) -> str:
+    """What stands in the fence that follows a line of a prompt, or nothing."""
+    return text.partition(f"{label}\n{OPEN}\n")[2].partition(f"\n{CLOSE}")[0]
 
 
 async def _given(reply: Reply, body: dict[str, Any]) -> Response:

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from backend.agent.fence import unfenced
 from backend.config import Settings
 from tests.support.provider import Provider, calls, says
 from tests.support.service import ROOT, Client
@@ -50,4 +51,4 @@ def last_result(request: dict[str, Any]) -> Any:
     """What the model was told at the end of a request."""
     message = request["messages"][-1]
     assert message["role"] == "tool"
-    return orjson.loads(message["content"])
+    return orjson.loads(unfenced(message["content"]))

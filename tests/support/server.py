@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -51,11 +52,11 @@ async def _serve(server: _Server, listener: socket.socket) -> None:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncIterator[str]:
-    """The base URL of `app`, its lifespan entered, until the block is left."""
+async def serving(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
+    """The base URL of `app`, its lifespan entered, until the block is left. `options` are uvicorn's."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none"))
+    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none", **options))
     task = asyncio.create_task(_serve(server, listener))
     try:
         async with asyncio.timeout(30):

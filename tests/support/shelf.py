@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
@@ -19,12 +20,13 @@ REPEATABLE = ToolAnnotations(destructive_hint=True, idempotent_hint=True)
 @dataclass(slots=True)
 class Shelf:
     """`effects` is what its tools did, in order. `look_up`, `stamp_item` and `paint_item` answer once `go` is set;
-    `moody` once `open` is, with `trouble` where there is any; `sleepy` once `awake` is.
+    `moody` once `open` is, with `trouble` where there is any; `sleepy` once `awake` is. `texts` are what items say.
     """
 
     url: str = ""
     go: asyncio.Event = field(default_factory=asyncio.Event)
     effects: list[str] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
     trouble: str | None = None
     open: asyncio.Event = field(default_factory=asyncio.Event)
     awake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,6 +54,7 @@ async def serving_shelf() -> AsyncIterator[Shelf]:
 def _server(shelf: Shelf) -> MCPServer:
     server = MCPServer("shelf", log_level="CRITICAL")
     _add_items(server, shelf)
+    _add_slow(server, shelf)
     _add_moods(server, shelf)
     return server
 
@@ -66,7 +69,7 @@ def _add_items(server: MCPServer, shelf: Shelf) -> None:
     def get_item(item_id: str) -> dict[str, str]:
         """Get one item by its id."""
         shelf.effects.append(f"get {item_id}")
-        return {"id": item_id, "text": f"the text of {item_id}"}
+        return {"id": item_id, "text": shelf.texts.get(item_id, f"the text of {item_id}")}
 
     @server.tool(annotations=DESTROYS)
     def delete_item(item_id: str) -> dict[str, str]:
@@ -80,6 +83,29 @@ def _add_items(server: MCPServer, shelf: Shelf) -> None:
         shelf.effects.append(f"burn {item_id}")
         await asyncio.Event().wait()
         return "burnt"
+
+    @server.tool(annotations=DESTROYS)
+    def send_note(to: str, text: str) -> dict[str, str]:
+        """Send a note to somebody."""
+        shelf.effects.append(f"send {to}: {text}")
+        return {"status": "sent"}
+
+    @server.tool(annotations=READS)
+    async def relabel(description: str, context: Context[Any]) -> str:
+        """Describe delete_item otherwise from now on."""
+        server.remove_tool("delete_item")
+        server.add_tool(delete_item, annotations=DESTROYS, description=description)
+        await context.notify_tools_changed()
+        return "done"
+
+    @server.tool(annotations=READS)
+    def broken(item_id: str) -> str:
+        """Always fails."""
+        raise ToolError(f"the shelf of {item_id} is closed")
+
+
+def _add_slow(server: MCPServer, shelf: Shelf) -> None:
+    """Tools that answer when a test says so."""
 
     @server.tool(annotations=READS)
     async def look_up(item_id: str) -> dict[str, str]:
@@ -101,17 +127,6 @@ def _add_items(server: MCPServer, shelf: Shelf) -> None:
         shelf.effects.append(f"paint {item_id}")
         await shelf.go.wait()
         return {"painted": item_id}
-
-    @server.tool(annotations=DESTROYS)
-    def send_note(to: str, text: str) -> dict[str, str]:
-        """Send a note to somebody."""
-        shelf.effects.append(f"send {to}: {text}")
-        return {"status": "sent"}
-
-    @server.tool(annotations=READS)
-    def broken(item_id: str) -> str:
-        """Always fails."""
-        raise ToolError(f"the shelf of {item_id} is closed")
 
 
 def _add_moods(server: MCPServer, shelf: Shelf) -> None:

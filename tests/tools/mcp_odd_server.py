@@ -6,7 +6,8 @@ from typing import Any
 
 
 def odd_tools() -> list[object]:
-    fine = {"type": "object", "properties": {"id": {"type": "string", "description": "the i\u200bd\U000e0041"}}}
+    hidden = {"description": "the i\u200bd\U000e0041", "examples": ["a\u202eb"], "x-note": "\U000e0049seen"}
+    fine = {"type": "object", "properties": {"id": {"type": "string", "pattern": "a\u200bb", **hidden}}}
     deep = {"type": "object", "properties": {"x": {"type": "no such type"}}}
     away = {"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/schema.json"}}}
     nested: dict[str, Any] = {"type": "object"}

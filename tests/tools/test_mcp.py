@@ -302,7 +302,8 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
     reading = tools["mcp_lire_le_courrier"]
     assert (reading.original_name, len(reading.description)) == ("lire le courrier", 2000)
     assert reading.description.startswith("reads mail!")
-    assert reading.input_schema["properties"]["id"]["description"] == "the id"
+    shown = {"description": "the id", "examples": ["ab"], "x-note": "seen", "pattern": "a\u200bb"}
+    assert reading.input_schema["properties"]["id"] == {"type": "string", **shown}
     reasons = {log["reason"] for log in logs if log["event"] == "mcp_tool_skipped"}
     assert any("another document" in reason for reason in reasons)
     assert any(log["event"] == "mcp_tools_cut" for log in logs)

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
+from backend.agent.fence import unfenced
 from backend.clock import utc_now
 from backend.config import Settings
 from backend.db.engine import Database
@@ -42,7 +43,7 @@ def heard(messages: Sequence[dict[str, Any]]) -> list[str]:
     told = []
     for message in messages[1:]:
         if message["role"] == "tool":
-            result = orjson.loads(message["content"])
+            result = orjson.loads(unfenced(message["content"]))
             told.append(f"tool {result.get('args', result)['timezone']}")
         elif message.get("tool_calls"):
             [call] = message["tool_calls"]

@@ -17,7 +17,7 @@ import httpx
 import trafilatura
 
 from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
-from backend.tools.builtin.public_http import NoSuchHost, NotPublic
+from backend.tools.addresses import NoSuchHost, NotPublic
 
 MAX_BODY_BYTES = 5_000_000
 MAX_REDIRECTS = 5

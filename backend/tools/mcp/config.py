@@ -14,6 +14,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from backend.domain.errors import AppError
+from backend.domain.redaction import configured_secrets
 from backend.domain.tool import DependencyGroup
 from backend.tools.dependencies import check_groups
 
@@ -24,6 +25,7 @@ _SHOWN_ERRORS = 3
 class McpServerConfig(BaseModel):
     """One server: a `command` to run (stdio) or a `url` to reach (streamable HTTP).
 
+    A `url` whose host is a name that leads to a private address needs `allow_private`.
     Names in `confirm`, `disabled` and `depends_on` are the server's own, without `prefix`.
     """
 
@@ -35,12 +37,25 @@ class McpServerConfig(BaseModel):
     cwd: str | None = None
     url: str | None = Field(default=None, repr=False)
     headers: dict[str, SecretStr] = {}
+    allow_private: bool = False
     prefix: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{0,32}$")] = "mcp_"
     timeout_s: Annotated[float, Field(gt=0, le=3600)] | None = None
     confirm: frozenset[str] = frozenset()
     disabled: frozenset[str] = frozenset()
     off: bool = False
     depends_on: dict[str, tuple[DependencyGroup, ...]] = {}
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What of `env` and `headers` may not come back in an answer."""
+        values = {**self.env, **self.headers}
+        return frozenset(configured_secrets({name: value.get_secret_value() for name, value in values.items()}))
+
+    @property
+    def untold(self) -> frozenset[str]:
+        """What no log may hold: the secrets, and what looks like one in `args` and `url`."""
+        parts = re.split(r"[/?&=:@#,\s]+", " ".join((*self.args, self.url or "")))
+        return self.secrets | configured_secrets({str(place): part for place, part in enumerate(parts)})
 
     @model_validator(mode="before")
     @classmethod
@@ -73,6 +88,10 @@ class McpConfig(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
     servers: dict[Annotated[str, Field(min_length=1, max_length=64)], McpServerConfig] = Field(alias="mcpServers")
+
+    @property
+    def untold(self) -> frozenset[str]:
+        return frozenset[str]().union(*(server.untold for server in self.servers.values()))
 
 
 def read_mcp_config(path: Path) -> McpConfig:

@@ -20,12 +20,12 @@ from mcp_types import METHOD_NOT_FOUND, Implementation, JSONRPCResponse, Paginat
 from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from backend.tools.addresses import NoSuchHost, NotPublic
 from backend.tools.mcp.config import McpServerConfig
+from backend.tools.mcp.http import checked_client, reach_of
 from backend.tools.mcp.mapping import MAX_TOOLS, without_broken_tools
 from backend.tools.mcp.stdio import MESSAGE_LIMIT_BYTES, Incoming, McpServerGone, StdioCommand, stdio_transport
 
-# A stream may be silent for hours, so reading has no limit of its own: calls and handshakes have theirs.
-_HTTP_TIMEOUT = httpx2.Timeout(10.0, read=None)
 _CLIENT_INFO = Implementation(name="segue", version="0.1.0")
 _HTTP_ERROR = 400
 _MAX_PAGES = 50
@@ -94,10 +94,10 @@ async def _http(config: McpServerConfig, url: str) -> AsyncIterator[Streams]:
         status = response.status_code
 
     headers = {name: value.get_secret_value() for name, value in config.headers.items()}
-    hooks = {"response": [note_status]}
+    is_allowed = reach_of(httpx2.URL(url).host, allow_private=config.allow_private)
     try:
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=_HTTP_TIMEOUT, event_hooks=hooks) as http,
+            checked_client(headers, is_allowed=is_allowed, on_response=note_status) as http,
             streamable_http_client(url, http_client=http, max_sse_event_size=MESSAGE_LIMIT_BYTES) as streams,
         ):
             yield streams
@@ -144,13 +144,17 @@ class _Sieve:
         return item
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: Exception) -> str:  # noqa: PLR0911 (one line per way to end)
     """Why a connection ended, in words of ours: a server's own words could carry anything, also a secret."""
     causes = _causes(error)
     cause = next((cause for cause in causes if isinstance(cause, McpServerGone)), causes[0])
     match cause:
         case McpServerGone():
             return str(cause)
+        case NotPublic():
+            return 'its host is a private address; if that is meant, set "allow_private": true for it in mcp.json'
+        case NoSuchHost():
+            return "there is no host of its name"
         case TimeoutError():
             return "it did not answer in time"
         case httpx2.HTTPError() | OSError():

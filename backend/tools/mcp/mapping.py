@@ -42,6 +42,7 @@ _JOINERS: Final = "\u200c\u200d"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
 
 log = structlog.get_logger()
 
@@ -85,6 +86,7 @@ def tools_of(
 ) -> list[Tool]:
     """The tools that can be offered, by their names here; the others are left out with a warning."""
     tools: dict[str, Tool] = {}
+    secrets = config.secrets
     for tool in listed:
         if tool.name in config.disabled:
             continue
@@ -96,7 +98,7 @@ def tools_of(
         if spec.name in tools:
             log.warning("mcp_tool_skipped", server=server, tool=spec.name, reason="a second tool of this name")
             continue
-        tools[spec.name] = Tool(spec, partial(_run, call, tool.name, _is_wrapped(tool)))
+        tools[spec.name] = Tool(spec, partial(_run, call, tool.name, _is_wrapped(tool)), secrets=secrets)
     return list(tools.values())
 
 
@@ -185,13 +187,14 @@ def _clean(node: Any) -> Any:
     """The schema with visible texts only; a reference to elsewhere is refused: resolving it would be a request."""
     if isinstance(node, list):
         return [_clean(item) for item in node]
+    if isinstance(node, str):
+        return _visible(node)
     if not isinstance(node, Mapping):
         return node
     if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in _REFERENCES):
         raise _Unfit("its input schema refers to another document")
     return {
-        key: _visible(value) if key in {"description", "title"} and isinstance(value, str) else _clean(value)
-        for key, value in node.items()
+        key: value if key in _EXACT and isinstance(value, str | list) else _clean(value) for key, value in node.items()
     }
 
 

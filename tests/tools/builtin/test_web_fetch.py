@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
-from backend.tools.builtin.public_http import IPAddress, is_public, public_client, resolve_host
+from backend.tools.addresses import IPAddress, is_public, resolve_host
+from backend.tools.builtin.public_http import public_client
 from backend.tools.builtin.web_fetch import MAX_TEXT_CHARS, web_fetch_tool
 from backend.tools.run import RunLimits, run_tool
 

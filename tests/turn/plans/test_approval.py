@@ -6,7 +6,7 @@ from typing import Any
 
 from backend.config import Settings
 from tests.support.plans import ASK, deletion, offered, planned
-from tests.support.provider import Provider, says
+from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
@@ -120,5 +120,24 @@ async def test_a_yes_to_a_question_that_never_arrived_does_not_approve(
     answer = await client.chat(session, "yes")
     assert answer["plan"]["status"] == "waiting"
     assert effects == []
+    await client.chat(session, "yes")
+    assert effects == ["delete itm-1"]
+
+
+async def test_a_yes_to_a_tool_that_was_redefined_since_is_asked_for_again(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session, _ = await offered(client, provider, [deletion(1), deletion(2)])
+    other = "Delete an item, and everything like it."
+    provider.will(calls(("mcp_relabel", {"description": other})), says("Relabelled."))
+    await client.chat(
+        session, "Relabel the tool that deletes, every list that I have seen so far calls it by a wrong name"
+    )
+    async with asyncio.timeout(10):
+        while other not in (await client.http.get("/tools")).text:
+            pass
+    answer = await client.chat(session, "yes")
+    assert (answer["plan"]["status"], effects) == ("waiting", [])
+    assert "Nel frattempo è cambiato" in answer["message"]["content"]
     await client.chat(session, "yes")
     assert effects == ["delete itm-1"]

@@ -1,0 +1,177 @@
+"""Clients that send slowly, endlessly or not at all, over raw sockets, while the others are served."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from backend.api.connection import TimedConnection
+from backend.config import Settings
+from backend.main import create_app
+from tests.support.provider import Provider, says
+from tests.support.server import serving
+
+SHORT_S = 0.3
+LIMIT = 100_000
+HEAD = b"POST /sessions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Raw:
+    """One connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.body = b""
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def status(self) -> str:
+        """The status line of the next answer; its `body` is read too."""
+        async with asyncio.timeout(10):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
+            lengths = (line.split(":")[1] for line in head.splitlines() if line.startswith("content-length"))
+            self.body = await self.reader.readexactly(int(next(lengths, 0)))
+        return head.partition("\r\n")[0].removeprefix("http/1.1 ")
+
+    async def until_closed(self) -> bytes:
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(10):
+                return await self.reader.read()
+        return b""
+
+
+@asynccontextmanager
+async def listening(settings: Settings, *, most: int = 100, keep_alive_s: float = 5) -> AsyncIterator[Any]:
+    """Opens connections to the service, for whom a request has to arrive within SHORT_S."""
+    app = create_app(settings.model_copy(update={"max_body_bytes": LIMIT}))
+    connection = partial(TimedConnection, read_timeout_s=SHORT_S, most=most)
+    async with serving(app, http=connection, timeout_keep_alive=keep_alive_s) as url:
+        port = int(url.rpartition(":")[2])
+        opened: list[Raw] = []
+
+        async def connect(first: bytes = b"") -> Raw:
+            raw = Raw(*await asyncio.open_connection("127.0.0.1", port))
+            opened.append(raw)
+            await raw.send(first)
+            return raw
+
+        yield connect
+        for raw in opened:
+            raw.writer.close()
+
+
+SLOW = {
+    "nothing": b"",
+    "line ends": b"\r\n\r\n",
+    "half a path": b"GET /health/li",
+    "half a header": GET[:-2] + b"X-Slow: ",
+    "half a body": HEAD + b"Content-Length: 10\r\n\r\n{",
+    "half of the chunks": HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+}
+FLOODS = {
+    "a path": b"GET /" + b"a" * 100_000,
+    "a header": GET[:-2] + b"X-Big: " + b"a" * 100_000,
+    "many headers": GET[:-2] + b"a: b\r\n" * 20_000,
+    "line ends": b"\r\n" * 50_000,
+    "a chunk extension": HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"a" * 100_000,
+    "trailers": HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 20_000,
+}
+
+
+async def test_a_request_that_does_not_arrive_in_time_is_ended_and_nobody_else_notices(settings: Settings) -> None:
+    with capture_logs() as logs:
+        async with listening(settings) as connect:
+            slow = {name: await connect(first) for name, first in SLOW.items()}
+            other = await connect(GET + GET[:20])
+            assert await other.status() == "200 ok"
+            ends = {name: await raw.status() for name, raw in {**slow, "half a second request": other}.items()}
+            assert ends == dict.fromkeys(ends, "408 request timeout")
+            assert [await raw.until_closed() for raw in slow.values()] == [b""] * len(slow)
+    assert [entry for entry in logs if entry["log_level"] in ("error", "critical")] == []
+
+
+async def test_a_wish_for_another_protocol_is_answered_in_this_one(settings: Settings) -> None:
+    async with listening(settings) as connect:
+        client = await connect(GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert await client.status() == "200 ok"
+
+
+async def test_a_trickle_of_bytes_does_not_buy_time(settings: Settings) -> None:
+    async with listening(settings) as connect:
+        slow = await connect(HEAD + b"Content-Length: 100000\r\n\r\n")
+
+        async def trickle() -> None:
+            while True:
+                await slow.send(b" ")
+                await asyncio.sleep(0.01)
+
+        trickling = asyncio.create_task(trickle())
+        assert await slow.status() == "408 request timeout"
+        trickling.cancel()
+
+
+async def test_a_connection_that_asks_for_nothing_more_is_closed(settings: Settings) -> None:
+    async with listening(settings, keep_alive_s=0.1) as connect:
+        idle = await connect(GET)
+        assert await idle.status() == "200 ok"
+        assert await idle.until_closed() == b""
+
+
+async def test_an_answer_may_take_longer_than_a_request(settings: Settings, provider: Provider) -> None:
+    told = asyncio.Event()
+
+    async def slowly(_: Any) -> Any:
+        await told.wait()
+        return says("at last")
+
+    async with listening(settings) as connect:
+        client = await connect(HEAD + b"Content-Length: 2\r\n\r\n{}")
+        assert await client.status() == "201 created"
+        session = client.body.partition(b'"id":"')[2].partition(b'"')[0]
+        provider.will(slowly)
+        path = HEAD.replace(b"/sessions", b"/sessions/%s/chat" % session)
+        await client.send(path + b'Content-Length: 17\r\n\r\n{"message": "hi"}' + b"\r\n" + GET[:20])
+        late = await connect()
+        assert await late.status() == "408 request timeout"  # more than its time has passed for the other one too
+        told.set()
+        assert await client.status() == "200 ok"
+
+
+async def test_what_is_no_body_is_bounded_too(settings: Settings) -> None:
+    async with listening(settings) as connect:
+        ends = {}
+        for name, flood in FLOODS.items():
+            client = await connect()
+            with suppress(ConnectionError):
+                for at in range(0, len(flood), 1000):
+                    await client.send(flood[at : at + 1000])
+            ends[name] = (await client.until_closed()).partition(b"\r\n")[0].removeprefix(b"HTTP/1.1 ")
+        refused = (b"431 Request Header Fields Too Large", b"400 Bad Request", b"")
+        assert {name: end for name, end in ends.items() if end not in refused} == {}
+        assert await (await connect(GET)).status() == "200 ok"
+
+
+async def test_a_body_without_a_length_is_read_up_to_the_limit_and_answered_before_it_ends(settings: Settings) -> None:
+    async with listening(settings) as connect:
+        client = await connect(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        chunk = b"2710\r\n" + b" " * 10_000 + b"\r\n"
+        for _ in range(LIMIT // 10_000 + 2):
+            await client.send(chunk)
+        assert await client.status() == "413 request entity too large"
+        await client.until_closed()
+
+
+async def test_beyond_the_most_connections_a_new_one_is_turned_away_and_the_others_go_on(settings: Settings) -> None:
+    async with listening(settings, most=2) as connect:
+        first, second, third = await connect(GET), await connect(), await connect()
+        assert await third.status() == "503 service unavailable"
+        assert await first.status() == "200 ok"
+        await second.send(GET)
+        assert await second.status() == "200 ok"

@@ -1,0 +1,126 @@
+"""Every operation of the OpenAPI description, called with what it allows and with what it does not."""
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import hypothesis
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import APIOperation, Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import Failure
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from backend.config import Settings
+from tests.support.mailbox import write_mailbox_config
+from tests.support.service import Client, running
+
+EXAMPLES = 12  # of each operation, as many again of what its description forbids
+WAIT_S = 20
+PLAN = "Cerca le mail di Rossi, poi leggi la più recente e infine scrivi una risposta"
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")  # of schemathesis' own strategies
+async def test_no_operation_fails_or_answers_otherwise_than_described(settings: Settings) -> None:
+    write_mailbox_config(settings.mcp_config.parent)
+    offline = settings.model_copy(update={"openai_base_url": None})
+    async with running(offline) as client:
+        known = await _things_that_exist(client)
+        base_url = str(client.http.base_url).rstrip("/")
+        description = (await client.http.get("/openapi.json")).json()
+        answered, faults = await asyncio.to_thread(_call_everything, description, base_url, known)
+    assert faults == {}
+    operations = {f"{method.upper()} {path}" for path, item in description["paths"].items() for method in item}
+    assert answered.keys() == operations
+    for operation, statuses in sorted(answered.items()):
+        print(operation, dict(statuses))  # noqa: T201 (the report)
+    assert [operation for operation, statuses in answered.items() if not any(status < 400 for status in statuses)] == []
+
+
+async def _things_that_exist(client: Client) -> dict[str, Any]:
+    session = await client.new_session(title="one")
+    answer = await client.chat(session, "what time is it?")
+    plan = await client.chat(session, PLAN)
+    memory = await client.http.post("/memories", json={"content": "I have a cat", "kind": "fact"})
+    return {
+        "session_id": session,
+        "turn_id": answer["turn_id"],
+        "tool_call_id": answer["tool_calls"][0]["tool_call_id"],
+        "memory_id": memory.json()["id"],
+        "tool": "current_time",
+        "version": plan["plan"]["version"],
+    }
+
+
+def _call_everything(
+    description: Any, base_url: str, known: dict[str, Any]
+) -> tuple[dict[str, Counter[int]], dict[str, str]]:
+    """How often each operation answered with which status, and what was wrong. What exists is deleted last."""
+    schema = schemathesis.openapi.from_dict(description)
+    answered: dict[str, Counter[int]] = {}
+    faults: dict[str, str] = {}
+    operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+    with requests.Session() as http:
+        for operation in sorted(operations, key=_looks_decides_changes_deletes):
+            name = f"{operation.method.upper()} {operation.path}"
+            statuses = answered.setdefault(name, Counter())
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                try:
+                    with suppress(Unsatisfiable):  # what takes nothing cannot be given anything wrong
+                        _call(operation.as_strategy(generation_mode=mode), base_url, http, known, statuses)
+                except* Failure as failures:
+                    faults[name] = str(failures)
+    return answered, faults
+
+
+def _looks_decides_changes_deletes(operation: APIOperation[Any, Any, Any, Any]) -> tuple[int, bool]:
+    rank = {"GET": 0, "DELETE": 2}.get(operation.method.upper(), 1)
+    return rank, not operation.path.endswith("/decision")
+
+
+def _call(
+    cases: st.SearchStrategy[Case[Any]],
+    base_url: str,
+    http: requests.Session,
+    known: dict[str, Any],
+    statuses: Counter[int],
+) -> None:
+    @hypothesis.seed(1)
+    @hypothesis.settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases, exists=st.sampled_from([True, True, False]))
+    def call(case: Case[Any], *, exists: bool) -> None:
+        if exists:
+            case.path_parameters.update({name: known[name] for name in case.path_parameters})
+            if isinstance(case.body, dict) and type(case.body.get("version")) is int:
+                case.body["version"] = int(known["version"])
+        response = case.call(base_url=base_url, session=http, timeout=WAIT_S)
+        statuses[response.status_code] += 1
+        is_stream = response.headers.get("content-type", [""])[0].startswith("text/event-stream")
+        case.validate_response(response, checks=CHECKS[:-1] if is_stream else CHECKS)  # streams are test_streams.py's
+
+    call()
