@@ -82,10 +82,10 @@ async def test_the_scope_ops_stands_in_scope_or_scp(service: Client, claims: dic
 @pytest.mark.parametrize(
     "claims",
     [
-        {"exp": time.time() - 60},
+        {"exp": 1_000_000_000},
         {"exp": None},
         {"exp": "soon"},
-        {"nbf": time.time() + 600},
+        {"nbf": 9_000_000_000},
         {"iss": "https://evil.example"},
         {"iss": None},
         {"aud": "another-service"},
