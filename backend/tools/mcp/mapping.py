@@ -30,8 +30,9 @@ from mcp_types import Tool as McpTool
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
-from backend.domain.tool import DependencyGroup, Effect, Tool, ToolContext, ToolFailed, ToolSpec
+from backend.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolSpec
 from backend.tools.mcp.config import McpServerConfig
+from backend.tools.mcp.effects import effect_of
 
 MAX_TOOLS: Final = 200
 MAX_ERROR_CHARS: Final = 4000
@@ -114,7 +115,7 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         description=_description(tool),
         input_schema=_schema(tool.input_schema),
         source=f"mcp:{server}",
-        effect=_effect(tool),
+        effect=effect_of(tool.name, hints),
         idempotent=bool(hints and hints.idempotent_hint),
         confirm=True if tool.name in config.confirm else None,
         timeout_s=timeout_s,
@@ -136,14 +137,6 @@ def _name(prefix: str, name: str) -> str:
     if not name or not _NAME.fullmatch(full):
         raise _Unfit("its name is empty or, with the prefix, over 64 characters")
     return full
-
-
-def _effect(tool: McpTool) -> Effect:
-    hints = tool.annotations
-    if hints and hints.read_only_hint:
-        return "read_only"
-    # The protocol's default is destructive; asking before every unannotated tool would teach people to say yes.
-    return "destructive" if hints and hints.destructive_hint else "write"
 
 
 def _description(tool: McpTool) -> str:
