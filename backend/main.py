@@ -48,11 +48,11 @@ from backend.tools.guard import ToolGuard
 from backend.tools.mcp.config import read_mcp_config
 from backend.tools.mcp.servers import McpServers
 from backend.turn.afterwards import Afterwards, AfterwardsDeps
+from backend.turn.deps import TurnDeps, TurnLimits
 from backend.turn.events import EventLog
 from backend.turn.limiter import Limiter
 from backend.turn.retention import KeepLimits
 from backend.turn.service import TurnService
-from backend.turn.worker import TurnDeps, TurnLimits
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 LEASE_SHARE = 0.8  # what is left is for somebody to find the turn and to end it: no dead owner holds it for longer

@@ -39,11 +39,11 @@ from backend.tools.health import HealthRules
 from backend.tools.mcp.servers import McpServers
 from backend.tools.retention import Retention
 from backend.tools.run import RunLimits
+from backend.turn.deps import TurnDeps
 from backend.turn.limiter import UserLimits
 from backend.turn.service import TurnService
 from backend.turn.snapshot import SnapshotLimits
 from backend.turn.summaries import Summaries, SummaryDeps
-from backend.turn.worker import TurnDeps
 
 OFFLINE = "offline"
 FRESH_RESULT_FACTOR = 10

@@ -12,10 +12,11 @@ from backend.domain.errors import AppError
 from backend.domain.telemetry import TurnEnded, TurnRecovered
 from backend.memory import short_term
 from backend.turn import endings, failures
+from backend.turn.deps import TurnDeps
 from backend.turn.endings import Neglected
 from backend.turn.retention import sweep
 from backend.turn.tally import outcome_of, tell_end
-from backend.turn.worker import TurnDeps, TurnWorker
+from backend.turn.worker import TurnWorker
 
 LOOK_AROUND_S = 1.0
 MAX_ATTEMPTS = 3

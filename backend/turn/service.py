@@ -23,11 +23,12 @@ from backend.plans.store import expired
 from backend.turn import endings, failures, records
 from backend.turn.admission import Admitted, admit, turn_under
 from backend.turn.decisions import begin_decision
+from backend.turn.deps import TurnDeps
 from backend.turn.queue import TurnQueue
 from backend.turn.recovery import look_around_for_ever
 from backend.turn.store import NOWHERE, ChatRequest, Once, Origin
 from backend.turn.tally import tell_end
-from backend.turn.worker import TurnDeps, TurnWorker
+from backend.turn.worker import TurnWorker
 
 CANCEL_WITHIN_S = 4.5
 

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from starlette.responses import Response
 
+from backend.agent.fence import unfenced
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
@@ -72,7 +73,7 @@ class Cases:
     def told(self, word: str) -> list[str]:
         """What became of the calls, as the last request about them showed it."""
         results = [each for each in self.site.provider.about(word)[-1]["messages"] if each["role"] == "tool"]
-        return [orjson.loads(result["content"]).get("status", "whole") for result in results]
+        return [orjson.loads(unfenced(result["content"])).get("status", "whole") for result in results]
 
     async def are_unharmed(self, word: str) -> None:
         await self.site.is_unharmed(self.client, self.sessions[word])

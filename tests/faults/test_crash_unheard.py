@@ -10,6 +10,7 @@ import orjson
 import pytest
 from starlette.responses import Response
 
+from backend.agent.fence import unfenced
 from tests.support.provider import calls, says, streams
 from tests.support.service import Client
 from tests.support.site import Site
@@ -102,7 +103,7 @@ async def test_a_result_that_was_recorded_is_used_and_its_effect_is_not_repeated
     assert [call["status"] for call in turn["answer"]["tool_calls"]] == ["succeeded"]
     assert killed.site.shelf.effects.count("stamp recorded") == 1
     [*_, result] = killed.site.provider.about("is recorded")[-1]["messages"]
-    assert orjson.loads(result["content"]) == {"stamped": "recorded"}
+    assert orjson.loads(unfenced(result["content"])) == {"stamped": "recorded"}
     await killed.site.is_unharmed(killed.client, killed.recorded)
 
 

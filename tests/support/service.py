@@ -97,7 +97,7 @@ class Process:
         self._command = command
         self._ready = ready
         self._process: subprocess.Popen[str] | None = None
-        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening: threading.Thread | None = None
         self._said = threading.Condition()
         self.log: list[str] = []
 
@@ -119,6 +119,7 @@ class Process:
         for line in self._process.stderr:
             self.log.append(line)
             if self._ready in line:
+                self._listening = threading.Thread(target=self._listen, daemon=True)
                 self._listening.start()
                 return (line.partition(self._ready)[2].split() or [""])[0]
         raise RuntimeError("segue did not start:\n" + "".join(self.log))
@@ -140,7 +141,7 @@ class Process:
         assert self._process.stderr is not None
         self._process.send_signal(number)
         code = self._process.wait(timeout=30)
-        if self._listening.ident is not None:
+        if self._listening is not None:
             self._listening.join(timeout=30)
         self._process.stderr.close()
         return code
