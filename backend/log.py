@@ -3,7 +3,8 @@
 import logging
 import sys
 from collections.abc import Iterable
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -27,9 +28,24 @@ def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> 
     structlog.configure(
         processors=[*shared, structlog.processors.format_exc_info, redact, _renderer(log_format)],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
+
+
+class _Unfailing:
+    """A log that nobody reads any more (a closed pipe, a full disk) stops nobody's work."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def never_tell(secrets: Iterable[str]) -> None:

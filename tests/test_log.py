@@ -1,8 +1,12 @@
 """Logs: event names and fields, secrets blanked by the name of their key."""
 
+import subprocess
+import sys
+
 import pytest
 
 from backend.log import redact
+from tests.support.service import ROOT
 
 
 @pytest.mark.parametrize(
@@ -25,3 +29,22 @@ def test_a_secret_is_blanked_by_its_form_too_however_deep_it_stands() -> None:
         "url": "redis://u:[redacted]@host",
         "headers": {"Authorization": "[redacted]"},
     }
+
+
+def test_a_log_that_nobody_reads_stops_no_work() -> None:
+    script = """
+import logging, os, structlog
+from backend.log import configure_logging
+
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 2)
+configure_logging(level="info", log_format="json")
+structlog.get_logger().warning("nobody_hears_this")
+logging.getLogger("somewhere").warning("nor this")
+print("went on")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "went on\n"
