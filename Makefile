@@ -22,7 +22,7 @@ run: install  ## migrate and serve on http://127.0.0.1:8000, with its own Postgr
 	exec $(BIN)/segue serve
 
 test: install  ## the whole test suite
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n logical --dist loadgroup
 
 check: install  ## everything CI checks beside the tests
 	$(BIN)/ruff format --check .

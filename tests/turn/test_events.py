@@ -95,11 +95,12 @@ async def test_a_hundred_followers_are_not_a_hundred_connections(
                     await entered.wait()
                     return heard + await stream.rest()
 
-            following = [asyncio.create_task(follow()) for _ in range(100)]
-            await entered.wait()
-            assert len(await redis.client_list()) < before + 10
-            go_on.set()
-            heard = await asyncio.gather(*following)
+            async with asyncio.TaskGroup() as group:
+                following = [group.create_task(follow()) for _ in range(100)]
+                await entered.wait()
+                assert len(await redis.client_list()) < before + 10
+                go_on.set()
+            heard = [each.result() for each in following]
             assert len(await replayed(here, session, turn)) == len(heard[0])
     assert all(each == heard[0] for each in heard)
     check(heard[0])
