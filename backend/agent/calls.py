@@ -12,7 +12,7 @@ from typing import Protocol
 from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.agent import prompts
+from backend.agent import showing
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
 from backend.agent.speech import Spoken, tell
@@ -100,7 +100,7 @@ async def run_round(
     answers = done.answers | await _together(context, list(fresh.values())[::-1], done)
     if not runs:
         return Round([], held)
-    said = prompts.assistant_message(reply.text, [call.request for call in runs])
+    said = showing.assistant_message(reply.text, [call.request for call in runs])
     return Round([said, *(ToolMessage(answers[call.key], tool_call_id=call.request.id) for call in runs)], held)
 
 
@@ -282,7 +282,7 @@ async def _answer(
 
 
 def _note_down(context: TurnContext, call: PreparedCall, outcome: Outcome, done: TurnCalls) -> str:
-    answer = prompts.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
+    answer = showing.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
     if outcome.status != "failed" and call.recorded:
         done.answers[call.key] = answer
     return answer

@@ -9,7 +9,7 @@ from functools import cache
 
 import orjson
 
-from backend.agent import prompts
+from backend.agent import prompts, showing
 from backend.domain.memory import Memory
 from backend.domain.plan import Plan
 from backend.domain.session import Message
@@ -54,18 +54,18 @@ def fit(session: Material, limits: RecallLimits, count: Count) -> Fitting:
 
     @cache
     def text(key: str, form: Form) -> str:
-        return prompts.shown_text(messages[key], form, inline=session.inline, expired=session.expired)
+        return showing.shown_text(messages[key], form, inline=session.inline, expired=session.expired)
 
     @cache
     def line(call_id: str) -> str:
-        return prompts.listed_reference(references[call_id], session.expired)
+        return showing.listed_reference(references[call_id], session.expired)
 
     @cache
     def cost(key: str, form: Form) -> int:
         """A call counts with its answer, since both get shorter together."""
         tokens = count(text(key, form)) + MESSAGE_TOKENS
         if (call := calls.get(key)) is not None:
-            tokens += count(orjson.dumps(prompts.shown_call(call, brief=form == "brief").args).decode())
+            tokens += count(orjson.dumps(showing.shown_call(call, brief=form == "brief").args).decode())
         return tokens
 
     plan = session.plan

@@ -1,24 +1,21 @@
 """Message assembly: what the model is shown. Pure; every text the model reads from us stands here."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import orjson
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.messages import ToolCall as LangChainCall
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from backend.agent.fence import CLOSE, OPEN, fenced, neutralised
+from backend.agent.showing import as_json, to_model
 from backend.agent.state import TurnInput
 from backend.domain.memory import Memory
 from backend.domain.plan import Plan, Step
-from backend.domain.session import Message, RequestedCall, Verdict
-from backend.domain.tool import Reference, ToolSpec
+from backend.domain.session import Verdict
+from backend.domain.tool import ToolSpec
 from backend.domain.tool_state import ToolState
-from backend.memory.recall import Form, key_of
-from backend.tools.payload import Payload
-from backend.tools.run import Outcome
+from backend.memory.recall import key_of
 from backend.tools.summaries import one_line
 
 SYSTEM = f"""\
@@ -58,18 +55,10 @@ TAKEN_UP = (
 CARRYING_OUT = "You are carrying out this plan:"
 ENDED = "This plan has just ended as"
 NO_ANSWER = "I could not finish this in one turn. Tell me to go on and I will."
-MAX_BRIEF_CHARS = 2000
-LISTED = ("tool_call_id", "tool_name", "args", "status", "size_bytes", "summary", "identifiers")
-BRIEFLY = ("tool_call_id", "tool_name", "status", "identifiers")
 MAX_WITHHELD_CHARS = 2000
-MAX_REFERENCE_CHARS = 900
-MAX_REFERENCE_ARGS_CHARS = 300
 MAX_REASON_CHARS = 300
 MAX_TOOLS_CHARS = 24_000
-MAX_HISTORY_ARGS_CHARS = 2000
 MAX_CONTEXT_CHARS = 1000  # of what the assistant had said before the message that facts are noted from
-MAX_SHOWN_ARGS = 20
-MAX_NAME_CHARS = 60
 
 PLANNER = """\
 You decide whether the user's last message needs a plan, and make it. A plan is for a request of several steps, the \
@@ -122,12 +111,12 @@ def _system_text(state: TurnInput, note: str | None) -> str:
 
 def fixed_text(summary: str | None) -> str:
     """What every turn of a session is shown until its summary is carried on."""
-    return f"{SYSTEM}\n\n{SUMMARY}\n{fenced(_json(summary))}" if summary else SYSTEM
+    return f"{SYSTEM}\n\n{SUMMARY}\n{fenced(as_json(summary))}" if summary else SYSTEM
 
 
 def facts_block(facts: Iterable[Memory]) -> str:
     """A line of JSON for each."""
-    lines = (_json({"date": fact.created_at.date(), "kind": fact.kind, "fact": fact.content}) for fact in facts)
+    lines = (as_json({"date": fact.created_at.date(), "kind": fact.kind, "fact": fact.content}) for fact in facts)
     return f"{FACTS}\n{fenced(chr(10).join(lines))}"
 
 
@@ -138,7 +127,7 @@ def extraction(message: str, *, answers: str | None, known: Iterable[Memory]) ->
         "assistant_said_before": (answers or "")[:MAX_CONTEXT_CHARS],
         "known": [{"id": fact.id, "kind": fact.kind, "fact": fact.content} for fact in known],
     }
-    return [SystemMessage(EXTRACTOR), HumanMessage(neutralised(_json(given)))]
+    return [SystemMessage(EXTRACTOR), HumanMessage(neutralised(as_json(given)))]
 
 
 def verdict_note(verdict: Verdict) -> str | None:
@@ -156,16 +145,6 @@ def withheld_note(states: Mapping[str, ToolState]) -> str | None:
     """Why tools that exist are not offered now, and what would unlock them."""
     lines = [f"- {name}: {_why_withheld(state)}" for name, state in states.items() if not state.available]
     return f"{WITHHELD}\n{_bounded_lines(lines, MAX_WITHHELD_CHARS)}" if lines else None
-
-
-def tell(conversation: list[BaseMessage], request: RequestedCall, answer: str) -> None:
-    """A call and its answer at the end of the conversation, or the answer in the place of what has stood for it."""
-    said = ToolMessage(answer, tool_call_id=request.id)
-    for index, message in enumerate(conversation):
-        if isinstance(message, ToolMessage) and message.tool_call_id == request.id:
-            conversation[index] = said
-            return
-    conversation += [assistant_message("", [request]), said]
 
 
 def _why_withheld(state: ToolState) -> str:
@@ -206,7 +185,7 @@ def fill_step(plan: Plan, step: Step, args: Mapping[str, Any], missing: Sequence
     return (
         f"{CARRYING_OUT}\n{plan_block(plan)}\nCall {step.tool} for step {step.id} "
         f"({step.description}) with complete arguments, taken from the conversation and the results in it.{wanted} "
-        f"Known so far:\n{fenced(_json(args))}"
+        f"Known so far:\n{fenced(as_json(args))}"
     )
 
 
@@ -221,103 +200,7 @@ def ended_note(plan: Plan) -> str:
 def plan_block(plan: Plan) -> str:
     """A plan as the model reads it: its goal and a line of JSON for each step, with what tools said in it."""
     steps = ({name: value for name, value in asdict(step).items() if value not in (None, False)} for step in plan.steps)
-    return f"Goal: {plan.goal}\n{fenced(chr(10).join(map(_json, steps)))}"
-
-
-def to_model(message: Message, text: str, *, brief: Collection[str] = ()) -> BaseMessage:
-    """`text` is how its content is shown."""
-    match message.role:
-        case "tool":
-            return ToolMessage(text, tool_call_id=message.tool_call_id)
-        case "user":
-            return HumanMessage(text)
-        case "assistant":
-            return assistant_message(text, [shown_call(call, brief=call.id in brief) for call in message.tool_calls])
-
-
-def shown_text(message: Message, form: Form, *, inline: Mapping[str, str], expired: Collection[str]) -> str:
-    """`inline` are results that may be shown whole, by tool call, as they were when they were fresh."""
-    match message.content, form:
-        case dict() as reference, "brief":
-            return fenced(_json({name: reference[name] for name in BRIEFLY if name in reference}))
-        case dict() as reference, "whole":
-            return fenced(inline[reference["tool_call_id"]])
-        case dict() as reference, _:
-            return fenced(_shown_reference(reference, expired))
-        case text, "brief":
-            return _without_middle(text)
-        case text, _:
-            return text
-
-
-def _without_middle(text: str) -> str:
-    if len(text) <= MAX_BRIEF_CHARS:
-        return text
-    part = MAX_BRIEF_CHARS // 2
-    return f"{text[:part]}\n[… {len(text) - 2 * part} characters left out …]\n{text[-part:]}"
-
-
-def shown_call(call: RequestedCall, *, brief: bool) -> RequestedCall:
-    most = MAX_REFERENCE_ARGS_CHARS if brief else MAX_HISTORY_ARGS_CHARS
-    return replace(call, args=_clipped(call.args, most))
-
-
-def listed_reference(reference: Reference, expired: Collection[str]) -> str:
-    found = {name: getattr(reference, name) for name in LISTED}
-    return _shown_reference(found, expired)
-
-
-def assistant_message(text: str, calls: Iterable[RequestedCall]) -> AIMessage:
-    made = [LangChainCall(name=call.name, args=call.args, id=call.id, type="tool_call") for call in calls]
-    return AIMessage(text, tool_calls=made)
-
-
-def fresh_result(tool_call_id: str, outcome: Outcome, *, max_bytes: int) -> str:
-    """A result in the turn that made it, fenced: whole up to `max_bytes`, beyond that its head and tail."""
-    shown = _head_and_tail(tool_call_id, outcome.payload, max_bytes=max_bytes)
-    if outcome.error:
-        said = {"result": shown} if shown else {}
-        return fenced(_json({"status": outcome.status, "error": outcome.error, **said}))
-    return fenced(shown or "(no content)")
-
-
-def _head_and_tail(tool_call_id: str, payload: Payload, *, max_bytes: int) -> str:
-    if payload.size_bytes <= max_bytes:
-        return payload.text
-    encoded, part = payload.text.encode(), max_bytes // 4
-    head, tail = encoded[:part].decode(errors="ignore"), encoded[-part:].decode(errors="ignore")
-    left_out = len(payload.text) - len(head) - len(tail)
-    return f"{head}\n[… {left_out} characters left out; load them with get_tool_result of {tool_call_id} …]\n{tail}"
-
-
-def _shown_reference(reference: Mapping[str, Any], expired: Collection[str]) -> str:
-    """A reference in about MAX_REFERENCE_CHARS: its identifiers go before its preview."""
-    shown = {name: value for name, value in reference.items() if name != "preview"}
-    if "args" in shown:
-        shown["args"] = _clipped(shown["args"], MAX_REFERENCE_ARGS_CHARS)
-    if reference["tool_call_id"] in expired:
-        shown["expired"] = True
-    preview, room = reference.get("preview", ""), MAX_REFERENCE_CHARS - len(_json(shown))
-    if room > 0 and preview not in reference.get("summary", ""):
-        shown["preview"] = preview[:room]
-    return _json(shown)
-
-
-def _clipped(args: dict[str, Any], max_chars: int) -> dict[str, Any]:
-    """The same arguments with the long ones cut: history tells what was done, not every word of it."""
-    if len(_json(args)) <= max_chars:
-        return args
-    share = max_chars // min(len(args), MAX_SHOWN_ARGS)
-    return {key[:MAX_NAME_CHARS]: _cut(value, share) for key, value in islice(args.items(), MAX_SHOWN_ARGS)}
-
-
-def _cut(value: Any, max_chars: int) -> Any:
-    written = value if isinstance(value, str) else _json(value)
-    return value if len(written) <= max_chars else f"{written[:max_chars]}…"
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    return f"Goal: {plan.goal}\n{fenced(chr(10).join(map(as_json, steps)))}"
 
 
 def _tool_line(tool: ToolSpec) -> str:

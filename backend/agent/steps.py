@@ -14,7 +14,7 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.agent import prompts
+from backend.agent import prompts, showing
 from backend.agent.calls import PreparedCall, RunCall, TurnCalls, record_start, run_again, run_and_record
 from backend.agent.context import TurnContext
 from backend.agent.speech import ask, tell
@@ -203,8 +203,8 @@ async def _conclude(context: TurnContext, run: PlanRun, step: Step, call: Prepar
     outcome = await run_call(context, call, run.done, also=ended)
     context.emit(PlanMoved(run.plan))
     run.values[step.id] = outcome.payload.value
-    answer = prompts.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
-    prompts.tell(run.conversation, call.request, answer)
+    answer = showing.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
+    showing.tell(run.conversation, call.request, answer)
 
 
 def _after(plan: Plan, step: Step, outcome: Outcome, ledger: ToolCall) -> Plan:

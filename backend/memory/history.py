@@ -1,6 +1,6 @@
 """The stored conversation: messages in, a window of them out, always one a model provider accepts.
 
-The content of a tool message is the reference to its result. Knows nothing of LangChain: `agent/prompts.py` turns these
+The content of a tool message is the reference to its result. Knows nothing of LangChain: `agent/showing.py` turns these
 messages into the model's.
 """
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import SystemMessage, convert_to_openai_messages
 from starlette.responses import Response
 
-from backend.agent.prompts import to_model
+from backend.agent.showing import to_model
 from backend.config import Settings
 from backend.domain.session import Message, RequestedCall
 from backend.memory.history import INTERRUPTED, provider_valid

@@ -10,7 +10,7 @@ from typing import cast
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 
-from backend.agent import prompts, questions
+from backend.agent import prompts, questions, showing
 from backend.agent.calls import PreparedCall, TurnCalls, run_round, take_up
 from backend.agent.context import TurnContext
 from backend.agent.model import ModelCall, Reply
@@ -70,7 +70,7 @@ async def _take_up(
     step = plan.running_step if plan else None
     calls = [each for each in earlier.calls if step is None or each.call.tool_call_id != step.tool_call_id]
     for request, answer in await take_up(context, calls, tools, done):
-        prompts.tell(conversation, request, answer)
+        showing.tell(conversation, request, answer)
     if earlier.calls:
         conversation[:] = prompts.with_note(conversation, prompts.TAKEN_UP)
 
