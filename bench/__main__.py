@@ -37,7 +37,7 @@ FOLDER = ROOT / "bench"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Turns of one session, of each other kind, of the soak; how long each load runs."""
+    """Turns of one session, plain or with a tool, of each other kind, of the soak; how long each load runs."""
 
     session: int
     kind: int
@@ -62,11 +62,11 @@ async def run(servers: Servers, folder: Path, size: Size, *, sampled: bool) -> R
     machine = report.machine(flushes_ms(folder))
     measures: list[Measure | Left] = []
     async with surroundings(servers, folder) as within:
-        tell(f"{size.session:,} turns of one session, then some with a tool and some streamed …")
+        tell(f"{size.session:,} turns of one session, as many with a tool, then some streamed …")
         async with scene(within) as alone:
             session = await long_session(alone, turns=size.session)
             measures += session_measures(session)
-            measures += tool_measures(await with_a_tool(alone, turns=size.kind))
+            measures += tool_measures(*await with_a_tool(alone, turns=size.session))
             measures += stream_measures(await first_tokens(alone, turns=size.kind))
         tell("many sessions at once …")
         loads, left = await all_loads(within, seconds=size.seconds)

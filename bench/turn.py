@@ -135,12 +135,17 @@ async def prompt_bytes(session: Session) -> int:
     return told
 
 
-async def with_a_tool(scene: Scene, *, turns: int) -> Beside:
+async def with_a_tool(scene: Scene, *, turns: int) -> tuple[Beside, tuple[int, int]]:
+    """And the bytes of a prompt in that session, once its window is full of calls and at the end."""
     session = await scene.other_session()
     answer = await session.turn(TOOL_MESSAGE)
     if [call["tool_name"] for call in answer["tool_calls"]] != [TOOL]:
         raise RuntimeError(f"the turn did not call {TOOL}: {answer['tool_calls']}")
-    return await scene.beside(turns, partial(session.timed_turn, TOOL_MESSAGE))
+    for _ in range(FILLED):
+        await session.turn(TOOL_MESSAGE)
+    full = await prompt_bytes(session)
+    measured = await scene.beside(turns, partial(session.timed_turn, TOOL_MESSAGE))
+    return measured, (full, await prompt_bytes(session))
 
 
 async def first_tokens(scene: Scene, *, turns: int) -> Beside | Left:
@@ -174,8 +179,11 @@ def session_measures(long: LongSession) -> Iterator[Measure]:
     yield Measure("bare call, median", median(long.beside.bare), "ms")
 
 
-def tool_measures(tool: Beside) -> Iterator[Measure]:
+def tool_measures(tool: Beside, prompts: tuple[int, int]) -> Iterator[Measure]:
+    growth = f"over {len(tool.turns):,} turns with a tool call"
     yield Measure("turn with one tool call ÷ bare call", tool.ratio, digits=2)
+    yield Measure(f"time of a turn {growth}, last quarter ÷ first", tool.growth, digits=2, at_most=1.1)
+    yield Measure(f"prompt {growth}, last ÷ {FILLED}th", prompts[1] / prompts[0], digits=2, at_most=1.05)
     yield Measure("turn with one tool call, median", median(tool.turns), "ms")
 
 
