@@ -11,6 +11,8 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from backend.domain.redaction import without, without_secrets
 
+_TRACES = ("exception", "stack")  # of several lines, written by Python
+
 _untold: set[str] = set()
 
 
@@ -61,7 +63,22 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 def _renderer(log_format: Literal["console", "json"]) -> Processor:
     if log_format == "json":
         return structlog.processors.JSONRenderer()
-    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    return _Console(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+
+
+class _Console(structlog.dev.ConsoleRenderer):
+    """What a caller wrote (a path, an id) does not get to steer the terminal that shows it."""
+
+    def __call__(self, logger: WrappedLogger, name: str, event_dict: EventDict) -> str:
+        shown = {key: value if key in _TRACES else _printable(value) for key, value in event_dict.items()}
+        return super().__call__(logger, name, shown)
+
+
+def _printable(value: Any) -> Any:
+    """Anything but a string is shown by its repr, which escapes what it has to."""
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in value)
 
 
 def _stdlib_handler(shared: list[Processor], log_format: Literal["console", "json"]) -> logging.Handler:

@@ -48,3 +48,24 @@ print("went on")
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "went on\n"
+
+
+def test_what_a_caller_wrote_does_not_steer_the_terminal() -> None:
+    script = """
+import structlog
+from backend.log import configure_logging
+
+configure_logging(level="info", log_format="console")
+structlog.get_logger().info("request", path="/\\x1b[2Jgone\\x00", other="/plain", after="a b")
+try:
+    raise ValueError("two\\nlines")
+except ValueError:
+    structlog.get_logger().exception("broke")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert r"path=/\x1b[2Jgone\x00" in done.stderr
+    assert "other=/plain" in done.stderr
+    assert "after='a b'" in done.stderr
+    assert "ValueError: two\nlines" in done.stderr
