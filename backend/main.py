@@ -81,7 +81,9 @@ def create_app(
         redirect_slashes=False,
     )
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    app.add_middleware(Gate, hosts=settings.hosts, metrics_public=settings.metrics_public)
+    app.add_middleware(
+        Gate, hosts=settings.hosts, origins=settings.cors_origins, metrics_public=settings.metrics_public
+    )
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -17,15 +17,21 @@ from backend.identity.authenticator import Unauthorized
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/docs", "/openapi.json"})
 METRICS_PATH = "/metrics"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 log = structlog.get_logger()
 
 
 class Gate:
-    """`hosts`, where they are given, are the only names beside loopback ones that the service answers to."""
+    """`hosts`, where they are given, are the only names beside loopback ones that the service answers to, and pages of
+    theirs and of `origins` the only ones that may change something.
+    """
 
-    def __init__(self, app: ASGIApp, *, hosts: Iterable[str] | None, metrics_public: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, *, hosts: Iterable[str] | None, origins: Iterable[str], metrics_public: bool
+    ) -> None:
         self._app = app
+        self._origins = frozenset(origins)
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._open = OPEN_PATHS | ({METRICS_PATH} if metrics_public else frozenset())
 
@@ -36,6 +42,7 @@ class Gate:
         request = Request(scope)
         try:
             self._refuse_other_hosts(request)
+            self._refuse_other_pages(request)
             if scope["path"] not in self._open:
                 await _let_in(request)
         except AppError as error:
@@ -51,6 +58,15 @@ class Gate:
             host = _without_port(given)
             if host not in self._hosts and not is_loopback(host):
                 raise _other_host(host)
+
+    def _refuse_other_pages(self, request: Request) -> None:
+        """A POST without a body is sent by any page without asking; only its answer is kept from it."""
+        if self._hosts is None or "*" in self._origins or request.method in SAFE_METHODS:
+            return
+        for origin in request.headers.getlist("origin"):
+            host = _without_port(origin.partition("://")[2])
+            if origin not in self._origins and host not in self._hosts and not is_loopback(host):
+                raise _other_page(origin)
 
 
 async def _let_in(request: Request) -> None:
@@ -88,4 +104,13 @@ def _other_host(host: str) -> AppError:
         title="Called by another name",
         detail=f"Without AUTH this service answers to names of this machine only, not to {host[:100]!r}. Call it as "
         "127.0.0.1, or add the name to ALLOWED_HOSTS.",
+    )
+
+
+def _other_page(origin: str) -> AppError:
+    return AppError(
+        "origin_not_allowed",
+        status=403,
+        title="Called by a page from elsewhere",
+        detail=f"Without AUTH nothing is changed for pages of {origin[:100]!r}. Add it to CORS_ORIGINS if it may.",
     )

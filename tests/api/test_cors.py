@@ -60,3 +60,16 @@ async def test_a_page_may_read_the_request_id_and_when_to_try_again(open_setting
         response = await client.http.get("/sessions", headers={"Origin": OURS})
         exposed = response.headers["access-control-expose-headers"].lower()
         assert {"x-request-id", "retry-after"} <= {name.strip() for name in exposed.split(",")}
+
+
+@pytest.mark.parametrize("origin", [OTHERS, "null", "http://127.0.0.1.elsewhere.example:8000"])
+async def test_a_page_from_elsewhere_changes_nothing(client: Client, origin: str) -> None:
+    response = await client.http.post("/tool-states/reset", headers={"Origin": origin})
+    assert (response.status_code, response.json()["code"]) == (403, "origin_not_allowed")
+
+
+@pytest.mark.parametrize("origin", [OURS, "http://localhost:3000", "http://[::1]:3000"])
+async def test_named_pages_and_those_of_this_machine_may(open_settings: Settings, origin: str) -> None:
+    async with running(open_settings) as client:
+        response = await client.http.post("/tool-states/reset", headers={"Origin": origin})
+        assert response.status_code == 200
