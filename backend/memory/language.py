@@ -78,8 +78,9 @@ def search_words(text: str) -> str:
 
 
 def index_words(text: str) -> str:
-    """What a text is found by: pairs of letters where a script writes no spaces, words elsewhere."""
-    return " ".join(_in_pairs(said_words(text)))
+    """What a text is found by: letters and pairs of them where a script writes no spaces, words elsewhere."""
+    words = said_words(text)
+    return " ".join([*_in_pairs(words), *filter(is_unspaced, words)])
 
 
 def said_words(text: str) -> Phrase:

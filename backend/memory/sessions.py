@@ -80,11 +80,12 @@ async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any], now: datetime
 ) -> Session:
     """`changes` may hold `title` and `metadata`; what it does not name stays."""
-    await connection.execute(
-        update(sessions)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner)
-        .values({**changes, "updated_at": now})
-    )
+    if changes:
+        await connection.execute(
+            update(sessions)
+            .where(sessions.c.id == session_id, sessions.c.owner == owner)
+            .values({**changes, "updated_at": now})
+        )
     return await get_session(connection, owner, session_id)
 
 

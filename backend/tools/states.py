@@ -5,6 +5,7 @@ asks for its states to know: they are read for turns and for ops too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -218,11 +219,11 @@ async def _note(
 
 
 def _readable(tool: str, health: Any) -> ToolHealth:
-    try:
-        return _HEALTH.validate_python(health)
-    except ValidationError as error:
-        log.warning("tool_state_unreadable", tool=tool, errors=error.error_count())
-        return ToolHealth(reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable")
+    with suppress(ValidationError):
+        if isinstance(health, dict) and "status" in health:  # a later version may say more, none says less
+            return _HEALTH.validate_python(health)
+    log.warning("tool_state_unreadable", tool=tool)
+    return ToolHealth(reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable")
 
 
 def _change(row: Row[Any]) -> StateChange:
