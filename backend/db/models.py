@@ -10,6 +10,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    ColumnElement,
     DateTime,
     Float,
     ForeignKey,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     func,
+    literal_column,
     text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REAL, TSVECTOR
@@ -269,3 +271,13 @@ memories = Table(
     Index("memories_message_id_idx", "message_id", postgresql_where=text("message_id IS NOT NULL")),
     Index("memories_superseded_by_idx", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
 )
+
+
+def written(*values: str) -> tuple[ColumnElement[str], ...]:
+    """Values as part of a statement. As parameters they would keep it from the partial indexes above: PostgreSQL plans
+    a prepared statement for every value there could be.
+    """
+    return tuple(literal_column(f"'{value}'", Text) for value in values)
+
+
+QUEUED, RUNNING = OPEN_TURNS = written("queued", "running")

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Row, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import plans, sessions, turns
+from backend.db.models import OPEN_TURNS, RUNNING, plans, sessions, turns, written
 from backend.domain.errors import NotFound
 from backend.domain.ids import new_id
 from backend.domain.plan import OPEN, Plan
@@ -94,7 +94,7 @@ async def lock_idle(connection: AsyncConnection, *, before: datetime) -> tuple[s
 
     A turn that waits or runs keeps its session, and so does a message that is just coming in.
     """
-    at_work = select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(("queued", "running")))
+    at_work = select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
     idle = (
         select(sessions.c.owner, sessions.c.id)
         .where(sessions.c.updated_at < before, ~at_work.exists())
@@ -118,13 +118,13 @@ async def delete_session(connection: AsyncConnection, owner: str, session_id: st
 def _owned(owner: str) -> Select[Any]:
     running = (
         select(turns.c.id)
-        .where(turns.c.session_id == sessions.c.id, turns.c.status == "running")
+        .where(turns.c.session_id == sessions.c.id, turns.c.status == RUNNING)
         .scalar_subquery()
         .label("running_turn_id")
     )
     pending = (
         select(func.to_jsonb(plans.table_valued()))
-        .where(plans.c.session_id == sessions.c.id, plans.c.status.in_(sorted(OPEN)))
+        .where(plans.c.session_id == sessions.c.id, plans.c.status.in_(written(*sorted(OPEN))))
         .scalar_subquery()
         .label("pending_plan")
     )

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import ColumnElement, Row, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import plans, sessions
+from backend.db.models import plans, sessions, written
 from backend.domain.errors import AppError
 from backend.domain.plan import OPEN, Decision, Plan, Step, end, move_step
 
@@ -207,7 +207,7 @@ def no_open_plan() -> AppError:
 
 
 def is_open() -> ColumnElement[bool]:
-    return plans.c.status.in_(sorted(OPEN))
+    return plans.c.status.in_(written(*sorted(OPEN)))
 
 
 def just_expired(answered_turn_id: ColumnElement[str] | str | None) -> ColumnElement[bool]:

@@ -11,12 +11,11 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.db.engine import Database
-from backend.db.models import sessions, turns
+from backend.db.models import OPEN_TURNS, sessions, turns
 from backend.domain.session import TurnStatus
 from backend.memory.history import TurnKey
 from backend.memory.sessions import lock_session
 from backend.turn import failures
-from backend.turn.statements import OPEN
 from backend.turn.store import ChatRequest, KeyTaken, Once, begin_turn
 
 MAX_QUEUED = 10  # beside the one that runs
@@ -82,5 +81,5 @@ async def turn_under(connection: AsyncConnection, owner: str, session_id: str, o
 
 
 async def _open_turns(connection: AsyncConnection, session_id: str) -> list[str]:
-    statement = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status.in_(OPEN))
+    statement = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS))
     return list((await connection.execute(statement.order_by(turns.c.seq))).scalars())

@@ -5,9 +5,8 @@ from typing import Any
 from sqlalchemy import Float, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import turns
+from backend.db.models import OPEN_TURNS, QUEUED, RUNNING, turns
 from backend.telemetry.standing import Backlog
-from backend.turn.statements import OPEN
 
 
 async def read_backlog(connection: AsyncConnection) -> Backlog:
@@ -17,16 +16,16 @@ async def read_backlog(connection: AsyncConnection) -> Backlog:
 
 def _counting() -> Select[*tuple[Any, ...]]:
     """Over the index of open turns. What waits behind another turn of its session is not waiting for a process."""
-    queued, running = turns.c.status == "queued", turns.c.status == "running"
+    queued, running = turns.c.status == QUEUED, turns.c.status == RUNNING
     busy = turns.alias("busy")
-    behind = select(busy.c.id).where(busy.c.session_id == turns.c.session_id, busy.c.status == "running").exists()
+    behind = select(busy.c.id).where(busy.c.session_id == turns.c.session_id, busy.c.status == RUNNING).exists()
     waited = func.extract("epoch", func.now() - func.min(turns.c.queued_at).filter(queued, ~behind))
     return select(
         func.count().filter(queued).label("queued"),
         func.count().filter(running).label("running"),
         func.count().filter(running, turns.c.lease_until < func.now()).label("lapsed"),
         func.coalesce(waited.cast(Float), 0.0).label("oldest_s"),
-    ).where(turns.c.status.in_(OPEN))
+    ).where(turns.c.status.in_(OPEN_TURNS))
 
 
 _BACKLOG = _counting()

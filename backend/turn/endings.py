@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, case, func, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import sessions, tool_calls, turns
+from backend.db.models import OPEN_TURNS, sessions, tool_calls, turns
 from backend.domain.errors import AppError
 from backend.memory.history import INTERRUPTED, TurnKey
 from backend.turn import failures, statements
@@ -98,7 +98,7 @@ async def release(connection: AsyncConnection, owner: str, session_id: str) -> N
     """Takes a session's open turns from whoever runs them, as the first thing that happens to a session that goes."""
     await connection.execute(
         update(turns)
-        .where(turns.c.session_id == session_id, turns.c.status.in_(statements.OPEN), _is_owned(owner))
+        .where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
         .values(status="cancelled", lease_until=None, finished_at=func.now())
     )
 
@@ -110,7 +110,7 @@ async def _cancel(
     error = literal(_error_row(failures.cancelled()), turns.c.error.type)
     wished = await connection.execute(
         update(turns)
-        .where(turns.c.session_id == session_id, which, turns.c.status.in_(statements.OPEN), _is_owned(owner))
+        .where(turns.c.session_id == session_id, which, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
         .values(
             cancel_requested_at=func.coalesce(turns.c.cancel_requested_at, func.now()),
             status=case((queued, "cancelled"), else_=turns.c.status),

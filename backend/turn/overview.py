@@ -9,9 +9,8 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, distinct, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import turns
+from backend.db.models import OPEN_TURNS, QUEUED, RUNNING, turns
 from backend.domain.session import TurnError, TurnStatus
-from backend.turn.statements import OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class LastTurn:
 
 
 async def overview(connection: AsyncConnection) -> TurnsOverview:
-    queued, running = turns.c.status == "queued", turns.c.status == "running"
+    queued, running = turns.c.status == QUEUED, turns.c.status == RUNNING
     statement = select(
         func.count().filter(queued).label("queued"),
         func.count().filter(running).label("running"),
@@ -58,7 +57,7 @@ async def overview(connection: AsyncConnection) -> TurnsOverview:
         func.count().filter(running, turns.c.lease_until < func.now()).label("leases_passed"),
         func.max(_age(turns.c.queued_at)).filter(queued).label("oldest_queued_s"),
         func.max(_age(turns.c.started_at)).filter(running).label("longest_running_s"),
-    ).where(turns.c.status.in_(OPEN))
+    ).where(turns.c.status.in_(OPEN_TURNS))
     return TurnsOverview(**(await connection.execute(statement)).mappings().one())
 
 
@@ -76,7 +75,7 @@ async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[Op
             _age(turns.c.queued_at).label("waiting_s"),
             turns.c.cancel_requested_at,
         )
-        .where(turns.c.session_id == session_id, turns.c.status.in_(OPEN))
+        .where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS))
         .order_by(turns.c.seq)
     )
     return [OpenTurn(**row) for row in (await connection.execute(statement)).mappings()]

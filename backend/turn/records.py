@@ -10,13 +10,12 @@ from pydantic import TypeAdapter
 from sqlalchemy import Row, Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import sessions, turns
+from backend.db.models import OPEN_TURNS, sessions, turns
 from backend.domain.errors import AppError, NotFound
 from backend.domain.session import ChatAnswer, Message, Turn, TurnError, TurnReport
 from backend.domain.tool import ToolCall
 from backend.memory.history import TurnKey, final_messages
 from backend.tools.results import calls_of_turns
-from backend.turn.statements import OPEN
 
 Result = ChatAnswer | AppError
 
@@ -64,7 +63,7 @@ async def turn_ids(connection: AsyncConnection, session_id: str) -> list[str]:
 
 async def open_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> set[str]:
     """Those of the turns that are still to end."""
-    statement = select(turns.c.id).where(turns.c.id.in_(turn_ids), turns.c.status.in_(OPEN))
+    statement = select(turns.c.id).where(turns.c.id.in_(turn_ids), turns.c.status.in_(OPEN_TURNS))
     return set((await connection.execute(statement)).scalars())
 
 

@@ -29,15 +29,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from backend.db.models import messages, plans, sessions, turns
+from backend.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, plans, sessions, turns
 from backend.memory.history import NEW_MESSAGE, insert_message
 from backend.memory.knowledge import has_facts
 from backend.memory.summary import marked_due
 from backend.plans.store import is_open, just_expired
 from backend.tools.states import states_of
 
-OPEN = ("queued", "running")
-IS_HELD = (turns.c.id == bindparam("held_turn"), turns.c.epoch == bindparam("held_epoch"), turns.c.status == "running")
+IS_HELD = (turns.c.id == bindparam("held_turn"), turns.c.epoch == bindparam("held_epoch"), turns.c.status == RUNNING)
 
 _WAITING, _WAITED_IN = turns.alias("waiting"), sessions.alias("waited_in")
 _WELL_SERVED = bindparam("well_served", type_=ARRAY(Text))
@@ -53,7 +52,7 @@ def _beginning() -> ReturningInsert[int]:
         select(
             sessions.c.next_seq,
             select(func.count())
-            .where(waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN))
+            .where(waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS))
             .scalar_subquery()
             .label("open_turns"),
         )
@@ -112,7 +111,7 @@ def _last_ended() -> ScalarSelect[str]:
 def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
     oldest = (
         select(turns.c.id)
-        .where(turns.c.session_id == bindparam("at_session"), turns.c.status.in_(OPEN))
+        .where(turns.c.session_id == bindparam("at_session"), turns.c.status.in_(OPEN_TURNS))
         .order_by(turns.c.seq)
         .limit(1)
         .scalar_subquery()
@@ -123,7 +122,7 @@ def _claiming() -> ReturningUpdate[*tuple[Any, ...]]:
     )
     return (
         update(turns)
-        .where(turns.c.id == oldest, turns.c.status == "queued", sessions.c.id == turns.c.session_id)
+        .where(turns.c.id == oldest, turns.c.status == QUEUED, sessions.c.id == turns.c.session_id)
         .values(
             status="running",
             epoch=turns.c.epoch + 1,
@@ -172,11 +171,11 @@ def _sessions_waiting() -> Select[str]:
 
 def _could_run() -> Select[str]:
     busy = turns.alias("busy")
-    running_beside = select(busy.c.id).where(busy.c.session_id == _WAITING.c.session_id, busy.c.status == "running")
+    running_beside = select(busy.c.id).where(busy.c.session_id == _WAITING.c.session_id, busy.c.status == RUNNING)
     return (
         select(_WAITED_IN.c.id)
         .join(_WAITING, _WAITING.c.session_id == _WAITED_IN.c.id)
-        .where(_WAITING.c.status == "queued", ~running_beside.exists())
+        .where(_WAITING.c.status == QUEUED, ~running_beside.exists())
     )
 
 
@@ -211,7 +210,7 @@ def _finishing() -> ReturningInsert[int]:
 def _neglected() -> Select[*tuple[Any, ...]]:
     """Turns that somebody has to look after: nobody renews their lease, runs them, or obeys a wish to cancel them."""
     busy = turns.alias("busy")
-    running_beside = select(busy.c.id).where(busy.c.session_id == turns.c.session_id, busy.c.status == "running")
+    running_beside = select(busy.c.id).where(busy.c.session_id == turns.c.session_id, busy.c.status == RUNNING)
     overdue = func.now() - bindparam("obey_within", type_=Interval)
     return (
         select(
@@ -225,14 +224,14 @@ def _neglected() -> Select[*tuple[Any, ...]]:
             _seconds_left().label("left_s"),
         )
         .where(
-            turns.c.status.in_(OPEN),
+            turns.c.status.in_(OPEN_TURNS),
             or_(
                 and_(
-                    turns.c.status == "running",
+                    turns.c.status == RUNNING,
                     or_(turns.c.lease_until < func.now(), turns.c.cancel_requested_at < overdue),
                 ),
                 and_(
-                    turns.c.status == "queued",
+                    turns.c.status == QUEUED,
                     turns.c.queued_at < func.now() - bindparam("start_within", type_=Interval),
                     ~running_beside.exists(),
                 ),
@@ -273,6 +272,6 @@ CLAIM_IN_FAIRNESS, SESSIONS_WAITING = _claiming_in_fairness(), _sessions_waiting
 FENCE = select(turns.c.id).where(*IS_HELD).with_for_update(read=True)
 LAST_ENDED = select(turns.c.id, turns.c.finished_at).where(turns.c.id == _last_ended())
 LOOK = select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_at).where(
-    turns.c.id == func.any(bindparam("ours", type_=ARRAY(Text))), turns.c.status == "running"
+    turns.c.id == func.any(bindparam("ours", type_=ARRAY(Text))), turns.c.status == RUNNING
 )
 NEGLECTED, REQUEUE = _neglected(), _requeueing()

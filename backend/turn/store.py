@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backend.db.engine import Database
-from backend.db.models import turns
+from backend.db.models import OPEN_TURNS, RUNNING, turns
 from backend.domain.ids import new_id
 from backend.domain.session import Message, TurnReport
 from backend.memory.history import TurnKey, message_values
@@ -234,7 +234,7 @@ async def renew_leases(connection: AsyncConnection, claims: Sequence[Claim], *, 
     mine = tuple_(turns.c.id, turns.c.epoch).in_([(claim.key.turn_id, claim.epoch) for claim in claims])
     renewed = await connection.execute(
         update(turns)
-        .where(mine, turns.c.status == "running")
+        .where(mine, turns.c.status == RUNNING)
         .values(lease_until=func.now() + timedelta(seconds=lease_s))
         .returning(turns.c.id)
     )
@@ -250,7 +250,7 @@ async def look_after(connection: AsyncConnection, claims: Sequence[Claim]) -> tu
 
 
 async def a_turn_is_open(connection: AsyncConnection, session_id: str) -> bool:
-    statement = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status.in_(("queued", "running")))
+    statement = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS))
     return (await connection.execute(statement.limit(1))).one_or_none() is not None
 
 
