@@ -43,6 +43,9 @@ class _Server(uvicorn.Server):
                 for server in self.servers:
                     await server.wait_closed()
         await self.lifespan.shutdown()
+        for connection in list(self.server_state.connections):  # let in while it closed
+            if connection.transport is not None:
+                connection.transport.abort()
 
 
 async def _serve(server: _Server, listener: socket.socket) -> None:
