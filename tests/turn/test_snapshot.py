@@ -167,4 +167,4 @@ async def test_the_prompt_does_not_grow_with_the_session(client: Client, provide
         wanted: list[tuple[str, dict[str, Any]]] = [("table", {"rows": number}), ("echo", {"n": number})]
         await ran(client, provider, session, *wanted)
         sizes.append(len(orjson.dumps(provider.requests[-2])))
-    assert max(sizes[-10:]) <= 1.05 * max(sizes[15:25])  # a summary may come a turn later
+    assert max(sizes[-10:]) <= 1.05 * max(sizes[15:25])  # ids weigh by their letters: one reference more may fit
