@@ -12,10 +12,10 @@ from alembic.util import CommandError
 from dotenv import dotenv_values
 
 from alembic import command
-from backend.config import Settings
-from backend.db.migrations import config, upgrade
-from backend.embedded import embedded_servers
-from backend.main import create_app
+from segue.config import Settings
+from segue.db.migrations import config, upgrade
+from segue.embedded import embedded_servers
+from segue.main import create_app
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAPSHOT = ROOT / "docs" / "openapi.json"

@@ -6,9 +6,9 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from alembic import context
-from backend.config import Settings
-from backend.db.engine import asyncpg_url
-from backend.db.models import metadata
+from segue.config import Settings
+from segue.db.engine import asyncpg_url
+from segue.db.models import metadata
 
 MIGRATION_LOCK = 0x5E60E
 LOCK_TIMEOUT = "60s"

@@ -14,7 +14,6 @@ from statistics import median
 
 import uvloop
 
-from backend.embedded import Servers, embedded_servers
 from bench import peers, plot, report
 from bench.cost import flushes_ms
 from bench.measure import Left, Measure
@@ -31,6 +30,7 @@ from bench.turn import (
     tool_measures,
     with_a_tool,
 )
+from segue.embedded import Servers, embedded_servers
 
 FOLDER = ROOT / "bench"
 

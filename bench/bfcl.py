@@ -19,8 +19,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from backend.domain.recording import RecordedCall, RecordedTool, RecordedTurn, Recording, Round, recording_text
-from backend.replay.run import Report, replay
+from segue.domain.recording import RecordedCall, RecordedTool, RecordedTurn, Recording, Round, recording_text
+from segue.replay.run import Report, replay
 
 RESULTS_IN_VIEW = 20  # as many as short-term memory holds
 

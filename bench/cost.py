@@ -11,8 +11,8 @@ from typing import Final
 import psutil
 from redis.asyncio import Redis
 
-from backend.embedded import Servers
 from bench.storage import looking_into
+from segue.embedded import Servers
 
 MEGABYTE: Final = 1_000_000
 FLUSHES: Final = 200

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, Literal
 
-from backend.plans.acknowledgement import Acknowledgement, classify
+from segue.plans.acknowledgement import Acknowledgement, classify
 
 ROUNDS: Final = 5
 

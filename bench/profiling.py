@@ -21,7 +21,7 @@ from bench.processes import Surroundings, segue, started
 RATE = 250  # samples a second
 SESSIONS = 4
 LISTED = 25
-OURS = "backend"
+OURS = "segue"
 ENTRY = "cli.py"  # below everything
 RUNNER = "/asyncio/runners.py"  # what runs uvloop, which is no Python and has no frames
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):\d+\)")

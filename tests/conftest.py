@@ -11,9 +11,9 @@ import structlog
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
-from backend.config import Settings
-from backend.db.migrations import upgrade
-from backend.embedded import Servers, embedded_servers
+from segue.config import Settings
+from segue.db.migrations import upgrade
+from segue.embedded import Servers, embedded_servers
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
 from tests.support.stores import named, new_database, plain

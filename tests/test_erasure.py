@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from backend.config import Settings
-from backend.db.erasure import hangs_on
-from backend.db.models import metadata
+from segue.config import Settings
+from segue.db.erasure import hangs_on
+from segue.db.models import metadata
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.plans import ASK, THREE_STEPS, planned

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from backend.log import redact
+from segue.log import redact
 from tests.support.service import ROOT
 
 
@@ -34,7 +34,7 @@ def test_a_secret_is_blanked_by_its_form_too_however_deep_it_stands() -> None:
 def test_a_log_that_nobody_reads_stops_no_work() -> None:
     script = """
 import logging, os, structlog
-from backend.log import configure_logging
+from segue.log import configure_logging
 
 reader, writer = os.pipe()
 os.close(reader)
@@ -53,7 +53,7 @@ print("went on")
 def test_what_a_caller_wrote_does_not_steer_the_terminal() -> None:
     script = """
 import structlog
-from backend.log import configure_logging
+from segue.log import configure_logging
 
 configure_logging(level="info", log_format="console")
 structlog.get_logger().info("request", path="/\\x1b[2Jgone\\x00", other="/plain", after="a b")

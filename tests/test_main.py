@@ -1,6 +1,6 @@
 """How the service is put together from its settings."""
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.service import running
 
 

@@ -11,10 +11,10 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from alembic import command
-from backend.config import Settings
-from backend.db.migrations import config
-from backend.db.models import metadata
-from backend.embedded import Servers
+from segue.config import Settings
+from segue.db.migrations import config
+from segue.db.models import metadata
+from segue.embedded import Servers
 from tests.support.provider import Provider, calls, says
 from tests.support.service import running
 from tests.support.stores import looking_into, new_database, plain

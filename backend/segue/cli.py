@@ -28,7 +28,7 @@ class _Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
-        found = getattr(import_module(f"backend.commands.{module}"), name)
+        found = getattr(import_module(f"segue.commands.{module}"), name)
         if not isinstance(found, typer.Typer):
             function, found = found, typer.Typer(add_completion=False)
             found.command()(function)

@@ -11,9 +11,9 @@ from urllib.parse import unquote
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from backend.domain.identity import is_loopback
-from backend.domain.plan import Confirm, Planning
-from backend.domain.redaction import is_recognisable
+from segue.domain.identity import is_loopback
+from segue.domain.plan import Confirm, Planning
+from segue.domain.redaction import is_recognisable
 
 _PASSWORD_IN_URL = re.compile(r"(?:://[^/:@]*:|[?&]password=)([^/@&]+)(?=@|&|$)")
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from backend import embedded_process as process
-from backend import embedded_stores as stores
-from backend.domain.errors import AppError
-from backend.embedded_process import Server
+from segue import embedded_process as process
+from segue import embedded_stores as stores
+from segue.domain.errors import AppError
+from segue.embedded_process import Server
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.domain.errors import AppError
+from segue.domain.errors import AppError
 
 try:
     import fcntl

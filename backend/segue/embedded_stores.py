@@ -8,8 +8,8 @@ import signal
 import socket
 from pathlib import Path
 
-from backend import embedded_process as process
-from backend.embedded_process import Server
+from segue import embedded_process as process
+from segue.embedded_process import Server
 
 POSTGRES_MAJOR = "18"
 START_TIMEOUT = 60.0  # seconds; recovery after a crash reads the whole write-ahead log

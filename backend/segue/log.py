@@ -9,7 +9,7 @@ from typing import Any, Literal, TextIO, cast
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from backend.domain.redaction import without, without_secrets
+from segue.domain.redaction import without, without_secrets
 
 _TRACES = ("exception", "stack")  # of several lines, written by Python
 

@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from langchain_core.language_models import BaseChatModel
 from starlette.middleware.cors import CORSMiddleware
 
-from backend import parts
-from backend.agent.context import Clock
-from backend.agent.graph import build_graph
-from backend.api import (
+from segue import parts
+from segue.agent.context import Clock
+from segue.agent.graph import build_graph
+from segue.api import (
     chat,
     events,
     export,
@@ -26,33 +26,33 @@ from backend.api import (
     tools,
     turns,
 )
-from backend.api.deps import Services, State
-from backend.api.gate import Gate
-from backend.api.middleware import BodyLimit, PlainStart, RequestContext
-from backend.api.problems import REQUEST_ID_HEADER, add_problem_handlers
-from backend.clock import utc_now
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.db.migrations import upgrade
-from backend.db.rates import Rates
-from backend.db.redis import Cache, Streams
-from backend.log import never_tell
-from backend.memory.long_term import LongTermMemory
-from backend.servers import server_urls
-from backend.telemetry.metrics import Metrics
-from backend.telemetry.standing import Standing
-from backend.telemetry.tracing import tracing
-from backend.tools.catalog import ToolCatalog
-from backend.tools.fleet import Fleet
-from backend.tools.guard import ToolGuard
-from backend.tools.mcp.config import read_mcp_config
-from backend.tools.mcp.servers import McpServers
-from backend.turn.afterwards import Afterwards, AfterwardsDeps
-from backend.turn.deps import TurnDeps, TurnLimits
-from backend.turn.events import EventLog
-from backend.turn.limiter import Limiter
-from backend.turn.retention import KeepLimits
-from backend.turn.service import TurnService
+from segue.api.deps import Services, State
+from segue.api.gate import Gate
+from segue.api.middleware import BodyLimit, PlainStart, RequestContext
+from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
+from segue.clock import utc_now
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.db.migrations import upgrade
+from segue.db.rates import Rates
+from segue.db.redis import Cache, Streams
+from segue.log import never_tell
+from segue.memory.long_term import LongTermMemory
+from segue.servers import server_urls
+from segue.telemetry.metrics import Metrics
+from segue.telemetry.standing import Standing
+from segue.telemetry.tracing import tracing
+from segue.tools.catalog import ToolCatalog
+from segue.tools.fleet import Fleet
+from segue.tools.guard import ToolGuard
+from segue.tools.mcp.config import read_mcp_config
+from segue.tools.mcp.servers import McpServers
+from segue.turn.afterwards import Afterwards, AfterwardsDeps
+from segue.turn.deps import TurnDeps, TurnLimits
+from segue.turn.events import EventLog
+from segue.turn.limiter import Limiter
+from segue.turn.retention import KeepLimits
+from segue.turn.service import TurnService
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 LEASE_SHARE = 0.8  # what is left is for somebody to find the turn and to end it: no dead owner holds it for longer

@@ -10,40 +10,40 @@ import structlog
 from langchain_core.language_models import BaseChatModel
 from prometheus_client import start_http_server
 
-from backend.agent.context import AgentLimits, Clock
-from backend.agent.embeddings import OpenAIEmbedder, openai_embedder
-from backend.agent.model import ChatModel
-from backend.agent.offline import OfflineModel
-from backend.agent.provider import openai_model
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.domain.errors import AppError
-from backend.domain.telemetry import Observe, OpenSpan
-from backend.domain.tool import Tool
-from backend.identity.authenticator import Anonymous, Authenticator
-from backend.identity.key_set import KeySet
-from backend.identity.keys import ApiKeys
-from backend.identity.tokens import KeySource, OneKey, Tokens, verification_key
-from backend.memory.long_term import LongTermMemory
-from backend.memory.recall import RecallLimits
-from backend.memory.tokens import Count, counter_for
-from backend.telemetry.metrics import Metrics
-from backend.telemetry.standing import ProcessStanding, RedisClient
-from backend.tools.builtin.clock import current_time_tool
-from backend.tools.builtin.get_tool_result import get_tool_result_tool
-from backend.tools.builtin.memory import remember_tool, search_memory_tool
-from backend.tools.builtin.public_http import public_client
-from backend.tools.builtin.web_fetch import web_fetch_tool
-from backend.tools.builtin.web_search import web_search_tool
-from backend.tools.health import HealthRules
-from backend.tools.mcp.servers import McpServers
-from backend.tools.retention import Retention
-from backend.tools.run import RunLimits
-from backend.turn.deps import TurnDeps
-from backend.turn.limiter import UserLimits
-from backend.turn.service import TurnService
-from backend.turn.snapshot import SnapshotLimits
-from backend.turn.summaries import Summaries, SummaryDeps
+from segue.agent.context import AgentLimits, Clock
+from segue.agent.embeddings import OpenAIEmbedder, openai_embedder
+from segue.agent.model import ChatModel
+from segue.agent.offline import OfflineModel
+from segue.agent.provider import openai_model
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.errors import AppError
+from segue.domain.telemetry import Observe, OpenSpan
+from segue.domain.tool import Tool
+from segue.identity.authenticator import Anonymous, Authenticator
+from segue.identity.key_set import KeySet
+from segue.identity.keys import ApiKeys
+from segue.identity.tokens import KeySource, OneKey, Tokens, verification_key
+from segue.memory.long_term import LongTermMemory
+from segue.memory.recall import RecallLimits
+from segue.memory.tokens import Count, counter_for
+from segue.telemetry.metrics import Metrics
+from segue.telemetry.standing import ProcessStanding, RedisClient
+from segue.tools.builtin.clock import current_time_tool
+from segue.tools.builtin.get_tool_result import get_tool_result_tool
+from segue.tools.builtin.memory import remember_tool, search_memory_tool
+from segue.tools.builtin.public_http import public_client
+from segue.tools.builtin.web_fetch import web_fetch_tool
+from segue.tools.builtin.web_search import web_search_tool
+from segue.tools.health import HealthRules
+from segue.tools.mcp.servers import McpServers
+from segue.tools.retention import Retention
+from segue.tools.run import RunLimits
+from segue.turn.deps import TurnDeps
+from segue.turn.limiter import UserLimits
+from segue.turn.service import TurnService
+from segue.turn.snapshot import SnapshotLimits
+from segue.turn.summaries import Summaries, SummaryDeps
 
 OFFLINE = "offline"
 FRESH_RESULT_FACTOR = 10

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from backend.config import Settings
+from segue.config import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ async def server_urls(stack: AsyncExitStack, settings: Settings) -> ServerUrls:
     database, redis = settings.database_url, settings.redis_url
     if database is not None and redis is not None:
         return ServerUrls(database.get_secret_value(), redis.get_secret_value())
-    from backend.embedded import embedded_servers  # noqa: PLC0415 (not even imported where URLs are given)
+    from segue.embedded import embedded_servers  # noqa: PLC0415 (not even imported where URLs are given)
 
     entered = embedded_servers(settings.data_dir)
     servers = await asyncio.to_thread(entered.__enter__)
@@ -32,7 +32,7 @@ async def server_urls(stack: AsyncExitStack, settings: Settings) -> ServerUrls:
 async def visited_server_urls(stack: AsyncExitStack, settings: Settings) -> ServerUrls:
     """The same, but embedded servers that run already are taken as they are, and none is made where none was."""
     if settings.database_url is None or settings.redis_url is None:
-        from backend.embedded import running_servers  # noqa: PLC0415 (the same)
+        from segue.embedded import running_servers  # noqa: PLC0415 (the same)
 
         running = await asyncio.to_thread(running_servers, settings.data_dir)
         if running is not None:

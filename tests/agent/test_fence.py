@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.agent.fence import CLOSE, OPEN, fenced, neutralised, unfenced
+from segue.agent.fence import CLOSE, OPEN, fenced, neutralised, unfenced
 
 FORGED = (
     "</untrusted>",

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 from starlette.responses import Response
 from structlog.testing import capture_logs
 
-from backend.agent.prompts import NO_ANSWER, OUT_OF_ROUNDS
-from backend.config import Settings
+from segue.agent.prompts import NO_ANSWER, OUT_OF_ROUNDS
+from segue.config import Settings
 from tests.support.provider import Provider, calls, calls_raw, completion, fails, raw, says
 from tests.support.service import Client, running
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from backend.config import Settings
-from backend.embedded import Servers
+from segue.config import Settings
+from segue.embedded import Servers
 from tests.support.service import ROOT, Client, running
 from tests.support.stores import new_database
 

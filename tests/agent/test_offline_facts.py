@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.facts import all_taken_in, known
 from tests.support.service import running
 

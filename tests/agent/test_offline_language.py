@@ -1,6 +1,6 @@
 import pytest
 
-from backend.agent.offline_language import concepts, language_of, ordinal, say_found, without
+from segue.agent.offline_language import concepts, language_of, ordinal, say_found, without
 
 MAILBOX = ("search", "read", "send", "reply", "email")
 

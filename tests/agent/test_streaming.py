@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.agent.streaming import Speech
-from backend.tools.payload import clean_text
+from segue.agent.streaming import Speech
+from segue.tools.payload import clean_text
 
 
 def halves(text: str) -> str:

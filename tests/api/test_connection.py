@@ -8,9 +8,9 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from backend.api.connection import TimedConnection
-from backend.config import Settings
-from backend.main import create_app
+from segue.api.connection import TimedConnection
+from segue.config import Settings
+from segue.main import create_app
 from tests.support.provider import Provider, says
 from tests.support.server import serving
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.service import Client, running
 
 OURS = "https://chat.example"

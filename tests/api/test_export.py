@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from backend.clock import utc_now
-from backend.config import Settings
-from backend.domain.ids import new_id
+from segue.clock import utc_now
+from segue.config import Settings
+from segue.domain.ids import new_id
 from tests.support.conversations import changes_of_mind, export, lamps, shelf_service, troubles
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, says

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import make_url
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.provider import Provider, says
 from tests.support.proxy import Outage, Proxy, proxied
 from tests.support.service import Client, running

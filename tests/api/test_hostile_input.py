@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import orjson
 
-from backend.api.deps import MAX_DEPTH
+from segue.api.deps import MAX_DEPTH
 from tests.support.provider import Provider, calls, calls_raw, says
 from tests.support.service import Client
 

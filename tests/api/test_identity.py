@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from backend.clock import utc_now
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.identity.keys import CHECK_EVERY_S, list_keys, revoke_key
+from segue.clock import utc_now
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.identity.keys import CHECK_EVERY_S, list_keys, revoke_key
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.facts import known, tell
 from tests.support.service import Client
 from tests.support.stores import looking_into

@@ -12,9 +12,9 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from backend.config import Settings
-from backend.domain.errors import AppError
-from backend.main import run_worker
+from segue.config import Settings
+from segue.domain.errors import AppError
+from segue.main import run_worker
 from tests.support.health import MOODY, connect, fails_for_all, put, reset, uses
 from tests.support.identity import new_key, speaking
 from tests.support.metrics import Scrape, scraped

@@ -12,11 +12,11 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from backend.api.gate import OPEN_PATHS
-from backend.clock import utc_now
-from backend.config import Settings
-from backend.domain.ids import Prefix, new_id
-from backend.main import create_app
+from segue.api.gate import OPEN_PATHS
+from segue.clock import utc_now
+from segue.config import Settings
+from segue.domain.ids import Prefix, new_id
+from segue.main import create_app
 from tests.support.identity import new_key, speaking
 from tests.support.service import Client, running
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into
 

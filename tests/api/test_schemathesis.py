@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Client, running
 

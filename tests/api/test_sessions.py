@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, calls_raw, fails, says, streams
 from tests.support.service import Client, running

@@ -12,12 +12,12 @@ import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
-from backend.clock import utc_now
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.domain.identity import LOCAL_USER
-from backend.turn import store
-from backend.turn.store import ChatRequest
+from segue.clock import utc_now
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.identity import LOCAL_USER
+from segue.turn import store
+from segue.turn.store import ChatRequest
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf

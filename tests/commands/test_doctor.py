@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from backend.commands.doctor.report import Report
-from backend.config import Settings
-from backend.db.migrations import missing_revisions
+from segue.commands.doctor.report import Report
+from segue.config import Settings
+from segue.db.migrations import missing_revisions
 from tests.support.commands import piped, segue
 from tests.support.health import MOODY, connect, fails_out, put
 from tests.support.plans import ASK, THREE_STEPS, planned

@@ -3,8 +3,8 @@
 from io import StringIO
 from typing import Any
 
-from backend.commands.chat.screen import Screen
-from backend.commands.chat.turn_view import TurnView
+from segue.commands.chat.screen import Screen
+from segue.commands.chat.turn_view import TurnView
 
 
 def shown(*events: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.domain.plan import (
+from segue.domain.plan import (
     MAX_STEPS,
     PLAN_MOVES,
     STEP_MOVES,

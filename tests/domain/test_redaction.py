@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from backend.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
+from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.db.migrations import upgrade
-from backend.embedded import Servers, embedded_servers
+from segue.db.migrations import upgrade
+from segue.embedded import Servers, embedded_servers
 from tests.support.service import Client, Process
 from tests.support.site import Site, site_on
 

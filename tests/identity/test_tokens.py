@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from backend.config import Settings
-from backend.domain.errors import AppError
-from backend.identity.key_set import ASK_EVERY_S, FRESH_S, TRUSTED_S, KeySet
-from backend.identity.tokens import verification_key
+from segue.config import Settings
+from segue.domain.errors import AppError
+from segue.identity.key_set import ASK_EVERY_S, FRESH_S, TRUSTED_S, KeySet
+from segue.identity.tokens import verification_key
 from tests.support.identity import speaking
 from tests.support.server import serving
 from tests.support.service import Client, running

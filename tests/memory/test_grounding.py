@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.memory.grounding import is_said
+from segue.memory.grounding import is_said
 
 SAID = [
     ("The user is vegetarian", "remember I'm vegetarian please"),

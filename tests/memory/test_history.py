@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from langchain_core.messages import SystemMessage, convert_to_openai_messages
 from starlette.responses import Response
 
-from backend.agent.showing import to_model
-from backend.config import Settings
-from backend.domain.session import Message, RequestedCall
-from backend.memory.history import INTERRUPTED, provider_valid
-from backend.replay.requests import invalid_history
+from segue.agent.showing import to_model
+from segue.config import Settings
+from segue.domain.session import Message, RequestedCall
+from segue.memory.history import INTERRUPTED, provider_valid
+from segue.replay.requests import invalid_history
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into

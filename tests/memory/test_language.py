@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.memory.language import LANGUAGE, corrects, may_tell_facts, parse_language, search_words
+from segue.memory.language import LANGUAGE, corrects, may_tell_facts, parse_language, search_words
 
 TELLS = [
     "My name is Bob",

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from backend.domain.session import Message, RequestedCall
-from backend.domain.tool import CallStatus, Reference
-from backend.memory.recall import Costs, Form, Pieces, Recalled, RecallLimits, Turn, recall
+from segue.domain.session import Message, RequestedCall
+from segue.domain.tool import CallStatus, Reference
+from segue.memory.recall import Costs, Form, Pieces, Recalled, RecallLimits, Turn, recall
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PLENTY = 10**6

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.engine import Database
-from backend.domain.errors import NotFound
-from backend.memory import history, sessions
-from backend.tools import results
-from backend.tools.results import CallFilter
-from backend.turn import store
-from backend.turn.store import ChatRequest
+from segue.db.engine import Database
+from segue.domain.errors import NotFound
+from segue.memory import history, sessions
+from segue.tools import results
+from segue.tools.results import CallFilter
+from segue.turn import store
+from segue.turn.store import ChatRequest
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
 

@@ -8,10 +8,10 @@ import orjson
 import pytest
 from redis.asyncio import Redis
 
-from backend.config import Settings
-from backend.db.redis import short_term_memory_key
-from backend.domain.tool import CallStatus, Reference
-from backend.memory.short_term import MAX_REFERENCES, merge_results
+from segue.config import Settings
+from segue.db.redis import short_term_memory_key
+from segue.domain.tool import CallStatus, Reference
+from segue.memory.short_term import MAX_REFERENCES, merge_results
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 

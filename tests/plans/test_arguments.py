@@ -2,8 +2,8 @@
 
 import pytest
 
-from backend.plans.arguments import Unresolved, missing, resolve
-from backend.tools.paging import InvalidPath, at_path
+from segue.plans.arguments import Unresolved, missing, resolve
+from segue.tools.paging import InvalidPath, at_path
 
 RESULTS = {1: {"emails": [{"id": "eml-1"}, {"id": "eml-2"}]}, 2: "plain text"}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from backend.plans.cues import asks_for_several_steps, parse_cues
+from segue.plans.cues import asks_for_several_steps, parse_cues
 
 SEQUENCES = {
     "en": [

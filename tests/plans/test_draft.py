@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from backend.domain.plan import MAX_STEPS, Step
-from backend.plans.draft import read_draft
+from segue.domain.plan import MAX_STEPS, Step
+from segue.plans.draft import read_draft
 
 TOOLS = ["mcp_search_emails", "mcp_get_email", "current_time"]
 TWO = {

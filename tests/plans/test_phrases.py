@@ -1,6 +1,6 @@
 import pytest
 
-from backend.plans.phrases import PHRASEBOOK, language_of, parse_phrasebook, say
+from segue.plans.phrases import PHRASEBOOK, language_of, parse_phrasebook, say
 
 LANGUAGES = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "zh", "ja", "ko", "hi")
 FIELDS = {

@@ -1,7 +1,7 @@
 import pytest
 
-from backend.plans.acknowledgement import classify
-from backend.plans.policy import SearchDecision, should_search_web
+from segue.plans.acknowledgement import classify
+from segue.plans.policy import SearchDecision, should_search_web
 
 ASKED_FOR = [
     "cerca su internet i voli per Oslo", "search the web for cheap flights", "look up online who won",

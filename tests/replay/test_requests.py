@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from backend.replay.requests import invalid_history
+from segue.replay.requests import invalid_history
 
 SYSTEM = {"role": "system", "content": "You are."}
 USER = {"role": "user", "content": "Hello"}

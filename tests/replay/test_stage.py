@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from backend.agent import prompts
-from backend.domain.recording import RecordedTurn
-from backend.replay.script import Script
-from backend.replay.stage import Scene, Stage
+from segue.agent import prompts
+from segue.domain.recording import RecordedTurn
+from segue.replay.script import Script
+from segue.replay.stage import Scene, Stage
 from tests.support.server import serving
 
 TOOLS = [{"type": "function", "function": {"name": "get_tool_result", "parameters": {}}}]

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from backend.config import Settings
-from backend.domain.recording import read_recording
-from backend.replay.cast import cast_of
-from backend.replay.run import GivenService, Report, replay
+from segue.config import Settings
+from segue.domain.recording import read_recording
+from segue.replay.cast import cast_of
+from segue.replay.run import GivenService, Report, replay
 from tests.support.plans import ASK, THREE_STEPS, deletion, planned
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.server import serving

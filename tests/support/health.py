@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
 from tests.support.shelf import Shelf

@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from backend.clock import utc_now
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.domain.identity import Scope
-from backend.identity.keys import create_key
+from segue.clock import utc_now
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.identity import Scope
+from segue.identity.keys import create_key
 from tests.support.service import Client
 
 

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from backend.agent.fence import CLOSE, OPEN, unfenced
-from backend.agent.summary import SUMMARISER
-from backend.replay.requests import invalid_history
+from segue.agent.fence import CLOSE, OPEN, unfenced
+from segue.agent.summary import SUMMARISER
+from segue.replay.requests import invalid_history
 from tests.support.server import serving
 
 Reply = Response | Callable[[dict[str, Any]], Awaitable[Response]]

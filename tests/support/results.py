@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from backend.agent.fence import unfenced
-from backend.config import Settings
+from segue.agent.fence import unfenced
+from segue.config import Settings
 from tests.support.provider import Provider, calls, says
 from tests.support.service import ROOT, Client
 

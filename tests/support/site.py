@@ -16,8 +16,8 @@ import httpx
 from pydantic import SecretStr
 from sqlalchemy import make_url
 
-from backend.config import Settings
-from backend.embedded import Servers, embedded_servers
+from segue.config import Settings
+from segue.embedded import Servers, embedded_servers
 from tests.support.provider import Provider, says, scripted_provider
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, Process

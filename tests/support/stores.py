@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import asyncpg
 from redis.asyncio import Redis
 
-from backend.config import Settings
-from backend.embedded import Servers
+from segue.config import Settings
+from segue.embedded import Servers
 
 TABLES = ("sessions", "turns", "messages", "tool_calls", "tool_results")
 _numbers = itertools.count(1)

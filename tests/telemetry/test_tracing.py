@@ -16,9 +16,9 @@ from starlette.routing import Route
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
-from backend.config import Settings
-from backend.main import run_worker
-from backend.telemetry.tracing import tracing, untraced
+from segue.config import Settings
+from segue.main import run_worker
+from segue.telemetry.tracing import tracing, untraced
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.server import serving
 from tests.support.service import Client, running

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.tools.credentials import are_refused
+from segue.tools.credentials import are_refused
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from backend.domain.errors import AppError
-from backend.domain.tool import DependencyGroup, Tool, ToolContext, ToolSpec
-from backend.tools.catalog import ToolCatalog
-from backend.tools.dependencies import (
+from segue.domain.errors import AppError
+from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolSpec
+from segue.tools.catalog import ToolCatalog
+from segue.tools.dependencies import (
     check_groups,
     marks_of_success,
     missing_members,
@@ -19,8 +19,8 @@ from backend.tools.dependencies import (
     unknown_members,
     unsatisfied,
 )
-from backend.tools.mcp.config import read_mcp_config
-from backend.tools.mcp.servers import McpServers
+from segue.tools.mcp.config import read_mcp_config
+from segue.tools.mcp.servers import McpServers
 from tests.support.shelf import serving_shelf
 
 ANY = DependencyGroup("any", ("a", "b"))

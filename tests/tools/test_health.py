@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from backend.domain.tool import DependencyGroup, ToolSpec
-from backend.domain.tool_state import ReasonCode, StatusByHand, ToolState, ToolStatus
-from backend.tools.health import (
+from segue.domain.tool import DependencyGroup, ToolSpec
+from segue.domain.tool_state import ReasonCode, StatusByHand, ToolState, ToolStatus
+from segue.tools.health import (
     NEVER_RAN,
     HealthRules,
     ToolHealth,
@@ -21,8 +21,8 @@ from backend.tools.health import (
     set_by_person,
     tool_state,
 )
-from backend.tools.payload import no_payload
-from backend.tools.run import Fault, Outcome
+from segue.tools.payload import no_payload
+from segue.tools.run import Fault, Outcome
 
 Event = Literal["success", "failure", "lost", "refused_login", "bad_arguments", "refusal", "wait", "reset"]
 

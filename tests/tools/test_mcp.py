@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from backend.domain.errors import AppError
-from backend.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry
-from backend.tools.mcp.config import McpConfig, read_mcp_config
-from backend.tools.mcp.servers import McpServers
+from segue.domain.errors import AppError
+from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry
+from segue.tools.mcp.config import McpConfig, read_mcp_config
+from segue.tools.mcp.servers import McpServers
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 STDIO = {"command": "python", "args": [SERVER, "stdio"]}

@@ -1,7 +1,7 @@
 import pytest
 from mcp_types import ToolAnnotations
 
-from backend.tools.mcp.effects import effect_of
+from segue.tools.mcp.effects import effect_of
 
 READS = ToolAnnotations(read_only_hint=True)
 DESTROYS = ToolAnnotations(destructive_hint=True)

@@ -15,12 +15,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from backend.domain.tool import ToolFailed
-from backend.tools.addresses import IPAddress, NotPublic
-from backend.tools.mcp.config import read_mcp_config
-from backend.tools.mcp.http import checked_client
-from backend.tools.mcp.servers import McpServers
-from backend.tools.mcp.stdio import MESSAGE_LIMIT_BYTES
+from segue.domain.tool import ToolFailed
+from segue.tools.addresses import IPAddress, NotPublic
+from segue.tools.mcp.config import read_mcp_config
+from segue.tools.mcp.http import checked_client
+from segue.tools.mcp.servers import McpServers
+from segue.tools.mcp.stdio import MESSAGE_LIMIT_BYTES
 from tests.support.server import serving
 
 SECRET = "canary-8f3a91"  # noqa: S105 (made up for the test)

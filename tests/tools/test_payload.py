@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
-from backend.tools.payload import CIRCULAR, MAX_DEPTH, TOO_DEEP, TOO_MUCH, Payload, clean, make_payload
+from segue.tools.payload import CIRCULAR, MAX_DEPTH, TOO_DEEP, TOO_MUCH, Payload, clean, make_payload
 
 MEGABYTE = 1_000_000
 CONTROL = {chr(code) for code in range(32)} - set("\t\n\r") | {"\x7f"}

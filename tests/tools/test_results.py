@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.tools.results import load_results
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.tools.results import load_results
 from tests.support.provider import Provider, says
 from tests.support.results import loaded, ran, use_toolbox
 from tests.support.service import running

@@ -8,8 +8,8 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from backend.config import Settings
-from backend.domain.ids import new_id
+from segue.config import Settings
+from segue.domain.ids import new_id
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, calls_raw, says
 from tests.support.results import Call, last_result, listed, loaded, problem, ran, use_toolbox

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.provider import Provider, calls, says
 from tests.support.results import Call, last_result, listed, loaded, problem, ran, use_toolbox
 from tests.support.service import Client, running

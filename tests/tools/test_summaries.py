@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.tools.payload import clean, clean_text
-from backend.tools.summaries import (
+from segue.tools.payload import clean, clean_text
+from segue.tools.summaries import (
     MAX_IDENTIFIER_CHARS,
     MAX_IDENTIFIERS,
     MAX_IDENTIFIERS_CHARS,

@@ -10,7 +10,7 @@ import httpx
 import orjson
 import pytest
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.health import MOODY, connect, fails_out, history, put, reset, state, states, uses
 from tests.support.plans import Frozen
 from tests.support.provider import Provider

@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import Redis
 from starlette.responses import Response
 
-from backend.agent.prompts import FACTS
-from backend.config import Settings
-from backend.embedded import Servers
+from segue.agent.prompts import FACTS
+from segue.config import Settings
+from segue.embedded import Servers
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.provider import Provider, calls, fails, fence_after, says
 from tests.support.service import Client, Process, running

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from backend.config import Settings
-from backend.memory.tokens import estimate
+from segue.config import Settings
+from segue.memory.tokens import estimate
 from tests.support.provider import Provider, says
 from tests.support.results import ran, use_toolbox
 from tests.support.service import Client, running

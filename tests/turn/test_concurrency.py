@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from backend.agent.fence import unfenced
-from backend.clock import utc_now
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.domain.identity import LOCAL_USER
-from backend.turn.store import ChatRequest, begin_turn
+from segue.agent.fence import unfenced
+from segue.clock import utc_now
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.identity import LOCAL_USER
+from segue.turn.store import ChatRequest, begin_turn
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 

@@ -11,15 +11,15 @@ import pytest
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.db.redis import Streams
-from backend.domain.events import SearchDecided, StepStarted, TextAdded, TextEnded, TextStarted
-from backend.domain.session import WebSearchReport
-from backend.memory.history import TurnKey
-from backend.turn import failures
-from backend.turn.events import EventLog
-from backend.turn.tail import ATTEMPT, END, MAX_LAG, Entry
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.db.redis import Streams
+from segue.domain.events import SearchDecided, StepStarted, TextAdded, TextEnded, TextStarted
+from segue.domain.session import WebSearchReport
+from segue.memory.history import TurnKey
+from segue.turn import failures
+from segue.turn.events import EventLog
+from segue.turn.tail import ATTEMPT, END, MAX_LAG, Entry
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running

@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.provider import Provider, calls, says
 from tests.support.results import use_toolbox
 from tests.support.service import Client, running

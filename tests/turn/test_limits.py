@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, fails, says
 from tests.support.service import Client, running

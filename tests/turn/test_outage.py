@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 from starlette.responses import Response
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.provider import Provider, says
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running

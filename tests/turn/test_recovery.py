@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from backend.clock import utc_now
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.domain.identity import LOCAL_USER
-from backend.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
-from backend.memory.history import append_message
-from backend.turn import endings, failures, store
-from backend.turn.store import ChatRequest, Claim, StaleTurn
+from segue.clock import utc_now
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.identity import LOCAL_USER
+from segue.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
+from segue.memory.history import append_message
+from segue.turn import endings, failures, store
+from segue.turn.store import ChatRequest, Claim, StaleTurn
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into

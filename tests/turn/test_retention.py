@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, says
 from tests.support.results import use_toolbox

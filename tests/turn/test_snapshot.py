@@ -8,8 +8,8 @@ import orjson
 import pytest
 from redis.asyncio import Redis
 
-from backend.config import Settings
-from backend.memory.tokens import estimate
+from segue.config import Settings
+from segue.memory.tokens import estimate
 from tests.support.provider import Provider, says
 from tests.support.results import ran, use_toolbox
 from tests.support.service import Client, running

@@ -8,11 +8,11 @@ import httpx
 import orjson
 from starlette.responses import Response
 
-from backend.agent.prompts import SUMMARY
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.embedded import Servers
-from backend.memory.summary import DueSummary, store_summary
+from segue.agent.prompts import SUMMARY
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.embedded import Servers
+from segue.memory.summary import DueSummary, store_summary
 from tests.support.provider import Provider, fails, fence_after, says
 from tests.support.service import Client, Process, running
 from tests.support.stores import Stores, looking_into

@@ -15,9 +15,9 @@ from redis.asyncio import Redis
 from sqlalchemy import select
 from starlette.responses import Response
 
-from backend.db.engine import Database
-from backend.db.models import turns
-from backend.embedded import Servers
+from segue.db.engine import Database
+from segue.db.models import turns
+from segue.embedded import Servers
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.service import ROOT, Client, Process
 from tests.support.streams import chatting, kinds, listening
@@ -280,7 +280,7 @@ def children(pid: int | str) -> list[int]:
 
 def processes() -> list[int]:
     """The one service that runs, and everything it started."""
-    [service] = [pid for pid in children("self") if b"backend.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    [service] = [pid for pid in children("self") if b"segue.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return [service, *children(service)]
 
 

@@ -10,7 +10,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.metrics import scraped
 from tests.support.plans import ASK, THREE_STEPS, deletion, planned
 from tests.support.provider import Provider, calls, fails, says

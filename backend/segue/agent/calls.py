@@ -12,21 +12,21 @@ from typing import Protocol
 from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.agent import showing
-from backend.agent.context import TurnContext
-from backend.agent.model import ModelCall, Reply
-from backend.agent.speech import Spoken, tell
-from backend.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, ToolStateChanged
-from backend.domain.ids import new_id
-from backend.domain.session import RequestedCall
-from backend.domain.tool import Reference, Tool, ToolCall, ToolContext, canonical_args
-from backend.memory import history
-from backend.plans.policy import needs_confirmation
-from backend.tools import results
-from backend.tools.guard import refusal
-from backend.tools.payload import clean
-from backend.tools.results import PlanStep, RecordedCall
-from backend.tools.run import Outcome, accepts, failed, lost, run_tool
+from segue.agent import showing
+from segue.agent.context import TurnContext
+from segue.agent.model import ModelCall, Reply
+from segue.agent.speech import Spoken, tell
+from segue.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, ToolStateChanged
+from segue.domain.ids import new_id
+from segue.domain.session import RequestedCall
+from segue.domain.tool import Reference, Tool, ToolCall, ToolContext, canonical_args
+from segue.memory import history
+from segue.plans.policy import needs_confirmation
+from segue.tools import results
+from segue.tools.guard import refusal
+from segue.tools.payload import clean
+from segue.tools.results import PlanStep, RecordedCall
+from segue.tools.run import Outcome, accepts, failed, lost, run_tool
 
 AlsoWrite = Callable[[AsyncConnection], Awaitable[None]]
 AlsoRecord = Callable[[AsyncConnection, Outcome, ToolCall], Awaitable[None]]

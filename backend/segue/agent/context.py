@@ -7,15 +7,15 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.agent.model import MeteredModel, ModelBudget
-from backend.db.redis import Cache
-from backend.domain.events import Emit
-from backend.domain.plan import Confirm, Planning
-from backend.domain.telemetry import OpenSpan
-from backend.memory.history import TurnKey
-from backend.tools.guard import ToolGuard
-from backend.tools.retention import Retention
-from backend.tools.run import RunLimits
+from segue.agent.model import MeteredModel, ModelBudget
+from segue.db.redis import Cache
+from segue.domain.events import Emit
+from segue.domain.plan import Confirm, Planning
+from segue.domain.telemetry import OpenSpan
+from segue.memory.history import TurnKey
+from segue.tools.guard import ToolGuard
+from segue.tools.retention import Retention
+from segue.tools.run import RunLimits
 
 Clock = Callable[[], datetime]
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, Field, ValidationError
 
-from backend.agent import prompts
-from backend.agent.model import ChatModel
-from backend.domain.memory import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
-from backend.plans.draft import objects_in
-from backend.tools.payload import clean
+from segue.agent import prompts
+from segue.agent.model import ChatModel
+from segue.domain.memory import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
+from segue.plans.draft import objects_in
+from segue.tools.payload import clean
 
 MOST_FACTS = 10
 DEFAULT_IMPORTANCE = 3

@@ -9,13 +9,13 @@ from functools import cache
 
 import orjson
 
-from backend.agent import prompts, showing
-from backend.domain.memory import Memory
-from backend.domain.plan import Plan
-from backend.domain.session import Message
-from backend.domain.tool import Reference
-from backend.memory.recall import Costs, Form, Pieces, RecallLimits, key_of, recall
-from backend.memory.tokens import Count
+from segue.agent import prompts, showing
+from segue.domain.memory import Memory
+from segue.domain.plan import Plan
+from segue.domain.session import Message
+from segue.domain.tool import Reference
+from segue.memory.recall import Costs, Form, Pieces, RecallLimits, key_of, recall
+from segue.memory.tokens import Count
 
 MESSAGE_TOKENS = 4  # what a provider adds to each message for its role
 

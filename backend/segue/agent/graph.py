@@ -11,14 +11,14 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
-from backend.agent.context import TurnContext
-from backend.agent.nodes.detect_acknowledgement import detect_acknowledgement
-from backend.agent.nodes.knowledge import knowledge
-from backend.agent.nodes.plan import plan
-from backend.agent.nodes.respond import respond
-from backend.agent.nodes.tool_loop import tool_loop
-from backend.agent.state import TurnInput, TurnState, Update
-from backend.domain.events import PlanMoved, StepFinished, StepStarted
+from segue.agent.context import TurnContext
+from segue.agent.nodes.detect_acknowledgement import detect_acknowledgement
+from segue.agent.nodes.knowledge import knowledge
+from segue.agent.nodes.plan import plan
+from segue.agent.nodes.respond import respond
+from segue.agent.nodes.tool_loop import tool_loop
+from segue.agent.state import TurnInput, TurnState, Update
+from segue.domain.events import PlanMoved, StepFinished, StepStarted
 
 Graph = CompiledStateGraph[TurnState, TurnContext, TurnInput, TurnState]
 Node = Callable[[TurnState, Runtime[TurnContext]], Awaitable[Update]]

@@ -18,11 +18,11 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 
-from backend.agent.streaming import Hear, Speech, StreamedAnswer, StreamIdle, within_idle
-from backend.domain.errors import AppError
-from backend.domain.telemetry import ModelCalled, ModelRetried, Observe, OpenSpan
-from backend.domain.tool import ToolSpec
-from backend.tools.payload import clean_text
+from segue.agent.streaming import Hear, Speech, StreamedAnswer, StreamIdle, within_idle
+from segue.domain.errors import AppError
+from segue.domain.telemetry import ModelCalled, ModelRetried, Observe, OpenSpan
+from segue.domain.tool import ToolSpec
+from segue.tools.payload import clean_text
 
 FIRST_DELAY_S = 0.5
 MAX_BOUND_SETS = 64

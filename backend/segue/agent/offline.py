@@ -16,10 +16,10 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
-from backend.agent import prompts
-from backend.agent.offline_facts import noted
-from backend.agent.offline_plan import draft, fill
-from backend.agent.offline_reply import answer, offered_tool
+from segue.agent import prompts
+from segue.agent.offline_facts import noted
+from segue.agent.offline_plan import draft, fill
+from segue.agent.offline_reply import answer, offered_tool
 
 WORD_EVERY_S = 0.02
 _WORD = re.compile(r"\S+\s*|\s+")

@@ -7,10 +7,10 @@ import re
 
 import orjson
 
-from backend.agent import prompts
-from backend.agent.fence import CLOSE, OPEN
-from backend.domain.memory import MAX_CONTENT_CHARS
-from backend.memory.language import significant_words, told_in
+from segue.agent import prompts
+from segue.agent.fence import CLOSE, OPEN
+from segue.domain.memory import MAX_CONTENT_CHARS
+from segue.memory.language import significant_words, told_in
 
 _FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
 _KINDS = {"remember": "fact", "correction": "fact"}

@@ -44,7 +44,7 @@ def words_of(text: str) -> list[str]:
     return [plain(word) for word in re.findall(r"\w+", text)]
 
 
-_VOCABULARY: Mapping[str, Any] = tomllib.loads(files("backend.agent").joinpath("offline.toml").read_text("utf-8"))
+_VOCABULARY: Mapping[str, Any] = tomllib.loads(files("segue.agent").joinpath("offline.toml").read_text("utf-8"))
 _SAY: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
 _CONCEPTS = {concept: Spoken.of(spoken) for concept, spoken in _VOCABULARY["concepts"].items()}
 _ORDINALS = {int(place): Spoken.of(spoken) for place, spoken in _VOCABULARY["ordinals"].items()}

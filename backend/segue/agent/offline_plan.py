@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from backend.agent.offline_language import VERBS, concepts, language_of, say, split_steps
-from backend.agent.offline_reply import OfferedTool, arguments_for, call_to, offered_tool, results_in, tool_for
+from segue.agent.offline_language import VERBS, concepts, language_of, say, split_steps
+from segue.agent.offline_reply import OfferedTool, arguments_for, call_to, offered_tool, results_in, tool_for
 
 _NAME = re.compile(r"^(.*?)\s*<")
 

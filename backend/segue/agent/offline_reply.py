@@ -12,12 +12,12 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
-from backend.agent.fence import unfenced
-from backend.agent.offline_facts import facts_in
-from backend.agent.offline_language import VERBS, concepts, language_of, ordinal, say, say_found, without, words_of
-from backend.memory.language import may_tell_facts
-from backend.plans.acknowledgement import classify
-from backend.tools.summaries import identifiers
+from segue.agent.fence import unfenced
+from segue.agent.offline_facts import facts_in
+from segue.agent.offline_language import VERBS, concepts, language_of, ordinal, say, say_found, without, words_of
+from segue.memory.language import may_tell_facts
+from segue.plans.acknowledgement import classify
+from segue.tools.summaries import identifiers
 
 _ID = re.compile(r"\b[a-z]{2,12}[-_](?:[0-9a-f]{6,}|(?=[a-z]*\d)[0-9a-z]{4,40})\b", re.IGNORECASE)
 _URL = re.compile(r"https?://[^\s\"'<>）」»]+")

@@ -9,16 +9,16 @@ import orjson
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ValidationError
 
-from backend.agent import prompts
-from backend.agent.context import TurnContext
-from backend.agent.state import TurnState
-from backend.db.redis import plan_cache_key, plans_of_owner_key
-from backend.domain.plan import Plan, Step
-from backend.domain.tool import Tool
-from backend.plans.draft import objects_in, read_draft
-from backend.tools.guard import ToolGuard
-from backend.tools.health import is_blocked
-from backend.tools.payload import clean
+from segue.agent import prompts
+from segue.agent.context import TurnContext
+from segue.agent.state import TurnState
+from segue.db.redis import plan_cache_key, plans_of_owner_key
+from segue.domain.plan import Plan, Step
+from segue.domain.tool import Tool
+from segue.plans.draft import objects_in, read_draft
+from segue.tools.guard import ToolGuard
+from segue.tools.health import is_blocked
+from segue.tools.payload import clean
 
 CACHE_TTL_S = 600
 

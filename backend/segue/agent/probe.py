@@ -2,7 +2,7 @@
 
 from langchain_core.messages import HumanMessage, SystemMessage
 
-from backend.agent.model import ChatModel
+from segue.agent.model import ChatModel
 
 
 async def probe(model: ChatModel) -> None:

@@ -7,16 +7,16 @@ from typing import Any
 import orjson
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from backend.agent.fence import CLOSE, OPEN, fenced, neutralised
-from backend.agent.showing import as_json, to_model
-from backend.agent.state import TurnInput
-from backend.domain.memory import Memory
-from backend.domain.plan import Plan, Step
-from backend.domain.session import Verdict
-from backend.domain.tool import ToolSpec
-from backend.domain.tool_state import ToolState
-from backend.memory.recall import key_of
-from backend.tools.summaries import one_line
+from segue.agent.fence import CLOSE, OPEN, fenced, neutralised
+from segue.agent.showing import as_json, to_model
+from segue.agent.state import TurnInput
+from segue.domain.memory import Memory
+from segue.domain.plan import Plan, Step
+from segue.domain.session import Verdict
+from segue.domain.tool import ToolSpec
+from segue.domain.tool_state import ToolState
+from segue.memory.recall import key_of
+from segue.tools.summaries import one_line
 
 SYSTEM = f"""\
 You are Segue, an assistant that gets things done with its tools and picks up where the conversation left off.

@@ -10,7 +10,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from backend.agent.streaming import RAW_TEXT
+from segue.agent.streaming import RAW_TEXT
 
 
 class _Provider(ChatOpenAI):

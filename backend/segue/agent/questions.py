@@ -5,9 +5,9 @@ from types import MappingProxyType
 
 import orjson
 
-from backend.domain.plan import Plan, Step
-from backend.plans.phrases import language_of, say
-from backend.tools.summaries import one_line
+from segue.domain.plan import Plan, Step
+from segue.plans.phrases import language_of, say
+from segue.tools.summaries import one_line
 
 MAX_ARGUMENT_CHARS = 4000
 MAX_LINE_CHARS = 160

@@ -9,12 +9,12 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
-from backend.agent.fence import fenced
-from backend.domain.session import Message, RequestedCall
-from backend.domain.tool import Reference
-from backend.memory.recall import Form
-from backend.tools.payload import Payload
-from backend.tools.run import Outcome
+from segue.agent.fence import fenced
+from segue.domain.session import Message, RequestedCall
+from segue.domain.tool import Reference
+from segue.memory.recall import Form
+from segue.tools.payload import Payload
+from segue.tools.run import Outcome
 
 MAX_BRIEF_CHARS = 2000
 LISTED = ("tool_call_id", "tool_name", "args", "status", "size_bytes", "summary", "identifiers")

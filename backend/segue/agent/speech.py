@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 
-from backend.agent.context import TurnContext
-from backend.agent.model import Reply
-from backend.domain.events import TextAdded, TextEnded, TextStarted
-from backend.domain.ids import new_id
-from backend.domain.tool import ToolSpec
+from segue.agent.context import TurnContext
+from segue.agent.model import Reply
+from segue.domain.events import TextAdded, TextEnded, TextStarted
+from segue.domain.ids import new_id
+from segue.domain.tool import ToolSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from typing import Any, TypedDict
 
 from langchain_core.messages import BaseMessage
 
-from backend.agent.speech import Spoken
-from backend.domain.memory import Memory
-from backend.domain.session import AcknowledgementReport, Message, WebSearchReport
-from backend.domain.tool import Reference, ToolCall
-from backend.memory.short_term import ShortTermMemory
-from backend.plans.acknowledgement import Acknowledgement
-from backend.plans.policy import SearchDecision
-from backend.plans.store import StoredPlan
-from backend.tools.results import RecordedCall
+from segue.agent.speech import Spoken
+from segue.domain.memory import Memory
+from segue.domain.session import AcknowledgementReport, Message, WebSearchReport
+from segue.domain.tool import Reference, ToolCall
+from segue.memory.short_term import ShortTermMemory
+from segue.plans.acknowledgement import Acknowledgement
+from segue.plans.policy import SearchDecision
+from segue.plans.store import StoredPlan
+from segue.tools.results import RecordedCall
 
 
 @dataclass(frozen=True, slots=True)

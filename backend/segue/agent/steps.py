@@ -14,27 +14,27 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.agent import prompts, showing
-from backend.agent.calls import PreparedCall, RunCall, TurnCalls, record_start, run_again, run_and_record
-from backend.agent.context import TurnContext
-from backend.agent.speech import ask, tell
-from backend.domain.events import PlanMoved
-from backend.domain.ids import new_id
-from backend.domain.plan import NOT_STARTED, Plan, Step, move_step, new_plan
-from backend.domain.session import RequestedCall
-from backend.domain.tool import Tool, ToolCall, ToolFailed, ToolRetry, ToolSpec
-from backend.memory import history
-from backend.plans import store
-from backend.plans.arguments import Unresolved, missing, referred_to, resolve
-from backend.plans.policy import needs_confirmation
-from backend.plans.store import StoredPlan
-from backend.tools import results
-from backend.tools.guard import refusal
-from backend.tools.health import is_blocked
-from backend.tools.paging import InvalidPath, at_path
-from backend.tools.payload import clean
-from backend.tools.results import PlanStep
-from backend.tools.run import Outcome, accepts, check_args
+from segue.agent import prompts, showing
+from segue.agent.calls import PreparedCall, RunCall, TurnCalls, record_start, run_again, run_and_record
+from segue.agent.context import TurnContext
+from segue.agent.speech import ask, tell
+from segue.domain.events import PlanMoved
+from segue.domain.ids import new_id
+from segue.domain.plan import NOT_STARTED, Plan, Step, move_step, new_plan
+from segue.domain.session import RequestedCall
+from segue.domain.tool import Tool, ToolCall, ToolFailed, ToolRetry, ToolSpec
+from segue.memory import history
+from segue.plans import store
+from segue.plans.arguments import Unresolved, missing, referred_to, resolve
+from segue.plans.policy import needs_confirmation
+from segue.plans.store import StoredPlan
+from segue.tools import results
+from segue.tools.guard import refusal
+from segue.tools.health import is_blocked
+from segue.tools.paging import InvalidPath, at_path
+from segue.tools.payload import clean
+from segue.tools.results import PlanStep
+from segue.tools.run import Outcome, accepts, check_args
 
 MAX_GOAL_CHARS = 500
 

@@ -6,11 +6,11 @@ from typing import Any
 import orjson
 from langchain_core.messages import HumanMessage, SystemMessage
 
-from backend.agent.fence import neutralised
-from backend.agent.model import ChatModel
-from backend.domain.session import Message
-from backend.memory.summary import MAX_SUMMARY_CHARS
-from backend.tools.payload import clean
+from segue.agent.fence import neutralised
+from segue.agent.model import ChatModel
+from segue.domain.session import Message
+from segue.memory.summary import MAX_SUMMARY_CHARS
+from segue.tools.payload import clean
 
 MAX_TEXT_CHARS = 2000
 MAX_ARGS_CHARS = 300

@@ -7,12 +7,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from structlog.contextvars import bind_contextvars
 
-from backend.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
-from backend.api.events import OR_EVENTS, stream_events, wants_events
-from backend.api.problems import PROBLEMS
-from backend.api.schemas import ChatBody
-from backend.domain.session import ChatAnswer, TurnStatus
-from backend.turn.store import ChatRequest, once
+from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.events import OR_EVENTS, stream_events, wants_events
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import ChatBody
+from segue.domain.session import ChatAnswer, TurnStatus
+from segue.turn.store import ChatRequest, once
 
 router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
 

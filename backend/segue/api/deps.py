@@ -12,25 +12,25 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.responses import Response
 from structlog.contextvars import bind_contextvars
 
-from backend.agent.context import Clock
-from backend.db.engine import Database
-from backend.db.redis import Cache
-from backend.domain.errors import AppError, NotFound
-from backend.domain.identity import Identity
-from backend.domain.ids import is_id
-from backend.domain.plan import Confirm, Planning
-from backend.domain.telemetry import OpenSpan
-from backend.identity.authenticator import Authenticator
-from backend.memory.long_term import LongTermMemory
-from backend.telemetry.metrics import Metrics
-from backend.tools.catalog import ToolCatalog
-from backend.tools.fleet import Fleet
-from backend.tools.health import HealthRules
-from backend.tools.mcp.servers import McpServers
-from backend.turn.events import EventLog
-from backend.turn.limiter import Limiter
-from backend.turn.service import TurnService
-from backend.turn.store import Origin
+from segue.agent.context import Clock
+from segue.db.engine import Database
+from segue.db.redis import Cache
+from segue.domain.errors import AppError, NotFound
+from segue.domain.identity import Identity
+from segue.domain.ids import is_id
+from segue.domain.plan import Confirm, Planning
+from segue.domain.telemetry import OpenSpan
+from segue.identity.authenticator import Authenticator
+from segue.memory.long_term import LongTermMemory
+from segue.telemetry.metrics import Metrics
+from segue.tools.catalog import ToolCatalog
+from segue.tools.fleet import Fleet
+from segue.tools.health import HealthRules
+from segue.tools.mcp.servers import McpServers
+from segue.turn.events import EventLog
+from segue.turn.limiter import Limiter
+from segue.turn.service import TurnService
+from segue.turn.store import Origin
 
 MAX_DEPTH = 64
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers

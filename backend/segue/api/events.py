@@ -12,12 +12,12 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
-from backend.api.problems import PROBLEMS
-from backend.memory.history import TurnKey
-from backend.turn.events import EventLog
-from backend.turn.records import find_turn
-from backend.turn.tail import END
+from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.problems import PROBLEMS
+from segue.memory.history import TurnKey
+from segue.turn.events import EventLog
+from segue.turn.records import find_turn
+from segue.turn.tail import END
 
 HEARTBEAT_S = 10
 SEND_TIMEOUT_S = 30

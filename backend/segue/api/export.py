@@ -6,10 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
-from backend.api.problems import PROBLEMS
-from backend.domain.recording import RecordedSettings, Recording, recording_text
-from backend.turn.recording import load_conversation, make_recording
+from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problems import PROBLEMS
+from segue.domain.recording import RecordedSettings, Recording, recording_text
+from segue.turn.recording import load_conversation, make_recording
 
 router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
 

@@ -10,10 +10,10 @@ import structlog
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from backend.api.problems import app_problem
-from backend.domain.errors import AppError
-from backend.domain.identity import is_loopback
-from backend.identity.authenticator import Unauthorized
+from segue.api.problems import app_problem
+from segue.domain.errors import AppError
+from segue.domain.identity import is_loopback
+from segue.identity.authenticator import Unauthorized
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/docs", "/openapi.json"})
 METRICS_PATH = "/metrics"

@@ -4,9 +4,9 @@ from typing import Literal
 
 from fastapi import APIRouter, Response
 
-from backend.api.deps import Services, ServicesDep
-from backend.api.problems import PROBLEMS
-from backend.domain.errors import AppError
+from segue.api.deps import Services, ServicesDep
+from segue.api.problems import PROBLEMS
+from segue.domain.errors import AppError
 
 Condition = Literal["ok", "down"]
 

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from backend.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
-from backend.api.problems import PROBLEMS
-from backend.api.schemas import Cursor, Limit, NewMemory, Page, decode_id_cursor, invalid_cursor, page
-from backend.domain.memory import Memory, NewFact
-from backend.memory import knowledge
+from segue.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import Cursor, Limit, NewMemory, Page, decode_id_cursor, invalid_cursor, page
+from segue.domain.memory import Memory, NewFact
+from segue.memory import knowledge
 
 router = APIRouter(prefix="/memories", tags=["memories"], route_class=StrictJsonRoute, responses=PROBLEMS)
 

@@ -4,12 +4,12 @@ import asyncio
 
 from fastapi import APIRouter, Depends, Response
 
-from backend.api.deps import Services, ServicesDep, may_read_metrics
-from backend.api.problems import PROBLEMS
-from backend.domain.errors import AppError
-from backend.telemetry.metrics import CONTENT_TYPE
-from backend.telemetry.standing import Backlog, FleetStanding, fleet_metrics
-from backend.turn.backlog import read_backlog
+from segue.api.deps import Services, ServicesDep, may_read_metrics
+from segue.api.problems import PROBLEMS
+from segue.domain.errors import AppError
+from segue.telemetry.metrics import CONTENT_TYPE
+from segue.telemetry.standing import Backlog, FleetStanding, fleet_metrics
+from segue.turn.backlog import read_backlog
 
 ASK_WITHIN_S = 1.0
 

@@ -10,12 +10,12 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from backend.api.deps import Services
-from backend.api.gate import METRICS_PATH
-from backend.api.problems import REQUEST_ID_HEADER
-from backend.domain.errors import AppError
-from backend.domain.telemetry import RequestAnswered, Span, trace_of
-from backend.telemetry.tracing import untraced
+from segue.api.deps import Services
+from segue.api.gate import METRICS_PATH
+from segue.api.problems import REQUEST_ID_HEADER
+from segue.domain.errors import AppError
+from segue.domain.telemetry import RequestAnswered, Span, trace_of
+from segue.telemetry.tracing import untraced
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 

@@ -3,15 +3,15 @@
 from fastapi import APIRouter, Request
 from structlog.contextvars import bind_contextvars
 
-from backend.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
-from backend.api.events import OR_EVENTS, EventStream, stream_events, wants_events
-from backend.api.problems import PROBLEMS
-from backend.api.schemas import Cursor, Limit, Page, PlanDecision, decode_id_cursor, page
-from backend.domain.plan import Plan
-from backend.domain.session import ChatAnswer
-from backend.memory.sessions import get_session
-from backend.plans import store
-from backend.turn.store import once
+from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.events import OR_EVENTS, EventStream, stream_events, wants_events
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_id_cursor, page
+from segue.domain.plan import Plan
+from segue.domain.session import ChatAnswer
+from segue.memory.sessions import get_session
+from segue.plans import store
+from segue.turn.store import once
 
 router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute, responses=PROBLEMS)
 

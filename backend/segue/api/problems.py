@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from backend.domain.errors import AppError
+from segue.domain.errors import AppError
 
 REQUEST_ID_HEADER = "X-Request-Id"
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}

@@ -10,12 +10,12 @@ import orjson
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from backend.domain.errors import AppError
-from backend.domain.ids import Prefix, is_id
-from backend.domain.memory import MAX_CONTENT_CHARS, MemoryKind
-from backend.domain.plan import Decision
-from backend.domain.tool_state import StatusByHand
-from backend.turn.store import OnBusy
+from segue.domain.errors import AppError
+from segue.domain.ids import Prefix, is_id
+from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
+from segue.domain.plan import Decision
+from segue.domain.tool_state import StatusByHand
+from segue.turn.store import OnBusy
 
 MAX_MESSAGE_CHARS = 32_000
 MAX_METADATA_KEYS = 64

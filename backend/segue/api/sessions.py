@@ -5,16 +5,16 @@ from datetime import UTC, datetime
 
 from fastapi import APIRouter
 
-from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
-from backend.api.problems import PROBLEMS
-from backend.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, invalid_cursor, page
-from backend.domain.ids import is_id
-from backend.domain.memory import Memory
-from backend.domain.session import Message, Session
-from backend.memory import history, knowledge, sessions
-from backend.memory.sessions import Position
-from backend.memory.short_term import ShortTermMemory
-from backend.turn.snapshot import working_memory
+from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, invalid_cursor, page
+from segue.domain.ids import is_id
+from segue.domain.memory import Memory
+from segue.domain.session import Message, Session
+from segue.memory import history, knowledge, sessions
+from segue.memory.sessions import Position
+from segue.memory.short_term import ShortTermMemory
+from segue.turn.snapshot import working_memory
 
 MAX_SEQ = 2**63 - 1
 FACTS_SHOWN = 50

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, ToolCallId
-from backend.api.problems import PROBLEMS
-from backend.api.schemas import Cursor, Limit, Page, decode_id_cursor, page
-from backend.domain.tool import CallStatus, ToolCall
-from backend.memory.sessions import get_session
-from backend.tools import results
-from backend.tools.paging import page_of
-from backend.tools.results import CallFilter
+from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, ToolCallId
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import Cursor, Limit, Page, decode_id_cursor, page
+from segue.domain.tool import CallStatus, ToolCall
+from segue.memory.sessions import get_session
+from segue.tools import results
+from segue.tools.paging import page_of
+from segue.tools.results import CallFilter
 
 router = APIRouter(
     prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute, responses=PROBLEMS

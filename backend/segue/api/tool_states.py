@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from backend.api.deps import Caller, Ops, Services, ServicesDep, SessionId, StrictJsonRoute
-from backend.api.problems import PROBLEMS
-from backend.api.schemas import (
+from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import (
     Cursor,
     FleetReset,
     Limit,
@@ -22,14 +22,14 @@ from backend.api.schemas import (
     invalid_cursor,
     page,
 )
-from backend.domain.errors import AppError, NotFound
-from backend.domain.ids import is_id
-from backend.domain.telemetry import ToolStateMoved
-from backend.domain.tool import ToolSpec
-from backend.domain.tool_state import ReasonCode, StateChange, ToolState, ToolStatus
-from backend.memory.sessions import get_session, lock_session, owner_of
-from backend.tools.health import Healths, ToolHealth, is_burdened, reset, set_by_person, tool_state
-from backend.tools.states import (
+from segue.domain.errors import AppError, NotFound
+from segue.domain.ids import is_id
+from segue.domain.telemetry import ToolStateMoved
+from segue.domain.tool import ToolSpec
+from segue.domain.tool_state import ReasonCode, StateChange, ToolState, ToolStatus
+from segue.memory.sessions import get_session, lock_session, owner_of
+from segue.tools.health import Healths, ToolHealth, is_burdened, reset, set_by_person, tool_state
+from segue.tools.states import (
     Changed,
     Place,
     change_state,

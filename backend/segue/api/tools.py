@@ -6,11 +6,11 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from backend.api.deps import Caller, Services, ServicesDep
-from backend.api.problems import PROBLEMS
-from backend.api.schemas import Page
-from backend.domain.tool import DependencyGroup, Effect, ToolSpec
-from backend.plans.policy import needs_confirmation
+from segue.api.deps import Caller, Services, ServicesDep
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import Page
+from segue.domain.tool import DependencyGroup, Effect, ToolSpec
+from segue.plans.policy import needs_confirmation
 
 router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
 

@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
-from backend.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
-from backend.api.problems import PROBLEMS
-from backend.api.schemas import Cursor, Limit, Page, decode_id_cursor, page
-from backend.domain.session import Turn
+from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import Cursor, Limit, Page, decode_id_cursor, page
+from segue.domain.session import Turn
 
 router = APIRouter(
     prefix="/sessions/{session_id}/turns", tags=["turns"], route_class=StrictJsonRoute, responses=PROBLEMS

@@ -5,10 +5,10 @@ from contextlib import AsyncExitStack
 
 import typer
 
-from backend.commands.terminal import refusal, settings_with
-from backend.db.migrations import upgrade
-from backend.domain.errors import AppError
-from backend.servers import server_urls
+from segue.commands.terminal import refusal, settings_with
+from segue.db.migrations import upgrade
+from segue.domain.errors import AppError
+from segue.servers import server_urls
 
 
 def migrate() -> None:

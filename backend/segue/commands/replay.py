@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from backend.commands.terminal import refusal
-from backend.replay import run
-from backend.replay.cast import CannotPlay
+from segue.commands.terminal import refusal
+from segue.replay import run
+from segue.replay.cast import CannotPlay
 
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 

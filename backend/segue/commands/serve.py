@@ -14,12 +14,12 @@ import typer
 import uvicorn
 import uvloop
 
-from backend.api.connection import TimedConnection
-from backend.api.deps import Services
-from backend.commands.terminal import refusal, settings_with
-from backend.config import Settings
-from backend.domain.errors import AppError
-from backend.main import SHUTDOWN_SHARE, create_app, run_worker
+from segue.api.connection import TimedConnection
+from segue.api.deps import Services
+from segue.commands.terminal import refusal, settings_with
+from segue.config import Settings
+from segue.domain.errors import AppError
+from segue.main import SHUTDOWN_SHARE, create_app, run_worker
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
 STARTUP_FAILURE = 3

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
-from backend.commands.terminal import refusal, settings_with
-from backend.db.engine import Database
-from backend.db.migrations import upgrade
-from backend.db.redis import Cache
-from backend.domain.errors import AppError
-from backend.servers import server_urls
+from segue.commands.terminal import refusal, settings_with
+from segue.db.engine import Database
+from segue.db.migrations import upgrade
+from segue.db.redis import Cache
+from segue.domain.errors import AppError
+from segue.servers import server_urls
 
 Done = TypeVar("Done")
 

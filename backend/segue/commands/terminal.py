@@ -8,8 +8,8 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 
-from backend.config import Settings
-from backend.log import configure_logging, never_tell
+from segue.config import Settings
+from segue.log import configure_logging, never_tell
 
 
 def settings_with(**flags: Any) -> Settings:

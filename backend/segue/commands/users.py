@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from backend.clock import utc_now
-from backend.commands.stores import on_the_stores
-from backend.commands.terminal import refusal
-from backend.db.engine import Database
-from backend.db.erasure import Erased, erase_user
-from backend.db.redis import Cache
-from backend.domain.identity import SCOPES, Scope, is_user
-from backend.identity.keys import CHECK_EVERY_S, ApiKey, create_key, list_keys, revoke_key
+from segue.clock import utc_now
+from segue.commands.stores import on_the_stores
+from segue.commands.terminal import refusal
+from segue.db.engine import Database
+from segue.db.erasure import Erased, erase_user
+from segue.db.redis import Cache
+from segue.domain.identity import SCOPES, Scope, is_user
+from segue.identity.keys import CHECK_EVERY_S, ApiKey, create_key, list_keys, revoke_key
 
 keys = typer.Typer(help="API keys, for AUTH=api_key.", no_args_is_help=True)
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import QueuePool
 
-from backend.domain.errors import AppError
+from segue.domain.errors import AppError
 
 CONNECT_TIMEOUT_S = 2.0
 POOL_TIMEOUT_S = 2.0

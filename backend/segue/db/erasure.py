@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Table, delete, func, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db import rates
-from backend.db.engine import Database
-from backend.db.models import metadata, sessions, turns
-from backend.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_places_key
+from segue.db import rates
+from segue.db.engine import Database
+from segue.db.models import metadata, sessions, turns
+from segue.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_places_key
 
 BATCH = 20
 

@@ -9,7 +9,7 @@ from sqlalchemy import Table, func, literal, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from backend.db.erasure import tables_of
+from segue.db.erasure import tables_of
 
 _SERVER = text("""
 SELECT current_setting('server_version') AS version,

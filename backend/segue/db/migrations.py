@@ -8,10 +8,10 @@ from alembic.script.revision import RevisionError
 from sqlalchemy.exc import DBAPIError
 
 from alembic import command
-from backend.domain.errors import AppError
+from segue.domain.errors import AppError
 
 INSTALLED = Path(__file__).with_name("alembic")  # where a wheel has them
-SCRIPTS = INSTALLED if INSTALLED.is_dir() else Path(__file__).resolve().parents[2] / "alembic"
+SCRIPTS = INSTALLED if INSTALLED.is_dir() else Path(__file__).resolve().parents[3] / "alembic"
 
 
 def upgrade(database_url: str) -> None:

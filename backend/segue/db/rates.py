@@ -15,7 +15,7 @@ from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import FixedWindowRateLimiter
 from redis.exceptions import RedisError
 
-from backend.db.redis import OPERATION_TIMEOUT_S, RATE_CONNECTIONS, connections
+from segue.db.redis import OPERATION_TIMEOUT_S, RATE_CONNECTIONS, connections
 
 AWAY_S = 5.0  # then Redis is asked again
 

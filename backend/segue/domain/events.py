@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.domain.plan import Plan
-from backend.domain.session import AcknowledgementReport, RequestedCall, WebSearchReport
-from backend.domain.tool import Reference
-from backend.domain.tool_state import ToolState
+from segue.domain.plan import Plan
+from segue.domain.session import AcknowledgementReport, RequestedCall, WebSearchReport
+from segue.domain.tool import Reference
+from segue.domain.tool_state import ToolState
 
 ToolOutcome = Literal["succeeded", "failed", "unauthorized", "bad_arguments", "refused", "unknown"]
 

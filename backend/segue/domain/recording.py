@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from backend.domain.plan import Confirm, Decision, Planning, PlanStatus, StepStatus
-from backend.domain.tool import DependencyGroup, Effect
+from segue.domain.plan import Confirm, Decision, Planning, PlanStatus, StepStatus
+from segue.domain.tool import DependencyGroup, Effect
 
 VERSION = 1
 SHOWN_FAULTS = 3

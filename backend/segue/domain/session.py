@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from backend.domain.plan import Plan
-from backend.domain.tool import ToolCall
+from segue.domain.plan import Plan
+from segue.domain.tool import ToolCall
 
 Role = Literal["user", "assistant", "tool"]
 TurnStatus = Literal["queued", "running", "completed", "failed", "cancelled"]

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from backend.domain.plan import PlanStatus
-from backend.domain.session import Verdict, WebSearchReport
-from backend.domain.tool_state import ToolStatus
+from segue.domain.plan import PlanStatus
+from segue.domain.session import Verdict, WebSearchReport
+from segue.domain.tool_state import ToolStatus
 
 TurnOutcome = Literal["completed", "failed", "cancelled"]
 Recovery = Literal["begun", "queued_again", "ended", "handed_back"]

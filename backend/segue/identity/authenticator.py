@@ -5,8 +5,8 @@ The three ways: nobody is asked (here), API keys (`keys.py`), tokens of an ident
 
 from typing import Protocol
 
-from backend.domain.errors import AppError
-from backend.domain.identity import LOCAL_USER, SCOPES, Identity
+from segue.domain.errors import AppError
+from segue.domain.identity import LOCAL_USER, SCOPES, Identity
 
 
 class Unauthorized(AppError):

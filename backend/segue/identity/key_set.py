@@ -14,8 +14,8 @@ import jwt
 import orjson
 import structlog
 
-from backend.domain.errors import AppError
-from backend.identity.tokens import VerificationKey, public_algorithms
+from segue.domain.errors import AppError
+from segue.identity.tokens import VerificationKey, public_algorithms
 
 FRESH_S = 300.0
 TRUSTED_S = 3600.0  # a key the provider has withdrawn counts no longer than this, even if it cannot be asked

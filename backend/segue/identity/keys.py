@@ -17,12 +17,12 @@ from typing import Any
 from sqlalchemy import Row, bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.engine import Database
-from backend.db.models import api_keys
-from backend.domain.errors import NotFound
-from backend.domain.identity import Identity, Scope
-from backend.domain.ids import new_id
-from backend.identity.authenticator import Unauthorized
+from segue.db.engine import Database
+from segue.db.models import api_keys
+from segue.domain.errors import NotFound
+from segue.domain.identity import Identity, Scope
+from segue.domain.ids import new_id
+from segue.identity.authenticator import Unauthorized
 
 CHECK_EVERY_S = 3.0
 NOTE_USE_EVERY = timedelta(minutes=1)

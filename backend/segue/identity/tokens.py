@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from backend.domain.errors import AppError
-from backend.domain.identity import Identity, is_user
-from backend.identity.authenticator import Unauthorized
+from segue.domain.errors import AppError
+from segue.domain.identity import Identity, is_user
+from segue.identity.authenticator import Unauthorized
 
 LEEWAY_S = 30  # how far the clocks of the provider and of this machine may be apart
 MAX_TOKEN_CHARS = 8192

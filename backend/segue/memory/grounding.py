@@ -7,7 +7,7 @@ Pure. Every word of a fact has to be one the user said, up to its ending, or one
 import re
 from typing import Final
 
-from backend.memory.language import LANGUAGE, said_words, significant_words
+from segue.memory.language import LANGUAGE, said_words, significant_words
 
 SHORTEST_STEM: Final = 3
 STEM_SHARE: Final = 0.6

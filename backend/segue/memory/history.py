@@ -15,9 +15,9 @@ from sqlalchemy import CTE, ColumnElement, Insert, Row, bindparam, insert, selec
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import messages, sessions
-from backend.domain.ids import new_id
-from backend.domain.session import Message, RequestedCall, Role
+from segue.db.models import messages, sessions
+from segue.domain.ids import new_id
+from segue.domain.session import Message, RequestedCall, Role
 
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 

@@ -36,11 +36,11 @@ from sqlalchemy.dialects.postgresql import ARRAY, REAL, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import UserDefinedType
 
-from backend.db.models import memories
-from backend.domain.errors import NotFound
-from backend.domain.ids import new_id
-from backend.domain.memory import Memory, NewFact
-from backend.memory.language import index_words, said_words
+from segue.db.models import memories
+from segue.domain.errors import NotFound
+from segue.domain.ids import new_id
+from segue.domain.memory import Memory, NewFact
+from segue.memory.language import index_words, said_words
 
 CONFIGURATIONS = (
     *("simple", "english", "italian", "spanish", "french", "german", "portuguese", "dutch", "russian", "turkish"),

@@ -12,8 +12,8 @@ from importlib.resources import files
 from itertools import groupby, pairwise
 from typing import Any, Final, get_args
 
-from backend.domain.memory import MemoryKind
-from backend.domain.utterance import is_unspaced, words_of
+from segue.domain.memory import MemoryKind
+from segue.domain.utterance import is_unspaced, words_of
 
 LONGEST_READ: Final = 4000  # characters; what is longer was pasted, not said
 MOST_SEARCH_WORDS: Final = 48

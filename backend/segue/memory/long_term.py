@@ -12,14 +12,14 @@ from typing import Protocol
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.engine import Database
-from backend.domain.memory import Memory, MemoryKind, NewFact
-from backend.domain.session import Message
-from backend.memory import knowledge
-from backend.memory.grounding import is_said
-from backend.memory.history import recent_user_messages
-from backend.memory.knowledge import Source
-from backend.memory.language import LONGEST_READ, corrects, search_words
+from segue.db.engine import Database
+from segue.domain.memory import Memory, MemoryKind, NewFact
+from segue.domain.session import Message
+from segue.memory import knowledge
+from segue.memory.grounding import is_said
+from segue.memory.history import recent_user_messages
+from segue.memory.knowledge import Source
+from segue.memory.language import LONGEST_READ, corrects, search_words
 
 MOST_RECALLED = 5
 NEAREST_RECALLED = 3  # something is always nearest: it must not take the places of what is sure to help

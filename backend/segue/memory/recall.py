@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from backend.domain.session import Message
-from backend.domain.tool import Reference, canonical_args
+from segue.domain.session import Message
+from segue.domain.tool import Reference, canonical_args
 
 Form = Literal["whole", "reference", "brief"]
 Turn = list[Message]

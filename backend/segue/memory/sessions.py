@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 from sqlalchemy import Row, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import OPEN_TURNS, RUNNING, plans, sessions, turns, written
-from backend.domain.errors import NotFound
-from backend.domain.ids import new_id
-from backend.domain.plan import OPEN, Plan
-from backend.domain.session import Session
+from segue.db.models import OPEN_TURNS, RUNNING, plans, sessions, turns, written
+from segue.domain.errors import NotFound
+from segue.domain.ids import new_id
+from segue.domain.plan import OPEN, Plan
+from segue.domain.session import Session
 
 Position = tuple[datetime, str]
 

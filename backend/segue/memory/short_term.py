@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from backend.db.redis import Cache, short_term_memory_key
-from backend.domain.tool import Reference, canonical_args
+from segue.db.redis import Cache, short_term_memory_key
+from segue.domain.tool import Reference, canonical_args
 
 MAX_REFERENCES = 20
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from sqlalchemy import ColumnElement, case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import sessions
+from segue.db.models import sessions
 
 MAX_SUMMARY_CHARS = 1500
 MOST_DOUBLINGS = 6

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from backend.domain.session import Verdict
-from backend.domain.utterance import hear, is_emoji
-from backend.plans.lexicon import ANY_LANGUAGE, UNKNOWN, kinds_of, languages_of, load_lexicon, unstretch
+from segue.domain.session import Verdict
+from segue.domain.utterance import hear, is_emoji
+from segue.plans.lexicon import ANY_LANGUAGE, UNKNOWN, kinds_of, languages_of, load_lexicon, unstretch
 
 LONGEST_MESSAGE: Final = 1_000
 MOST_WORDS: Final = 60

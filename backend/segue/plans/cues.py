@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Final, Literal, get_args
 
-from backend.domain.utterance import words_of
-from backend.plans.wordlists import Phrase, kinds_by_phrase, listed, read_toml
+from segue.domain.utterance import words_of
+from segue.plans.wordlists import Phrase, kinds_by_phrase, listed, read_toml
 
 VerbPlace = Literal["first", "last", "either", "anywhere"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from backend.domain.plan import MAX_STEPS, Step
+from segue.domain.plan import MAX_STEPS, Step
 
 REFERENCE = "$from"
 MAX_DESCRIPTION_CHARS = 300

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from backend.domain.utterance import is_stretched, squeeze
-from backend.plans.wordlists import Phrase, kinds_by_phrase, read_toml
+from segue.domain.utterance import is_stretched, squeeze
+from segue.plans.wordlists import Phrase, kinds_by_phrase, read_toml
 
 ANY_LANGUAGE: Final = "any"
 UNKNOWN: Final = "unknown"
@@ -28,7 +28,7 @@ class Lexicon:
 
 
 def load_lexicon(name: str, *, kinds: frozenset[str], stretchable: frozenset[str] = frozenset()) -> Lexicon:
-    """Reads `backend/plans/<name>`. Words of the `stretchable` kinds are known with letters held, as in `yesss`."""
+    """Reads `segue/plans/<name>`. Words of the `stretchable` kinds are known with letters held, as in `yesss`."""
     return parse_lexicon(read_toml(name), kinds=kinds, stretchable=stretchable)
 
 

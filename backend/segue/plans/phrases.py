@@ -14,7 +14,7 @@ from itertools import chain
 from string import Formatter
 from typing import Final
 
-from backend.plans.wordlists import listed, read_toml
+from segue.plans.wordlists import listed, read_toml
 
 ENGLISH: Final = "en"
 LONGEST_SAMPLE: Final = 400  # characters are enough to tell a language

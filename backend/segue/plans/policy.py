@@ -6,12 +6,12 @@ Knows nothing of graphs or HTTP; the nodes of `agent/` ask and obey. Words come 
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from backend.domain.plan import Confirm, Planning
-from backend.domain.session import Verdict
-from backend.domain.tool import ToolSpec
-from backend.domain.utterance import hear
-from backend.plans.cues import LONGEST_READ, asks_for_several_steps
-from backend.plans.lexicon import kinds_of, languages_of, load_lexicon
+from segue.domain.plan import Confirm, Planning
+from segue.domain.session import Verdict
+from segue.domain.tool import ToolSpec
+from segue.domain.utterance import hear
+from segue.plans.cues import LONGEST_READ, asks_for_several_steps
+from segue.plans.lexicon import kinds_of, languages_of, load_lexicon
 
 SHORTEST_FORCED_SEARCH: Final = 15
 

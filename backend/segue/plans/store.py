@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from sqlalchemy import ColumnElement, Row, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import plans, sessions, written
-from backend.domain.errors import AppError
-from backend.domain.plan import OPEN, Decision, Plan, Step, end, move_step
+from segue.db.models import plans, sessions, written
+from segue.domain.errors import AppError
+from segue.domain.plan import OPEN, Decision, Plan, Step, end, move_step
 
 BATCH = 100
 

@@ -6,13 +6,13 @@ Knows nothing of what a kind means. `lexicon.py`, `cues.py` and `phrases.py` sta
 from collections.abc import Callable, Collection, Mapping
 from importlib.resources import files
 
-from backend.domain.utterance import words_of
+from segue.domain.utterance import words_of
 
 Phrase = tuple[str, ...]
 
 
 def read_toml(name: str) -> str:
-    """The text of `backend/plans/<name>`."""
+    """The text of `segue/plans/<name>`."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from backend.domain.recording import RecordedSettings, RecordedTool, Recording
-from backend.tools.mcp.mapping import MAX_TOOLS
+from segue.domain.recording import RecordedSettings, RecordedTool, Recording
+from segue.tools.mcp.mapping import MAX_TOOLS
 
 MANY = 10**6
 

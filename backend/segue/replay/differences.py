@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.domain.recording import RecordedPlan, RecordedTurn
-from backend.domain.tool import canonical_args
+from segue.domain.recording import RecordedPlan, RecordedTurn
+from segue.domain.tool import canonical_args
 
 SHOWN_CHARS = 300
 

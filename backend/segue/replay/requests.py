@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from backend.agent import prompts
+from segue.agent import prompts
 
 Asked = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "synthesis", "other"]
 

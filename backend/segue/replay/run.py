@@ -15,12 +15,12 @@ from typing import Any
 import httpx
 import uvicorn
 
-from backend.domain.errors import AppError
-from backend.domain.recording import BrokenRecording, Recording, read_recording
-from backend.replay.cast import CannotPlay, Cast, cast_of
-from backend.replay.play import RESULTS_IN_VIEW, TURN_TIMEOUT_S, Performance, clear_away, come_to_serve, play
-from backend.replay.service import own_service
-from backend.replay.stage import Stage
+from segue.domain.errors import AppError
+from segue.domain.recording import BrokenRecording, Recording, read_recording
+from segue.replay.cast import CannotPlay, Cast, cast_of
+from segue.replay.play import RESULTS_IN_VIEW, TURN_TIMEOUT_S, Performance, clear_away, come_to_serve, play
+from segue.replay.service import own_service
+from segue.replay.stage import Stage
 
 LOOPBACK = "127.0.0.1"
 

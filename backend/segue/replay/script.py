@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from backend.domain.recording import RecordedCall, RecordedPlan, RecordedStep, RecordedTurn, Round
-from backend.replay.requests import asked_for
+from segue.domain.recording import RecordedCall, RecordedPlan, RecordedStep, RecordedTurn, Round
+from segue.replay.requests import asked_for
 
 NOT_STARTED = frozenset({"pending", "skipped"})
 STARTED = frozenset({"running", "complete", "failed", "unknown"})

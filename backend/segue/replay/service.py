@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import backend
-from backend.embedded import embedded_servers
-from backend.replay.cast import CannotPlay
+import segue
+from segue.embedded import embedded_servers
+from segue.replay.cast import CannotPlay
 
 STOP_TIMEOUT_S = 20.0
 SHOWN_LOG_LINES = 20
@@ -37,7 +37,7 @@ class OwnService:
     async def start(self) -> None:
         with (self.folder / "service.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "backend.cli", "serve", "--port", str(self.port)),
+                *(sys.executable, "-m", "segue.cli", "serve", "--port", str(self.port)),
                 cwd=self.folder,
                 env=dict(self.environment),
                 stdout=log,
@@ -82,7 +82,7 @@ async def own_service(environment: Mapping[str, str], mcp_config: str) -> AsyncI
         try:
             inherited = {variable: os.environ[variable] for variable in INHERITED if variable in os.environ}
             own = {
-                "PYTHONPATH": str(Path(backend.__path__[0]).parent),
+                "PYTHONPATH": str(Path(segue.__path__[0]).parent),
                 "DATABASE_URL": servers.database_url,
                 "REDIS_URL": servers.redis_url,
                 "MCP_CONFIG": "mcp.json",

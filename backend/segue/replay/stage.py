@@ -22,10 +22,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from backend.domain.recording import RecordedCall, RecordedTool
-from backend.domain.tool import canonical_args
-from backend.replay.requests import asked_for, invalid_history
-from backend.replay.script import Line, Script
+from segue.domain.recording import RecordedCall, RecordedTool
+from segue.domain.tool import canonical_args
+from segue.replay.requests import asked_for, invalid_history
+from segue.replay.script import Line, Script
 
 RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
 NOT_RECORDED = "The recording has no such call."

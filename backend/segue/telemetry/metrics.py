@@ -15,7 +15,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from backend.domain.telemetry import (
+from segue.domain.telemetry import (
     FleetMoved,
     ModelCalled,
     ModelRetried,

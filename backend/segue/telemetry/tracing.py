@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from backend.domain.errors import AppError
-from backend.domain.telemetry import OpenSpan, Span
+from segue.domain.errors import AppError
+from segue.domain.telemetry import OpenSpan, Span
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

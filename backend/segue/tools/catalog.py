@@ -6,8 +6,8 @@ Knows who offers a tool, not how it is run (`run.py`).
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from backend.domain.tool import Tool
-from backend.tools.dependencies import check_groups, unknown_members
+from segue.domain.tool import Tool
+from segue.tools.dependencies import check_groups, unknown_members
 
 Source = Callable[[], Iterable[Tool]]
 

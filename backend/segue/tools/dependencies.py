@@ -7,7 +7,7 @@ place, after those before it, is marked with the sequence's key. Above stands `h
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from backend.domain.tool import DependencyGroup, ToolSpec
+from segue.domain.tool import DependencyGroup, ToolSpec
 
 Successes = Mapping[str, Collection[str]]  # the tools that have succeeded, each with its marks
 Groups = Sequence[DependencyGroup]

@@ -13,9 +13,9 @@ import orjson
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from backend.db.redis import Cache, failed_sessions_key, failed_tools_key, tool_try_key
-from backend.domain.telemetry import FleetMoved, Observe
-from backend.tools.health import HealthRules, ToolHealth
+from segue.db.redis import Cache, failed_sessions_key, failed_tools_key, tool_try_key
+from segue.domain.telemetry import FleetMoved, Observe
+from segue.tools.health import HealthRules, ToolHealth
 
 KEPT_S: Final = 86_400  # a tool nobody tries any more
 

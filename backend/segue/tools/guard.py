@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.engine import Database
-from backend.domain.tool import Tool, ToolSpec
-from backend.domain.tool_state import ToolState
-from backend.tools.catalog import ToolCatalog
-from backend.tools.dependencies import marks_of_success
-from backend.tools.fleet import Fleet
-from backend.tools.health import (
+from segue.db.engine import Database
+from segue.domain.tool import Tool, ToolSpec
+from segue.domain.tool_state import ToolState
+from segue.tools.catalog import ToolCatalog
+from segue.tools.dependencies import marks_of_success
+from segue.tools.fleet import Fleet
+from segue.tools.health import (
     HealthRules,
     ToolHealth,
     after_call,
@@ -26,8 +26,8 @@ from backend.tools.health import (
     successes,
     tool_state,
 )
-from backend.tools.run import Outcome
-from backend.tools.states import Changed, StoredHealth, change_state, healths, load_states, log_move
+from segue.tools.run import Outcome
+from segue.tools.states import Changed, StoredHealth, change_state, healths, load_states, log_move
 
 TRY_SLACK_S: Final = 5.0
 UNSTORED: Final = StoredHealth()

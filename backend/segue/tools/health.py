@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from backend.domain.tool import ToolSpec
-from backend.domain.tool_state import ReasonCode, StatusByHand, ToolState, ToolStatus
-from backend.tools.dependencies import Successes, missing_members, to_unlock, unsatisfied
-from backend.tools.run import Outcome
+from segue.domain.tool import ToolSpec
+from segue.domain.tool_state import ReasonCode, StatusByHand, ToolState, ToolStatus
+from segue.tools.dependencies import Successes, missing_members, to_unlock, unsatisfied
+from segue.tools.run import Outcome
 
 MAX_REASON_CHARS: Final = 500
 BY_HAND: Final = frozenset({"unavailable", "maintenance"})

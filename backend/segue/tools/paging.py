@@ -13,8 +13,8 @@ import orjson
 from jmespath import functions
 from jmespath.exceptions import JMESPathError
 
-from backend.domain.errors import AppError
-from backend.tools.payload import clean
+from segue.domain.errors import AppError
+from segue.tools.payload import clean
 
 MAX_GROWTH = 50
 MAX_PAGE_CHARS = 10_000_000

@@ -14,14 +14,14 @@ from sqlalchemy import Row, Select, Text, any_, bindparam, case, insert, select,
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import sessions, tool_calls, tool_results
-from backend.domain.errors import AppError, NotFound
-from backend.domain.session import RequestedCall
-from backend.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata
-from backend.tools.payload import Kind, Payload
-from backend.tools.retention import Retention, store_payload
-from backend.tools.run import Outcome
-from backend.tools.summaries import preview, summarise_failure
+from segue.db.models import sessions, tool_calls, tool_results
+from segue.domain.errors import AppError, NotFound
+from segue.domain.session import RequestedCall
+from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata
+from segue.tools.payload import Kind, Payload
+from segue.tools.retention import Retention, store_payload
+from segue.tools.run import Outcome
+from segue.tools.summaries import preview, summarise_failure
 
 REBUILD_CALLS = 50
 ANY_SIZE = 2**62

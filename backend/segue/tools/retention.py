@@ -11,8 +11,8 @@ from sqlalchemy import Text, Update, bindparam, delete, func, insert, select, up
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 
-from backend.db.models import sessions, tool_calls, tool_results
-from backend.tools.payload import Payload
+from segue.db.models import sessions, tool_calls, tool_results
+from segue.tools.payload import Payload
 
 BATCH = 250
 

@@ -16,11 +16,11 @@ import structlog
 from jsonschema.protocols import Validator
 from referencing import Registry
 
-from backend.domain.redaction import without, without_secret_texts
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
-from backend.tools import credentials
-from backend.tools.payload import Payload, clean_text, make_payload, no_payload
-from backend.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
+from segue.domain.redaction import without, without_secret_texts
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.tools import credentials
+from segue.tools.payload import Payload, clean_text, make_payload, no_payload
+from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
 
 MAX_ERROR_CHARS = 1000
 STOP_GRACE_S = 1.0

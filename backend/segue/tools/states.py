@@ -16,10 +16,10 @@ from sqlalchemy import ColumnElement, Row, ScalarSelect, bindparam, delete, func
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import sessions, tool_state_changes, tool_states
-from backend.domain.ids import new_id
-from backend.domain.tool_state import StateChange, ToolStatus
-from backend.tools.health import NEVER_RAN, ToolHealth
+from segue.db.models import sessions, tool_state_changes, tool_states
+from segue.domain.ids import new_id
+from segue.domain.tool_state import StateChange, ToolStatus
+from segue.tools.health import NEVER_RAN, ToolHealth
 
 ATTEMPTS = 10
 BATCH = 250

@@ -10,13 +10,13 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.engine import Database
-from backend.db.models import OPEN_TURNS, sessions, turns
-from backend.domain.session import TurnStatus
-from backend.memory.history import TurnKey
-from backend.memory.sessions import lock_session
-from backend.turn import failures
-from backend.turn.store import ChatRequest, KeyTaken, Once, begin_turn
+from segue.db.engine import Database
+from segue.db.models import OPEN_TURNS, sessions, turns
+from segue.domain.session import TurnStatus
+from segue.memory.history import TurnKey
+from segue.memory.sessions import lock_session
+from segue.turn import failures
+from segue.turn.store import ChatRequest, KeyTaken, Once, begin_turn
 
 MAX_QUEUED = 10  # beside the one that runs
 

@@ -14,18 +14,18 @@ from typing import Self
 
 import structlog
 
-from backend.agent.context import Clock
-from backend.agent.extraction import propose_facts
-from backend.agent.model import ChatModel
-from backend.db.engine import Database
-from backend.domain.errors import AppError
-from backend.domain.memory import Memory, NewFact
-from backend.memory import history, knowledge
-from backend.memory.grounding import is_said
-from backend.memory.knowledge import Source
-from backend.memory.long_term import LongTermMemory
-from backend.turn import extractions
-from backend.turn.extractions import Due
+from segue.agent.context import Clock
+from segue.agent.extraction import propose_facts
+from segue.agent.model import ChatModel
+from segue.db.engine import Database
+from segue.domain.errors import AppError
+from segue.domain.memory import Memory, NewFact
+from segue.memory import history, knowledge
+from segue.memory.grounding import is_said
+from segue.memory.knowledge import Source
+from segue.memory.long_term import LongTermMemory
+from segue.turn import extractions
+from segue.turn.extractions import Due
 
 MOST_AT_ONCE = 4
 MOST_KNOWN_SHOWN = 10

@@ -11,8 +11,8 @@ from typing import Any, assert_never
 import orjson
 from pydantic import TypeAdapter
 
-from backend.domain.errors import AppError
-from backend.domain.events import (
+from segue.domain.errors import AppError
+from segue.domain.events import (
     CallEnded,
     CallStarted,
     Event,
@@ -27,9 +27,9 @@ from backend.domain.events import (
     ToolRan,
     ToolStateChanged,
 )
-from backend.domain.plan import Plan
-from backend.domain.session import ChatAnswer
-from backend.memory.history import TurnKey
+from segue.domain.plan import Plan
+from segue.domain.session import ChatAnswer
+from segue.memory.history import TurnKey
 
 MAX_ARGS_BYTES = 16_000
 _CLOSED_BY = {"TEXT_MESSAGE_START": "messageId", "TOOL_CALL_START": "toolCallId", "STEP_STARTED": "stepName"}

@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import Float, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import OPEN_TURNS, QUEUED, RUNNING, turns
-from backend.telemetry.standing import Backlog
+from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, turns
+from segue.telemetry.standing import Backlog
 
 
 async def read_backlog(connection: AsyncConnection) -> Backlog:

@@ -5,12 +5,12 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.domain.plan import Decision, end
-from backend.memory.sessions import lock_session
-from backend.plans import store as plans
-from backend.plans.store import PlanChanged
-from backend.turn.admission import Admitted, admit_locked, turn_under
-from backend.turn.store import ChatRequest, a_turn_is_open
+from segue.domain.plan import Decision, end
+from segue.memory.sessions import lock_session
+from segue.plans import store as plans
+from segue.plans.store import PlanChanged
+from segue.turn.admission import Admitted, admit_locked, turn_under
+from segue.turn.store import ChatRequest, a_turn_is_open
 
 SAID: dict[Decision, str] = {"confirm": "👍", "reject": "👎"}
 

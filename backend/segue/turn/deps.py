@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass
 
-from backend.agent.context import AgentLimits, Clock
-from backend.agent.graph import Graph
-from backend.agent.model import ChatModel
-from backend.db.engine import Database
-from backend.db.redis import Cache
-from backend.domain.telemetry import Observe, OpenSpan
-from backend.memory.long_term import LongTermMemory
-from backend.tools.guard import NewGuard
-from backend.turn.afterwards import Afterwards
-from backend.turn.events import EventLog
-from backend.turn.limiter import Limiter
-from backend.turn.retention import KeepLimits
-from backend.turn.snapshot import SnapshotLimits
-from backend.turn.summaries import Summaries
+from segue.agent.context import AgentLimits, Clock
+from segue.agent.graph import Graph
+from segue.agent.model import ChatModel
+from segue.db.engine import Database
+from segue.db.redis import Cache
+from segue.domain.telemetry import Observe, OpenSpan
+from segue.memory.long_term import LongTermMemory
+from segue.tools.guard import NewGuard
+from segue.turn.afterwards import Afterwards
+from segue.turn.events import EventLog
+from segue.turn.limiter import Limiter
+from segue.turn.retention import KeepLimits
+from segue.turn.snapshot import SnapshotLimits
+from segue.turn.summaries import Summaries
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, case, func, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import OPEN_TURNS, sessions, tool_calls, turns
-from backend.domain.errors import AppError
-from backend.memory.history import INTERRUPTED, TurnKey
-from backend.turn import failures, statements
-from backend.turn.store import Claim, held
+from segue.db.models import OPEN_TURNS, sessions, tool_calls, turns
+from segue.domain.errors import AppError
+from segue.memory.history import INTERRUPTED, TurnKey
+from segue.turn import failures, statements
+from segue.turn.store import Claim, held
 
 OBEY_WITHIN_S = 2.5  # an owner that has not cancelled by then is taken for dead
 START_WITHIN_S = 2.0  # a turn nobody has begun by then was lost on its way

@@ -10,15 +10,15 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Self
 
-from backend.db.engine import Database
-from backend.db.redis import Batch, Streams
-from backend.domain.errors import AppError, NotFound
-from backend.domain.session import ChatAnswer
-from backend.memory.history import TurnKey
-from backend.turn import agui
-from backend.turn.records import Result, open_turns, result_of
-from backend.turn.tail import END, LOOK_AT_ROW_S, Entry, Tail
-from backend.turn.writer import Writer
+from segue.db.engine import Database
+from segue.db.redis import Batch, Streams
+from segue.domain.errors import AppError, NotFound
+from segue.domain.session import ChatAnswer
+from segue.memory.history import TurnKey
+from segue.turn import agui
+from segue.turn.records import Result, open_turns, result_of
+from segue.turn.tail import END, LOOK_AT_ROW_S, Entry, Tail
+from segue.turn.writer import Writer
 
 WRITE_EVERY_S = 0.03
 READ_EVERY_S = 0.01

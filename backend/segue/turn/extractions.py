@@ -10,7 +10,7 @@ from datetime import timedelta
 from sqlalchemy import case, exists, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import sessions, turns
+from segue.db.models import sessions, turns
 
 GIVE_UP = timedelta(days=1)
 

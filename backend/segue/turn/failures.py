@@ -1,6 +1,6 @@
 """How a turn may end other than with an answer, in words for whoever sent the message. Always: the message is kept."""
 
-from backend.domain.errors import AppError
+from segue.domain.errors import AppError
 
 CANCELLED = "turn_cancelled"
 

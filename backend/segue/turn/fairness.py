@@ -7,9 +7,9 @@ runs what it gets; what every process has passed over is `recovery.py`'s to find
 from collections import Counter
 from collections.abc import Iterable
 
-from backend.db.engine import Database
-from backend.turn import store
-from backend.turn.store import Claim
+from segue.db.engine import Database
+from segue.turn import store
+from segue.turn.store import Claim
 
 
 class FairClaims:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from limits import RateLimitItemPerDay, RateLimitItemPerMinute
 
-from backend.agent.context import Clock
-from backend.db.engine import Database
-from backend.db.rates import Rates
-from backend.db.redis import Cache
-from backend.domain.errors import AppError
-from backend.domain.ids import new_id
-from backend.turn.places import Places
+from segue.agent.context import Clock
+from segue.db.engine import Database
+from segue.db.rates import Rates
+from segue.db.redis import Cache
+from segue.domain.errors import AppError
+from segue.domain.ids import new_id
+from segue.turn.places import Places
 
 ASK_AGAIN_S = 2  # nobody knows when a turn ends
 

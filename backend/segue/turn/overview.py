@@ -9,8 +9,8 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, distinct, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import OPEN_TURNS, QUEUED, RUNNING, turns
-from backend.domain.session import TurnError, TurnStatus
+from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, turns
+from segue.domain.session import TurnError, TurnStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from typing import Final
 
 from sqlalchemy import select
 
-from backend.db.engine import Database
-from backend.db.models import turns
-from backend.db.redis import Cache, turn_places_key
-from backend.domain.session import TurnStatus
+from segue.db.engine import Database
+from segue.db.models import turns
+from segue.db.redis import Cache, turn_places_key
+from segue.domain.session import TurnStatus
 
 ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take
 KEPT_S = 86_400

@@ -17,7 +17,7 @@ from saq.job import Job
 from saq.queue.redis import RedisQueue
 from saq.worker import Worker
 
-from backend.db.redis import OPERATION_TIMEOUT_S, QUEUE_CONNECTIONS, connections
+from segue.db.redis import OPERATION_TIMEOUT_S, QUEUE_CONNECTIONS, connections
 
 NAME = "segue"
 JOB = "run_turns"

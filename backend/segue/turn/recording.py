@@ -13,13 +13,13 @@ from pydantic import TypeAdapter
 from sqlalchemy import Row, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.agent import questions
-from backend.agent.nodes.tool_loop import MAX_QUERY_CHARS
-from backend.agent.state import WEB_SEARCH
-from backend.db.models import turns
-from backend.domain.errors import AppError
-from backend.domain.plan import Decision, Plan
-from backend.domain.recording import (
+from segue.agent import questions
+from segue.agent.nodes.tool_loop import MAX_QUERY_CHARS
+from segue.agent.state import WEB_SEARCH
+from segue.db.models import turns
+from segue.domain.errors import AppError
+from segue.domain.plan import Decision, Plan
+from segue.domain.recording import (
     VERSION,
     RecordedCall,
     RecordedPlan,
@@ -30,14 +30,14 @@ from backend.domain.recording import (
     Recording,
     Round,
 )
-from backend.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
-from backend.domain.session import Message, Session, TurnReport
-from backend.domain.tool import Tool, ToolCall, ToolSpec
-from backend.memory.history import list_messages
-from backend.memory.sessions import get_session
-from backend.plans.store import list_plans
-from backend.tools.results import CallFilter, StoredResult, list_calls, load_results
-from backend.turn.decisions import SAID
+from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
+from segue.domain.session import Message, Session, TurnReport
+from segue.domain.tool import Tool, ToolCall, ToolSpec
+from segue.memory.history import list_messages
+from segue.memory.sessions import get_session
+from segue.plans.store import list_plans
+from segue.tools.results import CallFilter, StoredResult, list_calls, load_results
+from segue.turn.decisions import SAID
 
 MAX_MESSAGES = 20_000
 MAX_RESULTS_BYTES = 10_000_000  # of all results together: every one of them is searched for secrets

@@ -10,12 +10,12 @@ from pydantic import TypeAdapter
 from sqlalchemy import Row, Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.models import OPEN_TURNS, sessions, turns
-from backend.domain.errors import AppError, NotFound
-from backend.domain.session import ChatAnswer, Message, Turn, TurnError, TurnReport
-from backend.domain.tool import ToolCall
-from backend.memory.history import TurnKey, final_messages
-from backend.tools.results import calls_of_turns
+from segue.db.models import OPEN_TURNS, sessions, turns
+from segue.domain.errors import AppError, NotFound
+from segue.domain.session import ChatAnswer, Message, Turn, TurnError, TurnReport
+from segue.domain.tool import ToolCall
+from segue.memory.history import TurnKey, final_messages
+from segue.tools.results import calls_of_turns
 
 Result = ChatAnswer | AppError
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import structlog
 
-from backend.domain.errors import AppError
-from backend.domain.telemetry import TurnEnded, TurnRecovered
-from backend.memory import short_term
-from backend.turn import endings, failures
-from backend.turn.deps import TurnDeps
-from backend.turn.endings import Neglected
-from backend.turn.retention import sweep
-from backend.turn.tally import outcome_of, tell_end
-from backend.turn.worker import TurnWorker
+from segue.domain.errors import AppError
+from segue.domain.telemetry import TurnEnded, TurnRecovered
+from segue.memory import short_term
+from segue.turn import endings, failures
+from segue.turn.deps import TurnDeps
+from segue.turn.endings import Neglected
+from segue.turn.retention import sweep
+from segue.turn.tally import outcome_of, tell_end
+from segue.turn.worker import TurnWorker
 
 LOOK_AROUND_S = 1.0
 MAX_ATTEMPTS = 3

@@ -1,7 +1,7 @@
 """What a turn says of itself, read off its state. Pure."""
 
-from backend.agent.state import TurnInput, TurnState, acknowledgement_report, web_search_report
-from backend.domain.session import MemoryReport, TurnReport, Usage
+from segue.agent.state import TurnInput, TurnState, acknowledgement_report, web_search_report
+from segue.domain.session import MemoryReport, TurnReport, Usage
 
 
 def turn_report(state: TurnState, usage: Usage, *, model: str) -> TurnReport:

@@ -5,15 +5,15 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from backend.db.engine import Database
-from backend.db.redis import Cache
-from backend.domain.telemetry import Observe, PlanEnded, Removed
-from backend.memory import sessions, short_term
-from backend.plans.store import expire_overdue
-from backend.tools.retention import drop_expired
-from backend.tools.states import drop_old_changes
-from backend.turn import records
-from backend.turn.events import EventLog
+from segue.db.engine import Database
+from segue.db.redis import Cache
+from segue.domain.telemetry import Observe, PlanEnded, Removed
+from segue.memory import sessions, short_term
+from segue.plans.store import expire_overdue
+from segue.tools.retention import drop_expired
+from segue.tools.states import drop_old_changes
+from segue.turn import records
+from segue.turn.events import EventLog
 
 MOST_SESSIONS = 50
 

@@ -11,20 +11,20 @@ from typing import Literal, cast
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from backend.agent.context import TurnContext
-from backend.agent.model import MeteredModel
-from backend.agent.state import TurnState
-from backend.domain.errors import AppError
-from backend.domain.session import ChatAnswer
-from backend.domain.telemetry import Span, TurnRecovered, trace_of
-from backend.memory import short_term
-from backend.turn import endings, failures, store
-from backend.turn.deps import TurnDeps
-from backend.turn.records import chat_answer
-from backend.turn.report import turn_report
-from backend.turn.snapshot import load_snapshot
-from backend.turn.store import Claim, StaleTurn
-from backend.turn.tally import Tally
+from segue.agent.context import TurnContext
+from segue.agent.model import MeteredModel
+from segue.agent.state import TurnState
+from segue.domain.errors import AppError
+from segue.domain.session import ChatAnswer
+from segue.domain.telemetry import Span, TurnRecovered, trace_of
+from segue.memory import short_term
+from segue.turn import endings, failures, store
+from segue.turn.deps import TurnDeps
+from segue.turn.records import chat_answer
+from segue.turn.report import turn_report
+from segue.turn.snapshot import load_snapshot
+from segue.turn.store import Claim, StaleTurn
+from segue.turn.tally import Tally
 
 Stop = Literal["cancelled", "handed_back", "lost"]
 

@@ -11,24 +11,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Self
 
-from backend.db.redis import plans_of_owner_key
-from backend.domain.errors import AppError
-from backend.domain.plan import Decision
-from backend.domain.session import ChatAnswer, Turn
-from backend.domain.telemetry import TurnEnded
-from backend.memory import sessions, short_term
-from backend.memory.history import TurnKey
-from backend.memory.sessions import get_session
-from backend.plans.store import expired
-from backend.turn import endings, failures, records
-from backend.turn.admission import Admitted, admit, turn_under
-from backend.turn.decisions import begin_decision
-from backend.turn.deps import TurnDeps
-from backend.turn.queue import TurnQueue
-from backend.turn.recovery import look_around_for_ever
-from backend.turn.store import NOWHERE, ChatRequest, Once, Origin
-from backend.turn.tally import tell_end
-from backend.turn.worker import TurnWorker
+from segue.db.redis import plans_of_owner_key
+from segue.domain.errors import AppError
+from segue.domain.plan import Decision
+from segue.domain.session import ChatAnswer, Turn
+from segue.domain.telemetry import TurnEnded
+from segue.memory import sessions, short_term
+from segue.memory.history import TurnKey
+from segue.memory.sessions import get_session
+from segue.plans.store import expired
+from segue.turn import endings, failures, records
+from segue.turn.admission import Admitted, admit, turn_under
+from segue.turn.decisions import begin_decision
+from segue.turn.deps import TurnDeps
+from segue.turn.queue import TurnQueue
+from segue.turn.recovery import look_around_for_ever
+from segue.turn.store import NOWHERE, ChatRequest, Once, Origin
+from segue.turn.tally import tell_end
+from segue.turn.worker import TurnWorker
 
 CANCEL_WITHIN_S = 4.5
 

@@ -8,21 +8,21 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.agent.fitting import Material, fit
-from backend.agent.state import EarlierAttempt, TurnInput
-from backend.db.engine import Database
-from backend.db.redis import Cache
-from backend.domain.session import Message
-from backend.domain.tool import Reference
-from backend.memory import short_term
-from backend.memory.history import last_exchange, load_window
-from backend.memory.long_term import LongTermMemory
-from backend.memory.recall import RecallLimits
-from backend.memory.short_term import ShortTermMemory
-from backend.memory.tokens import Count
-from backend.plans.store import get_plan, plan_in_question, plan_taken_on
-from backend.tools.results import StoredResult, load_results, recent_references, recorded_calls
-from backend.turn.store import Claim, EndedTurn, last_ended
+from segue.agent.fitting import Material, fit
+from segue.agent.state import EarlierAttempt, TurnInput
+from segue.db.engine import Database
+from segue.db.redis import Cache
+from segue.domain.session import Message
+from segue.domain.tool import Reference
+from segue.memory import short_term
+from segue.memory.history import last_exchange, load_window
+from segue.memory.long_term import LongTermMemory
+from segue.memory.recall import RecallLimits
+from segue.memory.short_term import ShortTermMemory
+from segue.memory.tokens import Count
+from segue.plans.store import get_plan, plan_in_question, plan_taken_on
+from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
+from segue.turn.store import Claim, EndedTurn, last_ended
 
 INLINE_TURNS = 3
 

@@ -29,12 +29,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from backend.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, plans, sessions, turns
-from backend.memory.history import NEW_MESSAGE, insert_message
-from backend.memory.knowledge import has_facts
-from backend.memory.summary import marked_due
-from backend.plans.store import is_open, just_expired
-from backend.tools.states import states_of
+from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, plans, sessions, turns
+from segue.memory.history import NEW_MESSAGE, insert_message
+from segue.memory.knowledge import has_facts
+from segue.memory.summary import marked_due
+from segue.plans.store import is_open, just_expired
+from segue.tools.states import states_of
 
 IS_HELD = (turns.c.id == bindparam("held_turn"), turns.c.epoch == bindparam("held_epoch"), turns.c.status == RUNNING)
 

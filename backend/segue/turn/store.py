@@ -16,14 +16,14 @@ from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.db.engine import Database
-from backend.db.models import OPEN_TURNS, RUNNING, turns
-from backend.domain.ids import new_id
-from backend.domain.session import Message, TurnReport
-from backend.memory.history import TurnKey, message_values
-from backend.memory.language import may_tell_facts
-from backend.tools.states import StoredHealth, read_states
-from backend.turn import statements
+from segue.db.engine import Database
+from segue.db.models import OPEN_TURNS, RUNNING, turns
+from segue.domain.ids import new_id
+from segue.domain.session import Message, TurnReport
+from segue.memory.history import TurnKey, message_values
+from segue.memory.language import may_tell_facts
+from segue.tools.states import StoredHealth, read_states
+from segue.turn import statements
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 

@@ -13,14 +13,14 @@ from typing import Self
 import orjson
 import structlog
 
-from backend.agent.model import ChatModel
-from backend.agent.summary import summarise, told
-from backend.db.engine import Database
-from backend.domain.errors import AppError
-from backend.domain.session import Message
-from backend.memory.history import load_turns
-from backend.memory.summary import DueSummary, claim_due, store_summary
-from backend.memory.tokens import Count
+from segue.agent.model import ChatModel
+from segue.agent.summary import summarise, told
+from segue.db.engine import Database
+from segue.domain.errors import AppError
+from segue.domain.session import Message
+from segue.memory.history import load_turns
+from segue.memory.summary import DueSummary, claim_due, store_summary
+from segue.memory.tokens import Count
 
 AT_ONCE = 2
 MOST_MESSAGES = 200

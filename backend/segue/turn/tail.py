@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import structlog
 
-from backend.memory.history import TurnKey
-from backend.turn import agui, failures
+from segue.memory.history import TurnKey
+from segue.turn import agui, failures
 
 ATTEMPT = 1_000_000  # positions from one attempt's first to the next one's
 END = 10**12  # of the terminal event, in every log: a second one would be refused, and so would anything after it

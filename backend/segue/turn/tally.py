@@ -11,17 +11,17 @@ from typing import Any
 
 import structlog
 
-from backend.agent.model import MeteredModel
-from backend.agent.state import TurnInput
-from backend.domain.errors import AppError
-from backend.domain.events import Emit, Event, MessageRead, PlanMoved, SearchDecided, ToolRan, ToolStateChanged
-from backend.domain.plan import Plan
-from backend.domain.session import MemoryReport, Usage, Verdict, WebSearchReport
-from backend.domain.telemetry import Observe, PlanEnded, ToolCalled, ToolStateMoved, TurnEnded, TurnOutcome
-from backend.memory.history import TurnKey
-from backend.turn import failures
-from backend.turn.report import memory_report
-from backend.turn.store import Claim
+from segue.agent.model import MeteredModel
+from segue.agent.state import TurnInput
+from segue.domain.errors import AppError
+from segue.domain.events import Emit, Event, MessageRead, PlanMoved, SearchDecided, ToolRan, ToolStateChanged
+from segue.domain.plan import Plan
+from segue.domain.session import MemoryReport, Usage, Verdict, WebSearchReport
+from segue.domain.telemetry import Observe, PlanEnded, ToolCalled, ToolStateMoved, TurnEnded, TurnOutcome
+from segue.memory.history import TurnKey
+from segue.turn import failures
+from segue.turn.report import memory_report
+from segue.turn.store import Claim
 
 log = structlog.get_logger()
 

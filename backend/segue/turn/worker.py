@@ -10,13 +10,13 @@ import time
 
 import structlog
 
-from backend.domain.errors import AppError
-from backend.domain.session import Message
-from backend.turn import store
-from backend.turn.deps import TurnDeps
-from backend.turn.fairness import FairClaims
-from backend.turn.run import Stop, TurnRun, Unended
-from backend.turn.store import Claim
+from segue.domain.errors import AppError
+from segue.domain.session import Message
+from segue.turn import store
+from segue.turn.deps import TurnDeps
+from segue.turn.fairness import FairClaims
+from segue.turn.run import Stop, TurnRun, Unended
+from segue.turn.store import Claim
 
 LOOK_S = 0.5  # how soon the owner of a turn hears that it is to be cancelled, or no longer its own
 STOP_S = 3.0

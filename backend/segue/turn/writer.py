@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import structlog
 
-from backend.db.redis import Streams
-from backend.domain.events import Event, TextAdded
-from backend.turn import agui
-from backend.turn.tail import ATTEMPT, END, Tail
+from segue.db.redis import Streams
+from segue.domain.events import Event, TextAdded
+from segue.turn import agui
+from segue.turn.tail import ATTEMPT, END, Tail
 
 TEXT_EVERY_S = 0.03
 TEXTS_PER_PACE = 256  # after as many the pace slows by its first measure, so that no answer fills a log

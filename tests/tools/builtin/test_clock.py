@@ -2,8 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from backend.domain.tool import ToolContext, ToolRetry
-from backend.tools.builtin.clock import current_time_tool
+from segue.domain.tool import ToolContext, ToolRetry
+from segue.tools.builtin.clock import current_time_tool
 
 CONTEXT = ToolContext(
     owner="anna",

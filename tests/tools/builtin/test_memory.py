@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.facts import all_taken_in, known, notes, tell
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running

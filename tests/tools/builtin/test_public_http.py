@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from backend.tools.addresses import IPAddress, NoSuchHost, NotPublic, is_public
-from backend.tools.builtin.public_http import public_client
+from segue.tools.addresses import IPAddress, NoSuchHost, NotPublic, is_public
+from segue.tools.builtin.public_http import public_client
 
 HERE = "127.0.0.1"
 

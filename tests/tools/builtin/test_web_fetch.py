@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
-from backend.tools.addresses import IPAddress, is_public, resolve_host
-from backend.tools.builtin.public_http import public_client
-from backend.tools.builtin.web_fetch import MAX_TEXT_CHARS, web_fetch_tool
-from backend.tools.run import RunLimits, run_tool
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
+from segue.tools.addresses import IPAddress, is_public, resolve_host
+from segue.tools.builtin.public_http import public_client
+from segue.tools.builtin.web_fetch import MAX_TEXT_CHARS, web_fetch_tool
+from segue.tools.run import RunLimits, run_tool
 
 HERE = "127.0.0.1"
 CONTEXT = ToolContext(

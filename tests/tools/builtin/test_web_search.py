@@ -18,9 +18,9 @@ from cryptography.x509.oid import NameOID
 from ddgs import DDGS
 from pydantic import SecretStr
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolUnauthorized
-from backend.tools.builtin.web_search import Provider, web_search_tool
-from backend.tools.run import RunLimits, run_tool
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolUnauthorized
+from segue.tools.builtin.web_search import Provider, web_search_tool
+from segue.tools.run import RunLimits, run_tool
 
 HERE = "127.0.0.1"
 KEY = "tvly-very-secret"

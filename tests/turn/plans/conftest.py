@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.plans import Frozen
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf

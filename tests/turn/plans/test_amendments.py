@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from backend.plans.draft import read_draft
+from segue.plans.draft import read_draft
 from tests.support.plans import THREE_STEPS, deletion, offered, planned
 from tests.support.provider import Provider
 from tests.support.service import Client

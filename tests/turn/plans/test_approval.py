@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.plans import ASK, deletion, offered, planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running

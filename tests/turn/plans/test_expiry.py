@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.plans import THREE_STEPS, Frozen, offered
 from tests.support.provider import Provider, says
 from tests.support.service import Client

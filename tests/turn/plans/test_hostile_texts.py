@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.agent.fence import CLOSE, OPEN
+from segue.agent.fence import CLOSE, OPEN
 from tests.support.plans import offered
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client

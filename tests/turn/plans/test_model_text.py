@@ -2,7 +2,7 @@
 
 import json
 
-from backend.plans.draft import read_draft
+from segue.plans.draft import read_draft
 from tests.support.plans import ASK, deletion
 from tests.support.provider import Provider, says
 from tests.support.service import Client

@@ -4,7 +4,7 @@ import asyncio
 import json
 from datetime import timedelta
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running

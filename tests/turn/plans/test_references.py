@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.plans import ASK, Frozen, planned
 from tests.support.provider import Provider, calls, says
 from tests.support.results import use_toolbox

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.plans import ASK, THREE_STEPS, offered
 from tests.support.provider import Provider, says
 from tests.support.service import Client

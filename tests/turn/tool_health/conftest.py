@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.health import connect
 from tests.support.plans import Frozen
 from tests.support.service import Client, running

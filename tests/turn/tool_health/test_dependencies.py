@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import httpx
 from redis.asyncio import Redis
 
-from backend.config import Settings
-from backend.embedded import Servers
+from segue.config import Settings
+from segue.embedded import Servers
 from tests.support.health import QUESTION, called, connect, offered, put, reset, state
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, says

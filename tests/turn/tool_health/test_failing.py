@@ -4,7 +4,7 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.health import (
     MOODY,
     QUESTION,

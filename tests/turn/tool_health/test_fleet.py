@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.health import (
     MOODY,
     QUESTION,

@@ -10,7 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from structlog.testing import capture_logs
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.health import MOODY, called, fails_out, put, reset, state, states
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, says

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.health import (
     MOODY,
     QUESTION,

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from backend.config import Settings
+from segue.config import Settings
 from tests.support.health import QUESTION, put
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, says

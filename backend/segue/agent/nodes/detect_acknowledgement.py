@@ -2,10 +2,10 @@
 
 from langgraph.runtime import Runtime
 
-from backend.agent.context import TurnContext
-from backend.agent.state import TurnState, Update
-from backend.plans.acknowledgement import classify
-from backend.plans.policy import should_search_web
+from segue.agent.context import TurnContext
+from segue.agent.state import TurnState, Update
+from segue.plans.acknowledgement import classify
+from segue.plans.policy import should_search_web
 
 
 async def detect_acknowledgement(state: TurnState, _: Runtime[TurnContext]) -> Update:

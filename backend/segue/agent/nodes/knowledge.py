@@ -2,10 +2,10 @@
 
 from langgraph.runtime import Runtime
 
-from backend.agent.context import TurnContext
-from backend.agent.state import TurnState, Update
-from backend.memory import short_term
-from backend.memory.short_term import ShortTermMemory
+from segue.agent.context import TurnContext
+from segue.agent.state import TurnState, Update
+from segue.memory import short_term
+from segue.memory.short_term import ShortTermMemory
 
 
 async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:

@@ -9,17 +9,17 @@ from typing import cast
 
 from langgraph.runtime import Runtime
 
-from backend.agent import questions
-from backend.agent.context import TurnContext
-from backend.agent.planner import amend_plan, classify_reply, make_plan
-from backend.agent.prompts import TOO_LATE, verdict_note, waiting_note
-from backend.agent.state import TurnState, Update, acknowledgement_report, web_search_report
-from backend.agent.steps import offer_plan
-from backend.domain.events import MessageRead, SearchDecided
-from backend.domain.plan import Decision, Plan, Step, end, move_step, replace_open_steps
-from backend.plans import store
-from backend.plans.policy import should_plan
-from backend.plans.store import PlanChanged, StoredPlan
+from segue.agent import questions
+from segue.agent.context import TurnContext
+from segue.agent.planner import amend_plan, classify_reply, make_plan
+from segue.agent.prompts import TOO_LATE, verdict_note, waiting_note
+from segue.agent.state import TurnState, Update, acknowledgement_report, web_search_report
+from segue.agent.steps import offer_plan
+from segue.domain.events import MessageRead, SearchDecided
+from segue.domain.plan import Decision, Plan, Step, end, move_step, replace_open_steps
+from segue.plans import store
+from segue.plans.policy import should_plan
+from segue.plans.store import PlanChanged, StoredPlan
 
 SHORT_REPLY_CHARS = 80
 

@@ -3,13 +3,13 @@
 import structlog
 from langgraph.runtime import Runtime
 
-from backend.agent import prompts, questions
-from backend.agent.context import TurnContext
-from backend.agent.speech import Spoken, ask, tell
-from backend.agent.state import TurnState, Update
-from backend.domain.errors import AppError
-from backend.domain.plan import Plan
-from backend.tools.payload import clean
+from segue.agent import prompts, questions
+from segue.agent.context import TurnContext
+from segue.agent.speech import Spoken, ask, tell
+from segue.agent.state import TurnState, Update
+from segue.domain.errors import AppError
+from segue.domain.plan import Plan
+from segue.tools.payload import clean
 
 log = structlog.get_logger()
 

@@ -10,17 +10,17 @@ from typing import cast
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 
-from backend.agent import prompts, questions, showing
-from backend.agent.calls import PreparedCall, TurnCalls, run_round, take_up
-from backend.agent.context import TurnContext
-from backend.agent.model import ModelCall, Reply
-from backend.agent.speech import Spoken, ask
-from backend.agent.state import WEB_SEARCH, EarlierAttempt, TurnState, Update, web_search_report
-from backend.agent.steps import blocked_tools, offer_plan, run_plan
-from backend.domain.events import SearchDecided
-from backend.domain.plan import MAX_STEPS, Step
-from backend.domain.tool import Tool
-from backend.plans.policy import SearchDecision, needs_confirmation
+from segue.agent import prompts, questions, showing
+from segue.agent.calls import PreparedCall, TurnCalls, run_round, take_up
+from segue.agent.context import TurnContext
+from segue.agent.model import ModelCall, Reply
+from segue.agent.speech import Spoken, ask
+from segue.agent.state import WEB_SEARCH, EarlierAttempt, TurnState, Update, web_search_report
+from segue.agent.steps import blocked_tools, offer_plan, run_plan
+from segue.domain.events import SearchDecided
+from segue.domain.plan import MAX_STEPS, Step
+from segue.domain.tool import Tool
+from segue.plans.policy import SearchDecision, needs_confirmation
 
 MAX_QUERY_CHARS = 400
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from backend.domain.identity import is_loopback
+from segue.domain.identity import is_loopback
 
 CONNECT_S = 5.0
 READ_S = 30.0  # a stream has a heartbeat every ten seconds

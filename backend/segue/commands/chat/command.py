@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import typer
 
-from backend.commands.chat.api import Api, Refused
-from backend.commands.chat.conversation import Conversation, Read
-from backend.commands.chat.own_service import local_service
-from backend.commands.chat.remembered import last_session
-from backend.commands.chat.screen import Screen
-from backend.commands.terminal import refusal, settings_with
+from segue.commands.chat.api import Api, Refused
+from segue.commands.chat.conversation import Conversation, Read
+from segue.commands.chat.own_service import local_service
+from segue.commands.chat.remembered import last_session
+from segue.commands.chat.screen import Screen
+from segue.commands.terminal import refusal, settings_with
 
 ENDED_BY = 128
 INTERRUPTED = ENDED_BY + signal.SIGINT

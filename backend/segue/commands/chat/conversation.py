@@ -6,11 +6,11 @@ A yes to a step is the button's, bound to the version that was shown; every othe
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from backend.commands.chat.api import Api, Refused
-from backend.commands.chat.following import Following
-from backend.commands.chat.remembered import remember
-from backend.commands.chat.screen import Json, Screen, one_line
-from backend.commands.chat.turn_view import TurnView
+from segue.commands.chat.api import Api, Refused
+from segue.commands.chat.following import Following
+from segue.commands.chat.remembered import remember
+from segue.commands.chat.screen import Json, Screen, one_line
+from segue.commands.chat.turn_view import TurnView
 
 Read = Callable[[str], "str | None"]  # shows a prompt and gives a line, None at the end
 

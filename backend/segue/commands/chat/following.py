@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import httpx
 
-from backend.commands.chat.api import Api, Refused, unreachable
+from segue.commands.chat.api import Api, Refused, unreachable
 
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
 ENDS = ("RUN_FINISHED", "RUN_ERROR")

@@ -14,10 +14,10 @@ from typing import IO
 
 import httpx
 
-import backend
-from backend.commands.chat.api import Refused
-from backend.config import Settings
-from backend.domain.identity import is_loopback
+import segue
+from segue.commands.chat.api import Refused
+from segue.config import Settings
+from segue.domain.identity import is_loopback
 
 ASK_S = 2.0
 START_S = 120.0  # the first start makes a database
@@ -47,9 +47,9 @@ def local_service(settings: Settings, say: Callable[[str], None]) -> Iterator[st
 
 def _start(url: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """In a session of its own: Ctrl-C is for the conversation."""
-    path = os.pathsep.join(filter(None, (str(Path(backend.__path__[0]).parent), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(Path(segue.__path__[0]).parent), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(  # noqa: S603 (our own program)
-        [sys.executable, "-P", "-m", "backend.cli", "serve", "--host", "127.0.0.1", "--port", url.rpartition(":")[2]],
+        [sys.executable, "-P", "-m", "segue.cli", "serve", "--host", "127.0.0.1", "--port", url.rpartition(":")[2]],
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=log,

@@ -4,9 +4,9 @@ import json
 from copy import deepcopy
 from typing import Any
 
-from backend.commands.chat.api import problem_line
-from backend.commands.chat.following import Event
-from backend.commands.chat.screen import Json, Screen
+from segue.commands.chat.api import problem_line
+from segue.commands.chat.following import Event
+from segue.commands.chat.screen import Json, Screen
 
 
 class TurnView:

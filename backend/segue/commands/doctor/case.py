@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from backend.agent.context import Clock
-from backend.commands.doctor.report import Report
-from backend.commands.doctor.stores import Stores
-from backend.db.inspection import share_of_session
-from backend.domain.plan import Plan
-from backend.domain.session import Session
-from backend.domain.telemetry import unobserved
-from backend.domain.tool_state import ToolState
-from backend.memory import short_term, summary
-from backend.memory.sessions import get_session, owner_of
-from backend.plans.store import StoredPlan, open_plan
-from backend.tools.catalog import ToolCatalog
-from backend.tools.fleet import Fleet
-from backend.tools.guard import ToolGuard
-from backend.tools.health import HealthRules, is_blocked
-from backend.turn.overview import LastTurn, OpenTurn, last_turn_of, open_turns_of
-from backend.turn.store import last_ended
+from segue.agent.context import Clock
+from segue.commands.doctor.report import Report
+from segue.commands.doctor.stores import Stores
+from segue.db.inspection import share_of_session
+from segue.domain.plan import Plan
+from segue.domain.session import Session
+from segue.domain.telemetry import unobserved
+from segue.domain.tool_state import ToolState
+from segue.memory import short_term, summary
+from segue.memory.sessions import get_session, owner_of
+from segue.plans.store import StoredPlan, open_plan
+from segue.tools.catalog import ToolCatalog
+from segue.tools.fleet import Fleet
+from segue.tools.guard import ToolGuard
+from segue.tools.health import HealthRules, is_blocked
+from segue.turn.overview import LastTurn, OpenTurn, last_turn_of, open_turns_of
+from segue.turn.store import last_ended
 
 SESSION_PARTS = (
     "session",

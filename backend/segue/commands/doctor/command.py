@@ -7,26 +7,26 @@ from typing import Annotated
 import orjson
 import typer
 
-from backend import parts
-from backend.clock import utc_now
-from backend.commands.doctor.case import SESSION_PARTS, ToolRules, look_at_session
-from backend.commands.doctor.report import Report
-from backend.commands.doctor.service import look_at_service
-from backend.commands.doctor.stores import (
+from segue import parts
+from segue.clock import utc_now
+from segue.commands.doctor.case import SESSION_PARTS, ToolRules, look_at_session
+from segue.commands.doctor.report import Report
+from segue.commands.doctor.service import look_at_service
+from segue.commands.doctor.stores import (
     Stores,
     look_at_migrations,
     look_at_postgres,
     look_at_redis,
     opened,
 )
-from backend.commands.doctor.surroundings import look_at_mcp, mcp_servers
-from backend.commands.terminal import refusal, settings_with
-from backend.config import Settings
-from backend.domain.errors import AppError, NotFound
-from backend.log import configure_logging
-from backend.memory.long_term import LongTermMemory
-from backend.tools.catalog import ToolCatalog
-from backend.tools.mcp.servers import McpServers
+from segue.commands.doctor.surroundings import look_at_mcp, mcp_servers
+from segue.commands.terminal import refusal, settings_with
+from segue.config import Settings
+from segue.domain.errors import AppError, NotFound
+from segue.log import configure_logging
+from segue.memory.long_term import LongTermMemory
+from segue.tools.catalog import ToolCatalog
+from segue.tools.mcp.servers import McpServers
 
 
 def doctor(

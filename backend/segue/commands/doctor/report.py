@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from backend.domain.redaction import without_secret_texts
+from segue.domain.redaction import without_secret_texts
 
 MAX_TEXT_CHARS = 200
 LABEL_WIDTH = 22

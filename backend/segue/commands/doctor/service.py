@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from backend.commands.doctor.report import Report
-from backend.commands.doctor.stores import (
+from segue.commands.doctor.report import Report
+from segue.commands.doctor.stores import (
     Stores,
     Unreachable,
     asking,
@@ -12,15 +12,15 @@ from backend.commands.doctor.stores import (
     look_at_postgres,
     look_at_redis,
 )
-from backend.commands.doctor.surroundings import look_at_data_folder, look_at_mcp, look_at_model, look_at_settings
-from backend.config import Settings
-from backend.db.inspection import ServerFacts
-from backend.domain.telemetry import unobserved
-from backend.parts import health_rules
-from backend.tools.fleet import Fleet
-from backend.tools.mcp.servers import McpServers
-from backend.turn.overview import TurnsOverview, overview
-from backend.turn.queue import QueueFacts, look_at_queue
+from segue.commands.doctor.surroundings import look_at_data_folder, look_at_mcp, look_at_model, look_at_settings
+from segue.config import Settings
+from segue.db.inspection import ServerFacts
+from segue.domain.telemetry import unobserved
+from segue.parts import health_rules
+from segue.tools.fleet import Fleet
+from segue.tools.mcp.servers import McpServers
+from segue.turn.overview import TurnsOverview, overview
+from segue.turn.queue import QueueFacts, look_at_queue
 
 LATE_S = 10.0  # a turn that has waited so long while nothing takes it
 

@@ -13,14 +13,14 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from backend.commands.doctor.report import Report
-from backend.config import Settings
-from backend.db.engine import Database
-from backend.db.inspection import ServerFacts, look_at_server
-from backend.db.migrations import missing_revisions
-from backend.db.redis import Cache, Streams
-from backend.domain.errors import AppError
-from backend.servers import ServerUrls, visited_server_urls
+from segue.commands.doctor.report import Report
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.db.inspection import ServerFacts, look_at_server
+from segue.db.migrations import missing_revisions
+from segue.db.redis import Cache, Streams
+from segue.domain.errors import AppError
+from segue.servers import ServerUrls, visited_server_urls
 
 LOOK_S = 6.0
 NEARLY_FULL = 0.9

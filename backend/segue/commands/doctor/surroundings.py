@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from backend import parts
-from backend.agent.probe import probe
-from backend.commands.doctor.report import Report
-from backend.commands.doctor.stores import Stores, Unreachable, asking
-from backend.config import Settings
-from backend.domain.errors import AppError
-from backend.domain.identity import is_loopback
-from backend.domain.telemetry import unobserved
-from backend.identity.keys import list_keys
-from backend.telemetry.tracing import untraced
-from backend.tools.mcp.config import McpConfig, read_mcp_config
-from backend.tools.mcp.servers import McpServers
+from segue import parts
+from segue.agent.probe import probe
+from segue.commands.doctor.report import Report
+from segue.commands.doctor.stores import Stores, Unreachable, asking
+from segue.config import Settings
+from segue.domain.errors import AppError
+from segue.domain.identity import is_loopback
+from segue.domain.telemetry import unobserved
+from segue.identity.keys import list_keys
+from segue.telemetry.tracing import untraced
+from segue.tools.mcp.config import McpConfig, read_mcp_config
+from segue.tools.mcp.servers import McpServers
 
 MODEL_S = 10.0
 MCP_START_S = 6.0

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from backend.domain.tool import Tool, ToolContext, ToolRetry, ToolSpec
+from segue.domain.tool import Tool, ToolContext, ToolRetry, ToolSpec
 
 
 def current_time_tool() -> Tool:

@@ -4,11 +4,11 @@ from typing import Any
 
 import orjson
 
-from backend.db.engine import Database
-from backend.domain.errors import AppError, NotFound
-from backend.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
-from backend.tools.paging import page_of
-from backend.tools.results import CallFilter, list_calls, load_result
+from segue.db.engine import Database
+from segue.domain.errors import AppError, NotFound
+from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from segue.tools.paging import page_of
+from segue.tools.results import CallFilter, list_calls, load_result
 
 MAX_ANSWER = 8000
 ENVELOPE_BYTES = 500  # what an answer says beside the result

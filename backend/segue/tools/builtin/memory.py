@@ -7,8 +7,8 @@ given: this does not know how facts are stored.
 from datetime import datetime
 from typing import Any, Protocol, get_args
 
-from backend.domain.memory import MAX_CONTENT_CHARS, Memory, MemoryKind
-from backend.domain.tool import Tool, ToolContext, ToolRetry, ToolSpec
+from segue.domain.memory import MAX_CONTENT_CHARS, Memory, MemoryKind
+from segue.domain.tool import Tool, ToolContext, ToolRetry, ToolSpec
 
 MOST_FOUND = 10
 NOT_SAID = (

@@ -12,7 +12,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import httpcore
 import httpx
 
-from backend.tools.addresses import IsAllowed, Resolve, allowed_addresses, is_public, resolve_host
+from segue.tools.addresses import IsAllowed, Resolve, allowed_addresses, is_public, resolve_host
 
 
 class PublicNetwork(httpcore.AsyncNetworkBackend):

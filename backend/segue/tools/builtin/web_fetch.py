@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import trafilatura
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
-from backend.tools.addresses import NoSuchHost, NotPublic
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from segue.tools.addresses import NoSuchHost, NotPublic
 
 MAX_BODY_BYTES = 5_000_000
 MAX_REDIRECTS = 5

@@ -15,7 +15,7 @@ from ddgs import DDGS
 from ddgs.exceptions import DDGSException, TimeoutException
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from backend.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec, ToolUnauthorized
 
 Provider = Literal["ddgs", "searxng", "tavily"]
 Hit = dict[str, str]

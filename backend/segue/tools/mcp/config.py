@@ -13,10 +13,10 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from backend.domain.errors import AppError
-from backend.domain.redaction import configured_secrets
-from backend.domain.tool import DependencyGroup
-from backend.tools.dependencies import check_groups
+from segue.domain.errors import AppError
+from segue.domain.redaction import configured_secrets
+from segue.domain.tool import DependencyGroup
+from segue.tools.dependencies import check_groups
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SHOWN_ERRORS = 3

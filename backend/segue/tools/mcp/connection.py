@@ -20,11 +20,11 @@ from mcp_types import METHOD_NOT_FOUND, Implementation, JSONRPCResponse, Paginat
 from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from backend.tools.addresses import NoSuchHost, NotPublic
-from backend.tools.mcp.config import McpServerConfig
-from backend.tools.mcp.http import checked_client, reach_of
-from backend.tools.mcp.mapping import MAX_TOOLS, without_broken_tools
-from backend.tools.mcp.stdio import MESSAGE_LIMIT_BYTES, Incoming, McpServerGone, StdioCommand, stdio_transport
+from segue.tools.addresses import NoSuchHost, NotPublic
+from segue.tools.mcp.config import McpServerConfig
+from segue.tools.mcp.http import checked_client, reach_of
+from segue.tools.mcp.mapping import MAX_TOOLS, without_broken_tools
+from segue.tools.mcp.stdio import MESSAGE_LIMIT_BYTES, Incoming, McpServerGone, StdioCommand, stdio_transport
 
 _CLIENT_INFO = Implementation(name="segue", version="0.1.0")
 _HTTP_ERROR = 400

@@ -7,7 +7,7 @@ import re
 
 from mcp_types import ToolAnnotations
 
-from backend.domain.tool import Effect
+from segue.domain.tool import Effect
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _READS = frozenset(

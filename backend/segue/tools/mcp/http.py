@@ -14,8 +14,8 @@ from typing import Final, cast
 import httpcore2
 import httpx2
 
-from backend.tools.addresses import IPAddress, IsAllowed, Resolve, allowed_addresses, is_public, resolve_host
-from backend.tools.mcp.stdio import MESSAGE_LIMIT_BYTES, McpServerGone
+from segue.tools.addresses import IPAddress, IsAllowed, Resolve, allowed_addresses, is_public, resolve_host
+from segue.tools.mcp.stdio import MESSAGE_LIMIT_BYTES, McpServerGone
 
 # A stream may be silent for hours, so reading has no limit of its own: calls and handshakes have theirs.
 _TIMEOUT: Final = httpx2.Timeout(10.0, read=None)

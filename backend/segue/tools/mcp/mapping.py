@@ -30,9 +30,9 @@ from mcp_types import Tool as McpTool
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
-from backend.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolSpec
-from backend.tools.mcp.config import McpServerConfig
-from backend.tools.mcp.effects import effect_of
+from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolSpec
+from segue.tools.mcp.config import McpServerConfig
+from segue.tools.mcp.effects import effect_of
 
 MAX_TOOLS: Final = 200
 MAX_ERROR_CHARS: Final = 4000

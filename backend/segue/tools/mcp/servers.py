@@ -20,13 +20,13 @@ from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, ToolLis
 from mcp_types import Tool as McpTool
 from pydantic import ValidationError
 
-from backend.domain.errors import AppError
-from backend.domain.tool import Tool, ToolFailed, ToolLost, ToolRetry
-from backend.tools.dependencies import unknown_members
-from backend.tools.mcp.config import McpConfig, McpServerConfig
-from backend.tools.mcp.connection import list_tools, must_listen, open_client, reason_of
-from backend.tools.mcp.mapping import MAX_ERROR_CHARS, tools_of, value_of
-from backend.tools.mcp.stdio import McpServerGone
+from segue.domain.errors import AppError
+from segue.domain.tool import Tool, ToolFailed, ToolLost, ToolRetry
+from segue.tools.dependencies import unknown_members
+from segue.tools.mcp.config import McpConfig, McpServerConfig
+from segue.tools.mcp.connection import list_tools, must_listen, open_client, reason_of
+from segue.tools.mcp.mapping import MAX_ERROR_CHARS, tools_of, value_of
+from segue.tools.mcp.stdio import McpServerGone
 
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
