@@ -30,7 +30,7 @@ from bench.turn import (
     tool_measures,
     with_a_tool,
 )
-from segue.embedded import Servers, embedded_servers
+from segue.embedded.servers import Servers, embedded_servers
 
 FOLDER = ROOT / "bench"
 

@@ -12,7 +12,7 @@ import psutil
 from redis.asyncio import Redis
 
 from bench.storage import looking_into
-from segue.embedded import Servers
+from segue.embedded.servers import Servers
 
 MEGABYTE: Final = 1_000_000
 FLUSHES: Final = 200

@@ -18,7 +18,7 @@ from typing import Any, cast
 import orjson
 
 from bench.load import connected
-from segue.embedded import Servers
+from segue.embedded.servers import Servers
 
 ROOT = Path(__file__).resolve().parents[1]
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
@@ -90,7 +90,7 @@ async def surroundings(servers: Servers, folder: Path) -> AsyncIterator[Surround
 async def segue(within: Surroundings, *options: str) -> AsyncIterator[Serving]:
     """`segue serve` with these options, migrated and ready."""
     port = free_port()
-    command = ("-m", "segue.cli", "serve", "--port", str(port), *options)
+    command = ("-m", "segue", "serve", "--port", str(port), *options)
     async with started(*command, folder=within.folder, settings=_settings(within)) as process:
         await listens(process, port, within.folder)
         yield Serving(process, port)
@@ -106,7 +106,7 @@ async def several(within: Surroundings, count: int) -> AsyncIterator[list[Servin
 @asynccontextmanager
 async def worker(within: Surroundings) -> AsyncIterator[Process]:
     """`segue worker`. It says nothing when it is ready: the first turn it runs tells."""
-    async with started("-m", "segue.cli", "worker", folder=within.folder, settings=_settings(within)) as process:
+    async with started("-m", "segue", "worker", folder=within.folder, settings=_settings(within)) as process:
         yield process
 
 
@@ -119,7 +119,7 @@ async def bare_caller(within: Surroundings) -> AsyncIterator[BareCaller]:
 async def knows(*words: str) -> bool:
     """Whether the command line has such a command or option."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "segue.cli", *words[:1], "--help", cwd=ROOT, stdout=PIPE, stderr=DEVNULL
+        sys.executable, "-m", "segue", *words[:1], "--help", cwd=ROOT, stdout=PIPE, stderr=DEVNULL
     )
     told, _ = await process.communicate()
     return process.returncode == 0 and all(word.encode() in told for word in words[1:])

@@ -9,7 +9,7 @@ from typing import Self
 import asyncpg
 from redis.asyncio import Redis
 
-from segue.embedded import Servers
+from segue.embedded.servers import Servers
 
 TABLES = """
 SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'session_id'

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from segue.config import Settings
 from segue.db.migrations import upgrade
-from segue.embedded import Servers, embedded_servers
+from segue.embedded.servers import Servers, embedded_servers
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
 from tests.support.stores import named, new_database, plain

@@ -87,7 +87,7 @@ async def environment(
 async def serve(environment: dict[str, str], printed: list[str]) -> AsyncIterator[str]:
     """The base URL of `segue serve` as a process of its own; all it ever prints is added to `printed`."""
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    command = (sys.executable, "-m", "segue.cli", "serve", "--port", "0")
+    command = (sys.executable, "-m", "segue", "serve", "--port", "0")
     env = {**inherited, **environment}
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=env, stdout=PIPE, stderr=STDOUT)
     assert process.stdout is not None

@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]  # it ships no types
 from alembic.script import ScriptDirectory
 from packaging.requirements import Requirement
 
-from segue.cli import app
+from segue.commands.cli import app
 from segue.config import Settings
 from segue.db.migrations import config
 from tests.support.service import ROOT

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from langchain_core.language_models import BaseChatModel
 from starlette.middleware.cors import CORSMiddleware
 
-from segue import parts
+from segue import factories
 from segue.agent.context import Clock
 from segue.agent.graph import build_graph
 from segue.api import (
@@ -30,29 +30,29 @@ from segue.api.deps import Services, State
 from segue.api.gate import Gate
 from segue.api.middleware import BodyLimit, PlainStart, RequestContext
 from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
-from segue.clock import utc_now
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.migrations import upgrade
 from segue.db.rates import Rates
 from segue.db.redis import Cache, Streams
+from segue.domain.clock import utc_now
+from segue.embedded.urls import server_urls
+from segue.events.log import EventLog
+from segue.jobs.afterwards import Afterwards, AfterwardsDeps
 from segue.log import never_tell
+from segue.mcp.config import read_mcp_config
+from segue.mcp.servers import McpServers
 from segue.memory.long_term import LongTermMemory
-from segue.servers import server_urls
+from segue.telemetry.gauges import Standing
 from segue.telemetry.metrics import Metrics
-from segue.telemetry.standing import Standing
 from segue.telemetry.tracing import tracing
+from segue.tools.availability import ToolGuard
 from segue.tools.catalog import ToolCatalog
-from segue.tools.fleet import Fleet
-from segue.tools.guard import ToolGuard
-from segue.tools.mcp.config import read_mcp_config
-from segue.tools.mcp.servers import McpServers
-from segue.turn.afterwards import Afterwards, AfterwardsDeps
-from segue.turn.deps import TurnDeps, TurnLimits
-from segue.turn.events import EventLog
-from segue.turn.limiter import Limiter
-from segue.turn.retention import KeepLimits
-from segue.turn.service import TurnService
+from segue.tools.global_state import Fleet
+from segue.turns.deps import TurnDeps, TurnLimits
+from segue.turns.limits import Limiter
+from segue.turns.maintenance import KeepLimits
+from segue.turns.service import TurnService
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 LEASE_SHARE = 0.8  # what is left is for somebody to find the turn and to end it: no dead owner holds it for longer
@@ -117,7 +117,7 @@ async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callab
     """Runs the turns that other processes accept, until `stopped`."""
     async with AsyncExitStack() as stack:
         services = await _start(stack, settings, None, utc_now, takes_turns=True)
-        parts.serve_metrics(stack, settings, services.metrics)
+        factories.serve_metrics(stack, settings, services.metrics)
         started()
         await stopped.wait()
 
@@ -127,7 +127,7 @@ async def _start(
 ) -> Services:
     """Opens everything in order; the stack closes it in the reverse."""
     counted, span = Metrics(), await stack.enter_async_context(tracing(settings.otel_exporter_otlp_endpoint))
-    model = parts.chat_model(settings, given, counted.observe, span)
+    model = factories.chat_model(settings, given, counted.observe, span)
     urls = await server_urls(stack, settings)
     if settings.migrate_on_start:
         await asyncio.to_thread(upgrade, urls.database)
@@ -140,14 +140,14 @@ async def _start(
     event_log = await stack.enter_async_context(EventLog(streams, database))
     rates = Rates(urls.redis)
     stack.push_async_callback(rates.close)
-    limiter = Limiter(parts.user_limits(settings), rates, cache, database, clock)
-    authenticator = await parts.authenticator(stack, settings, database, clock)
+    limiter = Limiter(factories.user_limits(settings), rates, cache, database, clock)
+    authenticator = await factories.authenticator(stack, settings, database, clock)
     mcp_config = read_mcp_config(settings.mcp_config)
     never_tell(mcp_config.untold)
     mcp = await stack.enter_async_context(McpServers(mcp_config, timeout_s=settings.tool_timeout_s))
-    long_term = LongTermMemory(database, await parts.embedder(stack, settings))
-    catalog = ToolCatalog(await parts.builtin_tools(stack, settings, database, long_term), mcp.tools)
-    rules = parts.health_rules(settings)
+    long_term = LongTermMemory(database, await factories.embedder(stack, settings))
+    catalog = ToolCatalog(await factories.builtin_tools(stack, settings, database, long_term), mcp.tools)
+    rules = factories.health_rules(settings)
     fleet = Fleet(cache, rules, counted.observe)
     afterwards = await stack.enter_async_context(
         Afterwards(
@@ -161,8 +161,8 @@ async def _start(
             )
         )
     )
-    snapshot = await asyncio.to_thread(parts.snapshot_limits, settings, summarises=model.name != parts.OFFLINE)
-    summaries = parts.rolling_summaries(settings, database, model, snapshot.count)
+    snapshot = await asyncio.to_thread(factories.snapshot_limits, settings, summarises=model.name != factories.OFFLINE)
+    summaries = factories.rolling_summaries(settings, database, model, snapshot.count)
     if snapshot.recall.summarises:
         await stack.enter_async_context(summaries)
     deps = TurnDeps(
@@ -177,7 +177,7 @@ async def _start(
         long_term=long_term,
         afterwards=afterwards,
         summaries=summaries,
-        agent_limits=parts.agent_limits(settings),
+        agent_limits=factories.agent_limits(settings),
         limits=TurnLimits(
             timeout_s=settings.turn_timeout_s,
             lease_s=settings.turn_lease_s * LEASE_SHARE,
@@ -190,8 +190,8 @@ async def _start(
         span=span,
     )
     service = await stack.enter_async_context(TurnService(deps, urls.redis, takes_turns=takes_turns))
-    redis: dict[str, parts.MayBeLost] = {"cache": cache, "streams": streams, "rates": rates, "queue": service.queue}
-    counted.add(Standing(partial(parts.process_standing, deps, service, mcp, redis)))
+    redis: dict[str, factories.MayBeLost] = {"cache": cache, "streams": streams, "rates": rates, "queue": service.queue}
+    counted.add(Standing(partial(factories.process_standing, deps, service, mcp, redis)))
     return Services(
         authenticator=authenticator,
         limiter=limiter,

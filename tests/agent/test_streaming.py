@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.agent.streaming import Speech
-from segue.tools.payload import clean_text
+from segue.tools.normalize import clean_text
 
 
 def halves(text: str) -> str:

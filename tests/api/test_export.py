@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from segue.clock import utc_now
 from segue.config import Settings
+from segue.domain.clock import utc_now
 from segue.domain.ids import new_id
 from tests.support.conversations import changes_of_mind, export, lamps, shelf_service, troubles
 from tests.support.plans import Frozen

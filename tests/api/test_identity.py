@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from segue.clock import utc_now
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.identity.keys import CHECK_EVERY_S, list_keys, revoke_key
+from segue.domain.clock import utc_now
+from segue.identity.api_keys import CHECK_EVERY_S, list_keys, revoke_key
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
@@ -94,7 +94,7 @@ async def test_a_key_is_stored_as_a_hash_and_tells_when_it_was_used(
     service: Client, guarded: Settings, database: Database
 ) -> None:
     key = await new_key(guarded, "ada")
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         [before] = await list_keys(connection, "ada")
         assert before.last_used_at is None
         assert key.rpartition("_")[2] not in str(before)

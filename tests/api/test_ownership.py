@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from segue.api.gate import OPEN_PATHS
-from segue.clock import utc_now
 from segue.config import Settings
+from segue.domain.clock import utc_now
 from segue.domain.ids import Prefix, new_id
 from segue.main import create_app
 from tests.support.identity import new_key, speaking

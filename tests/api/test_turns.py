@@ -12,12 +12,12 @@ import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
-from segue.clock import utc_now
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
-from segue.turn import store
-from segue.turn.store import ChatRequest
+from segue.turns import store
+from segue.turns.store import ChatRequest
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
@@ -269,7 +269,7 @@ async def test_a_turn_whose_owner_is_gone_is_cancelled_all_the_same(client: Clie
     assert settings.database_url is not None
     session = await client.new_session()
     database = Database(settings.database_url.get_secret_value())
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
         claim = await store.claim_next(connection, session, worker="gone", lease_s=600)
     await database.close()

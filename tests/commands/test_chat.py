@@ -141,6 +141,6 @@ async def test_without_a_service_it_starts_one_and_stops_it(tmp_path: Path, home
     assert "No service answers at http://127.0.0.1:1; starting one" in done.stderr
     assert "offline" in done.stdout
     [port] = re.findall(r"It serves at http://127.0.0.1:(\d+) until", done.stderr)
-    left = ["pgrep", "-f", f"{tmp_path}|segue.cli serve .*--port {port}"]
+    left = ["pgrep", "-f", f"{tmp_path}|-m segue serve .*--port {port}"]
     found = await asyncio.to_thread(subprocess.run, left, capture_output=True, text=True, check=False, timeout=10)
     assert found.stdout == ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from segue.embedded import Servers
+from segue.embedded.servers import Servers
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import ROOT, Process
 

@@ -40,7 +40,7 @@ def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def run(script: str, segue: Served) -> str:
     """As pasted in the folder of a checkout, on this service and with the interpreter of the tests."""
     local = script.replace("http://127.0.0.1:8000", segue.url)
-    local = local.replace(".venv/bin/segue", f"{sys.executable} -m segue.cli")
+    local = local.replace(".venv/bin/segue", f"{sys.executable} -m segue")
     state = {"XDG_STATE_HOME": segue.settings["DATA_DIR"]}
     environment = {**os.environ, **segue.settings, **state, "SEGUE": segue.url}
     done = subprocess.run(

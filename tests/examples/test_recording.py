@@ -13,7 +13,7 @@ RECORDING = ROOT / "examples" / "recordings" / "inventory.json"
 
 def test_it_replays_as_recorded_through_restarts_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "segue.cli", "replay", str(RECORDING), "--restart-between-turns", "--json"],
+        [sys.executable, "-m", "segue", "replay", str(RECORDING), "--restart-between-turns", "--json"],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path), "CONFIRM": "always", "OPENAI_BASE_URL": "http://127.0.0.1:1/v1"},
         capture_output=True,

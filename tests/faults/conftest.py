@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from segue.db.migrations import upgrade
-from segue.embedded import Servers, embedded_servers
+from segue.embedded.servers import Servers, embedded_servers
 from tests.support.service import Client, Process
 from tests.support.site import Site, site_on
 

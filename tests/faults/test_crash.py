@@ -10,7 +10,7 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from segue.agent.fence import unfenced
+from segue.agent.untrusted import unfenced
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from segue.agent.prompts import FACTS
 from segue.config import Settings
-from segue.embedded import Servers
+from segue.embedded.servers import Servers
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, fails, fence_after, says

@@ -11,8 +11,8 @@ from segue.domain.errors import NotFound
 from segue.memory import history, sessions
 from segue.tools import results
 from segue.tools.results import CallFilter
-from segue.turn import store
-from segue.turn.store import ChatRequest
+from segue.turns import store
+from segue.turns.store import ChatRequest
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
 
@@ -25,7 +25,7 @@ Attempt = Callable[[AsyncConnection, str], Awaitable[object]]
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[AsyncConnection]:
     database = Database(database_url, pool_size=1)
-    async with database.reading() as opened:
+    async with database.autocommit() as opened:
         yield opened
     await database.close()
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segue.language.phrase_matcher import parse_lexicon
 from segue.plans.acknowledgement import KINDS, LEXICON, LONGEST_MESSAGE, classify, detect_acknowledgement
-from segue.plans.lexicon import parse_lexicon
 
 CONFIRMS = {
     "en": [

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from segue.cli import app
+from segue.commands.cli import app
 from segue.config import Settings
-from segue.replay.cast import CannotPlay
+from segue.replay.config import CannotPlay
 from tests.support import conversations
 from tests.support.conversations import export, lamps, played, shelf_service
 from tests.support.provider import Provider

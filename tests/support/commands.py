@@ -16,7 +16,7 @@ def segue(*arguments: str, **environment: str) -> tuple[int, str]:
 def piped(given: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What became of it, with this on its standard input."""
     return subprocess.run(
-        [sys.executable, "-m", "segue.cli", *arguments],
+        [sys.executable, "-m", "segue", *arguments],
         cwd=ROOT,
         env=surroundings(environment),
         input=given,

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from segue.config import Settings
 from segue.domain.recording import read_recording
-from segue.replay.cast import cast_of
+from segue.replay.config import cast_of
 from segue.replay.run import GivenService, Report, replay
 from tests.support.plans import ASK, THREE_STEPS, deletion, planned
 from tests.support.provider import Provider, calls, fails, says

@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from segue.clock import utc_now
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.domain.clock import utc_now
 from segue.domain.identity import Scope
-from segue.identity.keys import create_key
+from segue.identity.api_keys import create_key
 from tests.support.service import Client
 
 

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from segue.agent.fence import CLOSE, OPEN, unfenced
-from segue.agent.summary import SUMMARISER
+from segue.agent.summarizer import SUMMARISER
+from segue.agent.untrusted import CLOSE, OPEN, unfenced
 from segue.replay.requests import invalid_history
 from tests.support.server import serving
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from segue.agent.fence import unfenced
+from segue.agent.untrusted import unfenced
 from segue.config import Settings
 from tests.support.provider import Provider, calls, says
 from tests.support.service import ROOT, Client

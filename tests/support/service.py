@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 
 from segue.agent.context import Clock
-from segue.clock import utc_now
 from segue.config import Settings
+from segue.domain.clock import utc_now
 from segue.main import create_app
 from tests.support.server import serving
 
@@ -109,7 +109,7 @@ class Process:
     def start(self) -> str:
         """Waits until it is ready, and gives the word after what says so: the base URL of a service."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "segue.cli", *self._command],
+            [sys.executable, "-m", "segue", *self._command],
             cwd=self._cwd,
             env=self._environment,
             stderr=subprocess.PIPE,

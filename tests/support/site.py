@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 
 from segue.config import Settings
-from segue.embedded import Servers, embedded_servers
+from segue.embedded.servers import Servers, embedded_servers
 from tests.support.provider import Provider, says, scripted_provider
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, Process

@@ -9,7 +9,7 @@ import asyncpg
 from redis.asyncio import Redis
 
 from segue.config import Settings
-from segue.embedded import Servers
+from segue.embedded.servers import Servers
 
 TABLES = ("sessions", "turns", "messages", "tool_calls", "tool_results")
 _numbers = itertools.count(1)

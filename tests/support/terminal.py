@@ -11,7 +11,7 @@ from tests.support.service import ROOT
 
 CTRL_C = "\x03"
 PATIENCE_S = 40
-CHAT = (sys.executable, "-m", "segue.cli", "chat")
+CHAT = (sys.executable, "-m", "segue", "chat")
 # Ctrl-C is deaf in what a shell runs in the background, and in its children: not on a terminal of its own.
 ON_A_TERMINAL = """
 import os, pty, signal, sys

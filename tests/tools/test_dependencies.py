@@ -10,6 +10,8 @@ from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolSpec
+from segue.mcp.config import read_mcp_config
+from segue.mcp.servers import McpServers
 from segue.tools.catalog import ToolCatalog
 from segue.tools.dependencies import (
     check_groups,
@@ -19,8 +21,6 @@ from segue.tools.dependencies import (
     unknown_members,
     unsatisfied,
 )
-from segue.tools.mcp.config import read_mcp_config
-from segue.tools.mcp.servers import McpServers
 from tests.support.shelf import serving_shelf
 
 ANY = DependencyGroup("any", ("a", "b"))

@@ -21,7 +21,7 @@ from segue.tools.health import (
     set_by_person,
     tool_state,
 )
-from segue.tools.payload import no_payload
+from segue.tools.normalize import no_payload
 from segue.tools.run import Fault, Outcome
 
 Event = Literal["success", "failure", "lost", "refused_login", "bad_arguments", "refusal", "wait", "reset"]

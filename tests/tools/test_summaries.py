@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segue.tools.payload import clean, clean_text
+from segue.tools.normalize import clean, clean_text
 from segue.tools.summaries import (
     MAX_IDENTIFIER_CHARS,
     MAX_IDENTIFIERS,

@@ -11,9 +11,9 @@ from segue.agent.model import MeteredModel, ModelBudget
 from segue.db.redis import Cache
 from segue.domain.events import Emit
 from segue.domain.plan import Confirm, Planning
+from segue.domain.session import TurnKey
 from segue.domain.telemetry import OpenSpan
-from segue.memory.history import TurnKey
-from segue.tools.guard import ToolGuard
+from segue.tools.availability import ToolGuard
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
 

@@ -22,7 +22,7 @@ from segue.agent.streaming import Hear, Speech, StreamedAnswer, StreamIdle, with
 from segue.domain.errors import AppError
 from segue.domain.telemetry import ModelCalled, ModelRetried, Observe, OpenSpan
 from segue.domain.tool import ToolSpec
-from segue.tools.payload import clean_text
+from segue.tools.normalize import clean_text
 
 FIRST_DELAY_S = 0.5
 MAX_BOUND_SETS = 64

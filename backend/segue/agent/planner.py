@@ -15,10 +15,10 @@ from segue.agent.state import TurnState
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.plan import Plan, Step
 from segue.domain.tool import Tool
-from segue.plans.draft import objects_in, read_draft
-from segue.tools.guard import ToolGuard
+from segue.plans.plan_parser import objects_in, read_draft
+from segue.tools.availability import ToolGuard
 from segue.tools.health import is_blocked
-from segue.tools.payload import clean
+from segue.tools.normalize import clean
 
 CACHE_TTL_S = 600
 

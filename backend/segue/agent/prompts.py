@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from segue.agent.fence import CLOSE, OPEN, fenced, neutralised
-from segue.agent.showing import as_json, to_model
+from segue.agent.render_messages import as_json, to_model
 from segue.agent.state import TurnInput
+from segue.agent.untrusted import CLOSE, OPEN, fenced, neutralised
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan, Step
 from segue.domain.session import Verdict

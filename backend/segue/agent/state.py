@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 from langchain_core.messages import BaseMessage
 
-from segue.agent.speech import Spoken
+from segue.agent.stream_reply import Spoken
 from segue.domain.memory import Memory
 from segue.domain.session import AcknowledgementReport, Message, WebSearchReport
 from segue.domain.tool import Reference, ToolCall

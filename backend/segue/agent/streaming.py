@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessageChunk as Chunk
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import ToolCallChunk
 
-from segue.tools.payload import clean_text
+from segue.tools.normalize import clean_text
 
 Hear = Callable[[str], None]
 Piece = TypeVar("Piece")

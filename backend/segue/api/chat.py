@@ -12,7 +12,7 @@ from segue.api.events import OR_EVENTS, stream_events, wants_events
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import ChatBody
 from segue.domain.session import ChatAnswer, TurnStatus
-from segue.turn.store import ChatRequest, once
+from segue.turns.store import ChatRequest, once
 
 router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
 

@@ -20,17 +20,17 @@ from segue.domain.identity import Identity
 from segue.domain.ids import is_id
 from segue.domain.plan import Confirm, Planning
 from segue.domain.telemetry import OpenSpan
+from segue.events.log import EventLog
 from segue.identity.authenticator import Authenticator
+from segue.mcp.servers import McpServers
 from segue.memory.long_term import LongTermMemory
 from segue.telemetry.metrics import Metrics
 from segue.tools.catalog import ToolCatalog
-from segue.tools.fleet import Fleet
+from segue.tools.global_state import Fleet
 from segue.tools.health import HealthRules
-from segue.tools.mcp.servers import McpServers
-from segue.turn.events import EventLog
-from segue.turn.limiter import Limiter
-from segue.turn.service import TurnService
-from segue.turn.store import Origin
+from segue.turns.limits import Limiter
+from segue.turns.service import TurnService
+from segue.turns.store import Origin
 
 MAX_DEPTH = 64
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers

@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
 from segue.api.problems import PROBLEMS
-from segue.memory.history import TurnKey
-from segue.turn.events import EventLog
-from segue.turn.records import find_turn
-from segue.turn.tail import END
+from segue.domain.session import TurnKey
+from segue.events.event_buffer import END
+from segue.events.log import EventLog
+from segue.turns.queries import find_turn
 
 HEARTBEAT_S = 10
 SEND_TIMEOUT_S = 30
@@ -75,7 +75,7 @@ async def follow_turn(
     """From the start, or after the last event that is known. A client that knows the last one of all gets a 204, which
     tells a browser to stop reconnecting.
     """
-    async with services.database.reading() as connection:
+    async with services.database.autocommit() as connection:
         turn = await find_turn(connection, caller, session_id, turn_id)
     position = after if last_event_id is None else last_event_id
     return Response(status_code=204) if position == END else stream_events(services.events, turn, after=position)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.problems import PROBLEMS
 from segue.domain.recording import RecordedSettings, Recording, recording_text
-from segue.turn.recording import load_conversation, make_recording
+from segue.turns.export import load_conversation, make_recording
 
 router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
@@ -22,7 +22,7 @@ async def export_session(
     max_result_bytes: Annotated[int, Query(ge=0, le=1_000_000)] = 100_000,
 ) -> Response:
     """The turns that have ended. A larger result is represented by its reference."""
-    async with services.database.reading() as connection:
+    async with services.database.autocommit() as connection:
         conversation = await load_conversation(
             connection, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()
         )

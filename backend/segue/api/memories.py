@@ -8,7 +8,7 @@ from segue.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewMemory, Page, decode_id_cursor, invalid_cursor, page
 from segue.domain.memory import Memory, NewFact
-from segue.memory import knowledge
+from segue.memory import facts
 
 router = APIRouter(prefix="/memories", tags=["memories"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
@@ -27,19 +27,19 @@ async def list_memories(
             raise invalid_cursor()
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
     before = decode_id_cursor("mem", cursor) if cursor else None
-    async with services.database.reading() as connection:
-        found = await knowledge.list_facts(connection, caller, before=before, limit=limit + 1)
+    async with services.database.autocommit() as connection:
+        found = await facts.list_facts(connection, caller, before=before, limit=limit + 1)
     return page(found, limit, lambda memory: memory.id)
 
 
 @router.post("", status_code=201)
 async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
     """A fact that is known already is given as it is."""
-    async with services.database.reading() as connection:
-        return await knowledge.add_fact(connection, caller, NewFact(body.content, body.kind), now=services.clock())
+    async with services.database.autocommit() as connection:
+        return await facts.add_fact(connection, caller, NewFact(body.content, body.kind), now=services.clock())
 
 
 @router.delete("/{memory_id}", status_code=204)
 async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Caller) -> None:
-    async with services.database.reading() as connection:
-        await knowledge.delete_fact(connection, caller, memory_id)
+    async with services.database.autocommit() as connection:
+        await facts.delete_fact(connection, caller, memory_id)

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Depends, Response
 from segue.api.deps import Services, ServicesDep, may_read_metrics
 from segue.api.problems import PROBLEMS
 from segue.domain.errors import AppError
+from segue.telemetry.gauges import Backlog, FleetStanding, fleet_metrics
 from segue.telemetry.metrics import CONTENT_TYPE
-from segue.telemetry.standing import Backlog, FleetStanding, fleet_metrics
-from segue.turn.backlog import read_backlog
+from segue.turns.backlog import read_backlog
 
 ASK_WITHIN_S = 1.0
 
@@ -35,7 +35,7 @@ async def metrics(services: ServicesDep) -> Response:
 
 async def _backlog(services: Services) -> Backlog | None:
     try:
-        async with asyncio.timeout(ASK_WITHIN_S), services.database.reading() as connection:
+        async with asyncio.timeout(ASK_WITHIN_S), services.database.autocommit() as connection:
             return await read_backlog(connection)
     except (AppError, TimeoutError):
         return None

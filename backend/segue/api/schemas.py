@@ -15,7 +15,7 @@ from segue.domain.ids import Prefix, is_id
 from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
 from segue.domain.plan import Decision
 from segue.domain.tool_state import StatusByHand
-from segue.turn.store import OnBusy
+from segue.turns.store import OnBusy
 
 MAX_MESSAGE_CHARS = 32_000
 MAX_METADATA_KEYS = 64

@@ -11,10 +11,10 @@ from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, d
 from segue.domain.ids import is_id
 from segue.domain.memory import Memory
 from segue.domain.session import Message, Session
-from segue.memory import history, knowledge, sessions
+from segue.memory import facts, history, sessions
 from segue.memory.sessions import Position
 from segue.memory.short_term import ShortTermMemory
-from segue.turn.snapshot import working_memory
+from segue.turns.load_context import working_memory
 
 MAX_SEQ = 2**63 - 1
 FACTS_SHOWN = 50
@@ -33,7 +33,7 @@ class SessionMemory:
 
 @router.post("", status_code=201)
 async def create_session(body: NewSession, services: ServicesDep, caller: Caller) -> Session:
-    async with services.database.reading() as connection:
+    async with services.database.autocommit() as connection:
         return await sessions.create_session(
             connection, caller, title=body.title, metadata=body.metadata, now=services.clock()
         )
@@ -44,21 +44,21 @@ async def list_sessions(
     services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Session]:
     before = _activity_position(cursor) if cursor else None
-    async with services.database.reading() as connection:
+    async with services.database.autocommit() as connection:
         found = await sessions.list_sessions(connection, caller, before=before, limit=limit + 1)
     return page(found, limit, lambda session: [session.updated_at, session.id])
 
 
 @router.get("/{session_id}")
 async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session:
-    async with services.database.reading() as connection:
+    async with services.database.autocommit() as connection:
         return await sessions.get_session(connection, caller, session_id)
 
 
 @router.patch("/{session_id}")
 async def update_session(session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller) -> Session:
     changes = body.model_dump(include=body.model_fields_set)
-    async with services.database.reading() as connection:
+    async with services.database.autocommit() as connection:
         return await sessions.update_session(connection, caller, session_id, changes=changes, now=services.clock())
 
 
@@ -72,7 +72,7 @@ async def list_messages(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Message]:
     after = _seq_position(cursor) if cursor else 0
-    async with services.database.reading() as connection:
+    async with services.database.autocommit() as connection:
         await sessions.get_session(connection, caller, session_id)
         found = await history.list_messages(connection, caller, session_id, after=after, limit=limit + 1)
     return page(found, limit, lambda message: message.seq)
@@ -80,9 +80,9 @@ async def list_messages(
 
 @router.get("/{session_id}/memory")
 async def get_memory(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionMemory:
-    async with services.database.reading() as connection:
+    async with services.database.autocommit() as connection:
         session = await sessions.get_session(connection, caller, session_id)
-        facts = await knowledge.list_facts(connection, caller, before=None, limit=FACTS_SHOWN)
+        known = await facts.list_facts(connection, caller, before=None, limit=FACTS_SHOWN)
     memory, ttl_s = await working_memory(
         services.database,
         services.cache,
@@ -91,7 +91,7 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
         ttl_s=services.memory_ttl_s,
         now=services.clock(),
     )
-    return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=facts)
+    return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=known)
 
 
 def _activity_position(cursor: str) -> Position:

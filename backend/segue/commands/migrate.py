@@ -8,7 +8,7 @@ import typer
 from segue.commands.terminal import refusal, settings_with
 from segue.db.migrations import upgrade
 from segue.domain.errors import AppError
-from segue.servers import server_urls
+from segue.embedded.urls import server_urls
 
 
 def migrate() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from segue.commands.terminal import refusal
 from segue.replay import run
-from segue.replay.cast import CannotPlay
+from segue.replay.config import CannotPlay
 
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 

@@ -10,7 +10,7 @@ from segue.db.engine import Database
 from segue.db.migrations import upgrade
 from segue.db.redis import Cache
 from segue.domain.errors import AppError
-from segue.servers import server_urls
+from segue.embedded.urls import server_urls
 
 Done = TypeVar("Done")
 

@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from segue.clock import utc_now
 from segue.commands.stores import on_the_stores
 from segue.commands.terminal import refusal
 from segue.db.engine import Database
 from segue.db.erasure import Erased, erase_user
 from segue.db.redis import Cache
+from segue.domain.clock import utc_now
 from segue.domain.identity import SCOPES, Scope, is_user
-from segue.identity.keys import CHECK_EVERY_S, ApiKey, create_key, list_keys, revoke_key
+from segue.identity.api_keys import CHECK_EVERY_S, ApiKey, create_key, list_keys, revoke_key
 
 keys = typer.Typer(help="API keys, for AUTH=api_key.", no_args_is_help=True)
 
@@ -41,7 +41,7 @@ def show(user: Annotated[str | None, typer.Option(help="Only this user's.")] = N
     """List keys, revoked ones too."""
 
     async def run(database: Database, _: Cache) -> list[ApiKey]:
-        async with database.reading() as connection:
+        async with database.autocommit() as connection:
             return await list_keys(connection, user)
 
     for key in on_the_stores(run):

@@ -24,7 +24,7 @@ PING_TIMEOUT_S = 1.0
 
 
 class Database:
-    """A pool of connections. `transaction()` to write, `reading()` for single statements without one."""
+    """A pool of connections. `transaction()` to write, `autocommit()` for single statements without one."""
 
     def __init__(self, url: str, *, pool_size: int = 10) -> None:
         self._engine = _make_engine(url, pool_size=pool_size)
@@ -36,14 +36,14 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
+    async def autocommit(self) -> AsyncIterator[AsyncConnection]:
         """Each statement is its own transaction; one guarded write is welcome here too."""
         async with _storage_errors(), self._autocommit.connect() as connection:
             yield connection
 
     async def ping(self) -> None:
         """Raises `storage_unavailable` sooner than a statement would: whoever asks for health has no patience."""
-        async with _storage_errors(), asyncio.timeout(PING_TIMEOUT_S), self.reading() as connection:
+        async with _storage_errors(), asyncio.timeout(PING_TIMEOUT_S), self.autocommit() as connection:
             await connection.exec_driver_sql("SELECT 1")
 
     async def has_vectors(self) -> bool:
@@ -51,7 +51,7 @@ class Database:
         with suppress(DBAPIError):  # no such extension, no such right, or another process is installing it
             async with self.transaction() as connection:
                 await connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
-        async with self.reading() as connection:
+        async with self.autocommit() as connection:
             return bool(await connection.scalar(text("SELECT to_regtype('vector') IS NOT NULL")))
 
     @property

@@ -16,6 +16,15 @@ Verdict = Literal["confirm", "reject", "amend", "none"]
 
 
 @dataclass(frozen=True, slots=True)
+class TurnKey:
+    """Where a turn's messages belong: `turn_seq` is the seq of the user message that opened it."""
+
+    session_id: str
+    turn_id: str
+    turn_seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     id: str
     title: str | None

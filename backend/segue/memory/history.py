@@ -5,7 +5,7 @@ messages into the model's.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -17,22 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions
 from segue.domain.ids import new_id
-from segue.domain.session import Message, RequestedCall, Role
+from segue.domain.session import Message, RequestedCall, Role, TurnKey
 
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 
 NEW_MESSAGE = {
     column.name: bindparam(f"new_{column.name}", type_=column.type) for column in messages.c if column.name != "seq"
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TurnKey:
-    """Where a turn's messages belong: `turn_seq` is the seq of the user message that opened it."""
-
-    session_id: str
-    turn_id: str
-    turn_seq: int
 
 
 async def append_message(

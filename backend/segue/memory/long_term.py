@@ -15,11 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.domain.memory import Memory, MemoryKind, NewFact
 from segue.domain.session import Message
-from segue.memory import knowledge
-from segue.memory.grounding import is_said
+from segue.memory import facts
+from segue.memory.fact_cues import LONGEST_READ, corrects, search_words
+from segue.memory.facts import Source
 from segue.memory.history import recent_user_messages
-from segue.memory.knowledge import Source
-from segue.memory.language import LONGEST_READ, corrects, search_words
+from segue.memory.verify_fact import is_said
 
 MOST_RECALLED = 5
 NEAREST_RECALLED = 3  # something is always nearest: it must not take the places of what is sure to help
@@ -65,7 +65,7 @@ class LongTermMemory:
 
         What a message leaves out may stand in one fact that is known; a correction replaces that one.
         """
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             said = await recent_user_messages(connection, owner, session_id)
         source, leans_on = _who_said(content, said, ()), None
         if source is None:
@@ -77,7 +77,7 @@ class LongTermMemory:
             return None
         corrected = leans_on.id if leans_on and corrects(str(source.content)) else None
         async with self._database.transaction() as connection:
-            return await knowledge.add_fact(
+            return await facts.add_fact(
                 connection,
                 owner,
                 NewFact(content, kind, supersedes=corrected),
@@ -104,40 +104,40 @@ class LongTermMemory:
         """In the caller's transaction. A known fact that means the same gives way, for this is how it was said last;
         those of one message stand side by side.
         """
-        memory = await knowledge.add_fact(connection, owner, fact, now=now, source=source)
+        memory = await facts.add_fact(connection, owner, fact, now=now, source=source)
         if embedding is None or self._embedder is None:
             return memory
         model = self._embedder.model
-        for known, cosine in await knowledge.nearest_facts(connection, owner, model, embedding, limit=MOST_RECALLED):
+        for known, cosine in await facts.nearest_facts(connection, owner, model, embedding, limit=MOST_RECALLED):
             if cosine >= SAME_MEANING and known.message_id != source.message_id:
-                await knowledge.supersede(connection, owner, known.id, by=memory.id)
-        await knowledge.set_embeddings(connection, model, [(memory.id, embedding)])
+                await facts.supersede(connection, owner, known.id, by=memory.id)
+        await facts.set_embeddings(connection, model, [(memory.id, embedding)])
         return memory
 
     async def embed_missing(self) -> int:
         """Gives facts their embedding that were stored without one, or under another model, and says to how many."""
         if self._embedder is None or not await self._vectors_work():
             return 0
-        async with self._database.reading() as connection:
-            lacking = await knowledge.facts_without_embedding(connection, self._embedder.model, limit=EMBEDDED_AT_ONCE)
+        async with self._database.autocommit() as connection:
+            lacking = await facts.facts_without_embedding(connection, self._embedder.model, limit=EMBEDDED_AT_ONCE)
         embeddings = await self.embed([content for _, content in lacking])
         if embeddings is None:
             return 0
         found = [(memory_id, embedding) for (memory_id, _), embedding in zip(lacking, embeddings, strict=True)]
         async with self._database.transaction() as connection:
-            await knowledge.set_embeddings(connection, self._embedder.model, found)
+            await facts.set_embeddings(connection, self._embedder.model, found)
         return len(found)
 
     async def _find(
         self, owner: str, text: str, *, limit: int, nearest: int, now: datetime
-    ) -> tuple[list[knowledge.Found], list[Memory]]:
+    ) -> tuple[list[facts.Found], list[Memory]]:
         """By words, and by meaning where that works. No connection is held while the embedding is waited for."""
         embeddings = await self.embed([text[:LONGEST_READ]], urgent=True)
-        async with self._database.reading() as connection:
-            found = await knowledge.find_facts(connection, owner, search_words(text), limit=limit, now=now)
+        async with self._database.autocommit() as connection:
+            found = await facts.find_facts(connection, owner, search_words(text), limit=limit, now=now)
             if embeddings is None or self._embedder is None:
                 return found, []
-            near = await knowledge.nearest_facts(connection, owner, self._embedder.model, embeddings[0], limit=nearest)
+            near = await facts.nearest_facts(connection, owner, self._embedder.model, embeddings[0], limit=nearest)
         return found, [memory for memory, _ in near]
 
     async def _vectors_work(self) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from segue.domain.session import Verdict
-from segue.domain.utterance import hear, is_emoji
-from segue.plans.lexicon import ANY_LANGUAGE, UNKNOWN, kinds_of, languages_of, load_lexicon, unstretch
+from segue.language.phrase_matcher import ANY_LANGUAGE, UNKNOWN, kinds_of, languages_of, load_lexicon, unstretch
+from segue.language.utterance import hear, is_emoji
 
 LONGEST_MESSAGE: Final = 1_000
 MOST_WORDS: Final = 60

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from segue.plans.draft import REFERENCE
+from segue.plans.plan_parser import REFERENCE
 
 AtPath = Callable[[Any, str], Any]
 

@@ -9,9 +9,9 @@ from typing import Final, assert_never
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import Verdict
 from segue.domain.tool import ToolSpec
-from segue.domain.utterance import hear
-from segue.plans.cues import LONGEST_READ, asks_for_several_steps
-from segue.plans.lexicon import kinds_of, languages_of, load_lexicon
+from segue.language.phrase_matcher import kinds_of, languages_of, load_lexicon
+from segue.language.utterance import hear
+from segue.plans.multistep_detector import LONGEST_READ, asks_for_several_steps
 
 SHORTEST_FORCED_SEARCH: Final = 15
 

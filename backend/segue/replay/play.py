@@ -13,10 +13,10 @@ import httpx
 
 from segue.domain.recording import RecordedPlan, RecordedTurn, Recording
 from segue.domain.tool import canonical_args
-from segue.replay.cast import CannotPlay, Cast, tools_missing
+from segue.replay.config import CannotPlay, Cast, tools_missing
 from segue.replay.differences import Difference, Played, differences
-from segue.replay.script import Script
-from segue.replay.stage import Scene, Stage
+from segue.replay.fake_model import Script
+from segue.replay.fake_servers import Scene, Stage
 
 READY_TIMEOUT_S = 90.0  # an MCP server that was not there at first is tried again every 30 s
 PAUSE_S = 0.1

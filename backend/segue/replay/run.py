@@ -17,10 +17,10 @@ import uvicorn
 
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
-from segue.replay.cast import CannotPlay, Cast, cast_of
+from segue.replay.config import CannotPlay, Cast, cast_of
+from segue.replay.fake_servers import Stage
 from segue.replay.play import RESULTS_IN_VIEW, TURN_TIMEOUT_S, Performance, clear_away, come_to_serve, play
 from segue.replay.service import own_service
-from segue.replay.stage import Stage
 
 LOOPBACK = "127.0.0.1"
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import segue
-from segue.embedded import embedded_servers
-from segue.replay.cast import CannotPlay
+from segue.embedded.servers import embedded_servers
+from segue.replay.config import CannotPlay
 
 STOP_TIMEOUT_S = 20.0
 SHOWN_LOG_LINES = 20
@@ -37,7 +37,7 @@ class OwnService:
     async def start(self) -> None:
         with (self.folder / "service.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "segue.cli", "serve", "--port", str(self.port)),
+                *(sys.executable, "-m", "segue", "serve", "--port", str(self.port)),
                 cwd=self.folder,
                 env=dict(self.environment),
                 stdout=log,

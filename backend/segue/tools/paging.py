@@ -14,7 +14,7 @@ from jmespath import functions
 from jmespath.exceptions import JMESPathError
 
 from segue.domain.errors import AppError
-from segue.tools.payload import clean
+from segue.tools.normalize import clean
 
 MAX_GROWTH = 50
 MAX_PAGE_CHARS = 10_000_000

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 
 from segue.db.models import sessions, tool_calls, tool_results
-from segue.tools.payload import Payload
+from segue.tools.normalize import Payload
 
 BATCH = 250
 

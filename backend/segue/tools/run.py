@@ -19,7 +19,7 @@ from referencing import Registry
 from segue.domain.redaction import without, without_secret_texts
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
 from segue.tools import credentials
-from segue.tools.payload import Payload, clean_text, make_payload, no_payload
+from segue.tools.normalize import Payload, clean_text, make_payload, no_payload
 from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
 
 MAX_ERROR_CHARS = 1000

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
-from segue.tools.addresses import IPAddress, is_public, resolve_host
-from segue.tools.builtin.public_http import public_client
+from segue.net.addresses import IPAddress, is_public, resolve_host
+from segue.net.public_http import public_client
 from segue.tools.builtin.web_fetch import MAX_TEXT_CHARS, web_fetch_tool
 from segue.tools.run import RunLimits, run_tool
 

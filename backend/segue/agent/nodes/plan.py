@@ -9,12 +9,12 @@ from typing import cast
 
 from langgraph.runtime import Runtime
 
-from segue.agent import questions
+from segue.agent import plan_messages
 from segue.agent.context import TurnContext
+from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan
 from segue.agent.prompts import TOO_LATE, verdict_note, waiting_note
 from segue.agent.state import TurnState, Update, acknowledgement_report, web_search_report
-from segue.agent.steps import offer_plan
 from segue.domain.events import MessageRead, SearchDecided
 from segue.domain.plan import Decision, Plan, Step, end, move_step, replace_open_steps
 from segue.plans import store
@@ -64,7 +64,7 @@ async def _go_on(context: TurnContext, state: TurnState, stored: StoredPlan) -> 
         case "active" | "waiting" | "completed" | "failed":
             return update | _runs(stored)
         case _:
-            return update | {"touched_plan": stored, "plan_runs": False, "answer": questions.ended(stored.plan)}
+            return update | {"touched_plan": stored, "plan_runs": False, "answer": plan_messages.ended(stored.plan)}
 
 
 async def _after_decision(context: TurnContext, decided: StoredPlan) -> Update:
@@ -73,11 +73,11 @@ async def _after_decision(context: TurnContext, decided: StoredPlan) -> Update:
     if decided.plan.is_open and decided.plan.expires_at <= context.clock():
         async with context.transaction() as connection:
             over = await store.swap(connection, decided, end(decided.plan, "expired"))
-        return update | {"touched_plan": over, "plan_runs": False, "answer": questions.ended(over.plan)}
+        return update | {"touched_plan": over, "plan_runs": False, "answer": plan_messages.ended(over.plan)}
     if decided.plan.status == "active" and decided.granted_to == context.turn.turn_id:
         return update | _runs(decided)
     if decided.plan.status == "cancelled":
-        return update | {"touched_plan": decided, "plan_runs": False, "answer": questions.ended(decided.plan)}
+        return update | {"touched_plan": decided, "plan_runs": False, "answer": plan_messages.ended(decided.plan)}
     raise PlanChanged
 
 
@@ -97,7 +97,7 @@ async def _without_plan(context: TurnContext, state: TurnState, *, over: StoredP
         note = TOO_LATE
     update: Update = {"note": note, "plan_runs": False, "touched_plan": over}
     if over is not None:
-        update["postscript"] = questions.ended(over.plan)
+        update["postscript"] = plan_messages.ended(over.plan)
     if not should_plan(state["message"], mode=context.limits.planning, verdict=acknowledgement.verdict):
         return update
     if state["earlier"] is not None and state["earlier"].calls:
@@ -149,7 +149,7 @@ async def _decide(context: TurnContext, stored: StoredPlan, decision: Decision) 
         decided = await store.decide(connection, stored, decision, turn_id=context.turn.turn_id, now=context.clock())
     if decided.plan.status == "active":
         return _runs(decided)
-    return {"touched_plan": decided, "plan_runs": False, "answer": questions.ended(decided.plan)}
+    return {"touched_plan": decided, "plan_runs": False, "answer": plan_messages.ended(decided.plan)}
 
 
 async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
@@ -179,7 +179,7 @@ async def _beside(context: TurnContext, state: TurnState, stored: StoredPlan) ->
     if not stored.reminded:
         async with context.transaction() as connection:
             await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)
-        update["postscript"] = questions.still_waiting(stored.plan)
+        update["postscript"] = plan_messages.still_waiting(stored.plan)
     return update
 
 
@@ -195,7 +195,7 @@ async def _expire(context: TurnContext, state: TurnState, stored: StoredPlan) ->
         "replied_to": (stored.plan.id, stored.plan.version),
         "touched_plan": over,
         "plan_runs": False,
-        "answer": questions.ended(over.plan),
+        "answer": plan_messages.ended(over.plan),
     }
 
 
@@ -226,7 +226,7 @@ def _changes_the_world(context: TurnContext, plan: Plan) -> bool:
 async def _ask_again(context: TurnContext, stored: StoredPlan) -> Update:
     async with context.transaction() as connection:
         await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=False)
-    return {"touched_plan": stored, "plan_runs": False, "answer": questions.ask(stored.plan, again=True)}
+    return {"touched_plan": stored, "plan_runs": False, "answer": plan_messages.ask(stored.plan, again=True)}
 
 
 def _answers_something_else(context: TurnContext, state: TurnState, stored: StoredPlan) -> bool:

@@ -3,13 +3,13 @@
 import structlog
 from langgraph.runtime import Runtime
 
-from segue.agent import prompts, questions
+from segue.agent import plan_messages, prompts
 from segue.agent.context import TurnContext
-from segue.agent.speech import Spoken, ask, tell
 from segue.agent.state import TurnState, Update
+from segue.agent.stream_reply import Spoken, ask, tell
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan
-from segue.tools.payload import clean
+from segue.tools.normalize import clean
 
 log = structlog.get_logger()
 
@@ -34,5 +34,5 @@ async def _synthesis(context: TurnContext, state: TurnState, plan: Plan) -> tupl
         reply, spoken = await ask(context, prompts.with_note(state["conversation"], prompts.ended_note(plan)))
     except AppError as error:
         log.warning("synthesis_failed", code=error.code, plan_id=plan.id)
-        return questions.ended(plan), None
-    return reply.text or questions.ended(plan), spoken
+        return plan_messages.ended(plan), None
+    return reply.text or plan_messages.ended(plan), spoken

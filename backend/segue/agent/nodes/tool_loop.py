@@ -10,13 +10,13 @@ from typing import cast
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 
-from segue.agent import prompts, questions, showing
-from segue.agent.calls import PreparedCall, TurnCalls, run_round, take_up
+from segue.agent import plan_messages, prompts, render_messages
 from segue.agent.context import TurnContext
 from segue.agent.model import ModelCall, Reply
-from segue.agent.speech import Spoken, ask
+from segue.agent.plan_executor import blocked_tools, offer_plan, run_plan
 from segue.agent.state import WEB_SEARCH, EarlierAttempt, TurnState, Update, web_search_report
-from segue.agent.steps import blocked_tools, offer_plan, run_plan
+from segue.agent.stream_reply import Spoken, ask
+from segue.agent.tool_executor import PreparedCall, TurnCalls, run_round, take_up
 from segue.domain.events import SearchDecided
 from segue.domain.plan import MAX_STEPS, Step
 from segue.domain.tool import Tool
@@ -70,7 +70,7 @@ async def _take_up(
     step = plan.running_step if plan else None
     calls = [each for each in earlier.calls if step is None or each.call.tool_call_id != step.tool_call_id]
     for request, answer in await take_up(context, calls, tools, done):
-        showing.tell(conversation, request, answer)
+        render_messages.tell(conversation, request, answer)
     if earlier.calls:
         conversation[:] = prompts.with_note(conversation, prompts.TAKEN_UP)
 
@@ -88,7 +88,7 @@ async def _run_the_plan(
     run = await run_plan(context, stored, tools, conversation=conversation, done=done)
     waits = run.plan.status == "waiting"
     blocked = blocked_tools(context, run.plan, tools)
-    answer = questions.ask(run.plan, changed=run.changed, blocked=blocked) if waits else None
+    answer = plan_messages.ask(run.plan, changed=run.changed, blocked=blocked) if waits else None
     return {"touched_plan": run.stored, "answer": answer}
 
 
@@ -140,7 +140,7 @@ async def _ask(
     )
     stored = await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=steps)
     run = await run_plan(context, stored, tools, conversation=[], done=done)
-    answer = "\n\n".join(part for part in (reply.text, questions.ask(run.plan)) if part)
+    answer = "\n\n".join(part for part in (reply.text, plan_messages.ask(run.plan)) if part)
     return {"touched_plan": run.stored, "answer": answer}
 
 

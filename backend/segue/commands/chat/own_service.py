@@ -49,7 +49,17 @@ def _start(url: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """In a session of its own: Ctrl-C is for the conversation."""
     path = os.pathsep.join(filter(None, (str(Path(segue.__path__[0]).parent), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(  # noqa: S603 (our own program)
-        [sys.executable, "-P", "-m", "segue.cli", "serve", "--host", "127.0.0.1", "--port", url.rpartition(":")[2]],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "segue.commands.cli",
+            "serve",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            url.rpartition(":")[2],
+        ],
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=log,

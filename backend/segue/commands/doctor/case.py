@@ -18,12 +18,12 @@ from segue.domain.tool_state import ToolState
 from segue.memory import short_term, summary
 from segue.memory.sessions import get_session, owner_of
 from segue.plans.store import StoredPlan, open_plan
+from segue.tools.availability import ToolGuard
 from segue.tools.catalog import ToolCatalog
-from segue.tools.fleet import Fleet
-from segue.tools.guard import ToolGuard
+from segue.tools.global_state import Fleet
 from segue.tools.health import HealthRules, is_blocked
-from segue.turn.overview import LastTurn, OpenTurn, last_turn_of, open_turns_of
-from segue.turn.store import last_ended
+from segue.turns.overview import LastTurn, OpenTurn, last_turn_of, open_turns_of
+from segue.turns.store import last_ended
 
 SESSION_PARTS = (
     "session",
@@ -103,7 +103,7 @@ async def look_at_session(session_id: str, stores: Stores, tools: ToolRules, clo
 
 
 async def _read(stores: Stores, session_id: str) -> _Rows:
-    async with stores.database.reading() as connection:
+    async with stores.database.autocommit() as connection:
         owner = await owner_of(connection, session_id)
         ended = await last_ended(connection, session_id)
         shares = await share_of_session(connection, session_id)

@@ -7,8 +7,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from segue import parts
-from segue.clock import utc_now
+from segue import factories
 from segue.commands.doctor.case import SESSION_PARTS, ToolRules, look_at_session
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.service import look_at_service
@@ -22,11 +21,12 @@ from segue.commands.doctor.stores import (
 from segue.commands.doctor.surroundings import look_at_mcp, mcp_servers
 from segue.commands.terminal import refusal, settings_with
 from segue.config import Settings
+from segue.domain.clock import utc_now
 from segue.domain.errors import AppError, NotFound
 from segue.log import configure_logging
+from segue.mcp.servers import McpServers
 from segue.memory.long_term import LongTermMemory
 from segue.tools.catalog import ToolCatalog
-from segue.tools.mcp.servers import McpServers
 
 
 def doctor(
@@ -78,8 +78,8 @@ async def _examine_session(
     look_at_mcp(mcp, report)
     if migrations is None or migrations.missing:
         return
-    builtin = await parts.builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
-    tools = ToolRules(ToolCatalog(builtin, mcp.tools), parts.health_rules(settings), settings.tool_timeout_s)
+    builtin = await factories.builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
+    tools = ToolRules(ToolCatalog(builtin, mcp.tools), factories.health_rules(settings), settings.tool_timeout_s)
     try:
         await look_at_session(session_id, stores, tools, utc_now, report)
     except NotFound:

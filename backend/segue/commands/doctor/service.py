@@ -16,11 +16,11 @@ from segue.commands.doctor.surroundings import look_at_data_folder, look_at_mcp,
 from segue.config import Settings
 from segue.db.inspection import ServerFacts
 from segue.domain.telemetry import unobserved
-from segue.parts import health_rules
-from segue.tools.fleet import Fleet
-from segue.tools.mcp.servers import McpServers
-from segue.turn.overview import TurnsOverview, overview
-from segue.turn.queue import QueueFacts, look_at_queue
+from segue.factories import health_rules
+from segue.mcp.servers import McpServers
+from segue.tools.global_state import Fleet
+from segue.turns.overview import TurnsOverview, overview
+from segue.turns.queue import QueueFacts, look_at_queue
 
 LATE_S = 10.0  # a turn that has waited so long while nothing takes it
 

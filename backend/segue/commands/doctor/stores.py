@@ -20,7 +20,7 @@ from segue.db.inspection import ServerFacts, look_at_server
 from segue.db.migrations import missing_revisions
 from segue.db.redis import Cache, Streams
 from segue.domain.errors import AppError
-from segue.servers import ServerUrls, visited_server_urls
+from segue.embedded.urls import ServerUrls, visited_server_urls
 
 LOOK_S = 6.0
 NEARLY_FULL = 0.9
@@ -101,7 +101,7 @@ async def opened(settings: Settings) -> AsyncIterator[Stores]:
 async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
     """Raises Unreachable, within seconds, for whatever goes wrong between here and there."""
     try:
-        async with asyncio.timeout(LOOK_S), database.reading() as connection:
+        async with asyncio.timeout(LOOK_S), database.autocommit() as connection:
             yield connection
     except (AppError, DBAPIError, OSError, TimeoutError) as error:
         raise Unreachable(_reason(error)) from error

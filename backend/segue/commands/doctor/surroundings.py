@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from segue import parts
+from segue import factories
 from segue.agent.probe import probe
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import Stores, Unreachable, asking
@@ -16,10 +16,10 @@ from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
 from segue.domain.telemetry import unobserved
-from segue.identity.keys import list_keys
+from segue.identity.api_keys import list_keys
+from segue.mcp.config import McpConfig, read_mcp_config
+from segue.mcp.servers import McpServers
 from segue.telemetry.tracing import untraced
-from segue.tools.mcp.config import McpConfig, read_mcp_config
-from segue.tools.mcp.servers import McpServers
 
 MODEL_S = 10.0
 MCP_START_S = 6.0
@@ -54,7 +54,7 @@ async def look_at_model(settings: Settings, report: Report) -> Model:
     bounded = settings.model_copy(
         update={"llm_timeout_s": MODEL_S, "llm_idle_timeout_s": MODEL_S, "llm_max_retries": 0}
     )
-    model = parts.chat_model(bounded, None, unobserved, untraced)
+    model = factories.chat_model(bounded, None, unobserved, untraced)
     if not settings.model_configured:
         report.note(
             "model",

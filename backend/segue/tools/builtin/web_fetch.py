@@ -17,7 +17,7 @@ import httpx
 import trafilatura
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
-from segue.tools.addresses import NoSuchHost, NotPublic
+from segue.net.addresses import NoSuchHost, NotPublic
 
 MAX_BODY_BYTES = 5_000_000
 MAX_REDIRECTS = 5

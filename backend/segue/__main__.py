@@ -1,0 +1,5 @@
+"""`python -m segue`: the command line."""
+
+from segue.commands.cli import app
+
+app()

@@ -1,0 +1,86 @@
+"""What the engine itself says of a plan, in the language of its goal: what waits, what was done, how it ended. Pure."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import orjson
+
+from segue.domain.plan import Plan, Step
+from segue.plans.translations import language_of, say
+from segue.tools.summaries import one_line
+
+MAX_ARGUMENT_CHARS = 4000
+MAX_LINE_CHARS = 160
+
+
+def ask(
+    plan: Plan, *, again: bool = False, changed: bool = False, blocked: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """What has been done, the step that waits with its exact arguments, and the question a plain yes answers.
+
+    `blocked` are the tools of open steps that cannot run now, with the reasons.
+    """
+    step = plan.waiting_step
+    if step is None:
+        return ended(plan)
+    language = language_of(plan.goal)
+    parts = [done(plan)] if not again else []
+    if changed:
+        parts.append(say("changed", language))
+    for tool, reason in blocked.items():
+        parts.append(say("blocked", language, tool=tool, reason=one_line(reason, MAX_LINE_CHARS)))
+    parts += [say("ask_step", language, description=step.description), _call_block(step)]
+    parts.append(say("ask_again_plainly", language) if again else say("ask", language))
+    return "\n\n".join(part for part in parts if part)
+
+
+def done(plan: Plan) -> str:
+    """A line for each step that has been carried out."""
+    language = language_of(plan.goal)
+    return "\n".join(
+        say(
+            "done_step",
+            language,
+            description=step.description,
+            summary=one_line(step.result_preview or "", MAX_LINE_CHARS),
+        )
+        for step in plan.steps
+        if step.status == "complete"
+    )
+
+
+def ended(plan: Plan) -> str:
+    """How a plan ended that has no synthesis of its own: cancelled, expired, failed, or unknown in a step."""
+    language = language_of(plan.goal)
+    if plan.status in ("cancelled", "expired"):
+        return say(plan.status, language)
+    told = [done(plan), *(_fate(step, language) for step in plan.steps)]
+    return "\n".join(part for part in told if part)
+
+
+def still_waiting(plan: Plan) -> str:
+    return say("still_waiting", language_of(plan.goal), goal=one_line(plan.goal, MAX_LINE_CHARS))
+
+
+def _call_block(step: Step) -> str:
+    """The tool and its arguments, one a line, exactly as they will be sent."""
+    if step.tool is None:
+        return ""
+    lines = [f"{name}: {_shown(value)}" for name, value in (step.args or {}).items()]
+    return "\n".join([f"`{step.tool}`", *(f"  {line}" for line in lines)])
+
+
+def _fate(step: Step, language: str) -> str:
+    match step.status:
+        case "failed":
+            return say("failed", language, number=step.id, description=step.description, error=step.error or "")
+        case "unknown":
+            return say("unknown", language, number=step.id, description=step.description)
+        case _:
+            return ""
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    cut = text if len(text) <= MAX_ARGUMENT_CHARS else f"{text[:MAX_ARGUMENT_CHARS]}… ({len(text)})"
+    return cut.replace("\n", "\n    ")

@@ -1,0 +1,132 @@
+"""How what was said, called and given is shown to the model: whole, in brief, or as a reference. Pure."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import orjson
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import ToolCall as LangChainCall
+
+from segue.agent.untrusted import fenced
+from segue.domain.session import Message, RequestedCall
+from segue.domain.tool import Reference
+from segue.memory.recall import Form
+from segue.tools.normalize import Payload
+from segue.tools.run import Outcome
+
+MAX_BRIEF_CHARS = 2000
+LISTED = ("tool_call_id", "tool_name", "args", "status", "size_bytes", "summary", "identifiers")
+BRIEFLY = ("tool_call_id", "tool_name", "status", "identifiers")
+MAX_REFERENCE_CHARS = 900
+MAX_REFERENCE_ARGS_CHARS = 300
+MAX_HISTORY_ARGS_CHARS = 2000
+MAX_SHOWN_ARGS = 20
+MAX_NAME_CHARS = 60
+
+
+def to_model(message: Message, text: str, *, brief: Collection[str] = ()) -> BaseMessage:
+    """`text` is how its content is shown."""
+    match message.role:
+        case "tool":
+            return ToolMessage(text, tool_call_id=message.tool_call_id)
+        case "user":
+            return HumanMessage(text)
+        case "assistant":
+            return assistant_message(text, [shown_call(call, brief=call.id in brief) for call in message.tool_calls])
+
+
+def shown_text(message: Message, form: Form, *, inline: Mapping[str, str], expired: Collection[str]) -> str:
+    """`inline` are results that may be shown whole, by tool call, as they were when they were fresh."""
+    match message.content, form:
+        case dict() as reference, "brief":
+            return fenced(as_json({name: reference[name] for name in BRIEFLY if name in reference}))
+        case dict() as reference, "whole":
+            return fenced(inline[reference["tool_call_id"]])
+        case dict() as reference, _:
+            return fenced(_shown_reference(reference, expired))
+        case text, "brief":
+            return _without_middle(text)
+        case text, _:
+            return text
+
+
+def _without_middle(text: str) -> str:
+    if len(text) <= MAX_BRIEF_CHARS:
+        return text
+    part = MAX_BRIEF_CHARS // 2
+    return f"{text[:part]}\n[… {len(text) - 2 * part} characters left out …]\n{text[-part:]}"
+
+
+def shown_call(call: RequestedCall, *, brief: bool) -> RequestedCall:
+    most = MAX_REFERENCE_ARGS_CHARS if brief else MAX_HISTORY_ARGS_CHARS
+    return replace(call, args=_clipped(call.args, most))
+
+
+def listed_reference(reference: Reference, expired: Collection[str]) -> str:
+    found = {name: getattr(reference, name) for name in LISTED}
+    return _shown_reference(found, expired)
+
+
+def tell(conversation: list[BaseMessage], request: RequestedCall, answer: str) -> None:
+    """A call and its answer at the end of the conversation, or the answer in the place of what has stood for it."""
+    said = ToolMessage(answer, tool_call_id=request.id)
+    for index, message in enumerate(conversation):
+        if isinstance(message, ToolMessage) and message.tool_call_id == request.id:
+            conversation[index] = said
+            return
+    conversation += [assistant_message("", [request]), said]
+
+
+def assistant_message(text: str, calls: Iterable[RequestedCall]) -> AIMessage:
+    made = [LangChainCall(name=call.name, args=call.args, id=call.id, type="tool_call") for call in calls]
+    return AIMessage(text, tool_calls=made)
+
+
+def fresh_result(tool_call_id: str, outcome: Outcome, *, max_bytes: int) -> str:
+    """A result in the turn that made it, fenced: whole up to `max_bytes`, beyond that its head and tail."""
+    shown = _head_and_tail(tool_call_id, outcome.payload, max_bytes=max_bytes)
+    if outcome.error:
+        said = {"result": shown} if shown else {}
+        return fenced(as_json({"status": outcome.status, "error": outcome.error, **said}))
+    return fenced(shown or "(no content)")
+
+
+def _head_and_tail(tool_call_id: str, payload: Payload, *, max_bytes: int) -> str:
+    if payload.size_bytes <= max_bytes:
+        return payload.text
+    encoded, part = payload.text.encode(), max_bytes // 4
+    head, tail = encoded[:part].decode(errors="ignore"), encoded[-part:].decode(errors="ignore")
+    left_out = len(payload.text) - len(head) - len(tail)
+    return f"{head}\n[… {left_out} characters left out; load them with get_tool_result of {tool_call_id} …]\n{tail}"
+
+
+def _shown_reference(reference: Mapping[str, Any], expired: Collection[str]) -> str:
+    """A reference in about MAX_REFERENCE_CHARS: its identifiers go before its preview."""
+    shown = {name: value for name, value in reference.items() if name != "preview"}
+    if "args" in shown:
+        shown["args"] = _clipped(shown["args"], MAX_REFERENCE_ARGS_CHARS)
+    if reference["tool_call_id"] in expired:
+        shown["expired"] = True
+    preview, room = reference.get("preview", ""), MAX_REFERENCE_CHARS - len(as_json(shown))
+    if room > 0 and preview not in reference.get("summary", ""):
+        shown["preview"] = preview[:room]
+    return as_json(shown)
+
+
+def _clipped(args: dict[str, Any], max_chars: int) -> dict[str, Any]:
+    """The same arguments with the long ones cut: history tells what was done, not every word of it."""
+    if len(as_json(args)) <= max_chars:
+        return args
+    share = max_chars // min(len(args), MAX_SHOWN_ARGS)
+    return {key[:MAX_NAME_CHARS]: _cut(value, share) for key, value in islice(args.items(), MAX_SHOWN_ARGS)}
+
+
+def _cut(value: Any, max_chars: int) -> Any:
+    written = value if isinstance(value, str) else as_json(value)
+    return value if len(written) <= max_chars else f"{written[:max_chars]}…"
+
+
+def as_json(value: Any) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,234 @@
+"""A real PostgreSQL and a real Redis from pip wheels under one data folder, for when no URL is given.
+
+The processes of one machine share them: the first to come starts them, the last to leave stops them, and what a
+`kill -9` leaves behind is taken over. Above stands `main`; this knows no settings and no event loop.
+"""
+
+import logging
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from segue.domain.errors import AppError
+from segue.embedded import process, stores
+from segue.embedded.process import Server
+
+log = logging.getLogger(__name__)
+
+DOOR_TIMEOUT = 150.0  # seconds; longer than a start and a stop by somebody else
+VISIT_TIMEOUT = 5.0  # seconds; who only looks does not wait for a start
+LOOK_EVERY = 1.0  # seconds
+LOOK_AT_LEAST_EVERY = 30.0  # seconds, while a server does not start
+SOCKET_BASE_MAX = 60  # bytes; a whole socket path may have 103 on macOS, 107 on Linux
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    database_url: str
+    redis_url: str
+
+
+@contextmanager
+def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[Servers]:
+    """Servers under `data_dir`, made if missing. `fast` gives up safety against a crash of the machine for speed.
+
+    May be entered and left in different threads; both wait, at most for `DOOR_TIMEOUT`. Raises AppError
+    `data_dir_unwritable`, `data_dir_unusable`, `data_dir_busy`, `embedded_unavailable`, `embedded_failed`.
+    """
+    stores.postgres_binary("postgres")  # before anything is made
+    stores.redis_binary()
+    with ExitStack() as held:
+        with _writing(data_dir):
+            folder = data_dir.expanduser().resolve()
+            # As root, PostgreSQL runs as somebody else, who has to get through.
+            folder.mkdir(mode=0o711 if process.is_root() else 0o700, parents=True, exist_ok=True)
+            door = held.enter_context(process.lock_file(folder / "door.lock"))
+            users = held.enter_context(process.lock_file(folder / "users.lock"))
+            with _at_the_door(door, folder):
+                sockets, servers = _join(folder, users, fast=fast)
+        try:
+            with _watched(folder, servers):
+                yield _urls(sockets)
+        finally:
+            with _at_the_door(door, folder):
+                _leave(folder, users, servers)
+
+
+def running_servers(data_dir: Path) -> Servers | None:
+    """Those that other processes have running, as they are: one that has died is not started again. None where nobody
+    uses them. Raises AppError `data_dir_empty`, `data_dir_unwritable`, `data_dir_busy`.
+    """
+    folder = data_dir.expanduser().resolve()
+    with _writing(data_dir), ExitStack() as held:
+        if not (folder / "postgres").is_dir():
+            raise _empty(folder)
+        door = held.enter_context(process.lock_file(folder / "door.lock"))
+        users = held.enter_context(process.lock_file(folder / "users.lock"))
+        with _at_the_door(door, folder, patience=VISIT_TIMEOUT):
+            if process.try_lock(users):
+                process.unlock(users)
+                return None
+            if not _is_private(folder / "sockets", folder):
+                raise _out_of_reach(folder)
+            return _urls((folder / "sockets").readlink())
+
+
+def _urls(sockets: Path) -> Servers:
+    return Servers(
+        database_url=f"postgresql+asyncpg://segue@/segue?host={quote(str(sockets))}&port=5432",
+        redis_url=f"unix://{quote(str(sockets / 'redis.sock'))}",
+    )
+
+
+def _empty(folder: Path) -> AppError:
+    return process.failure(
+        "data_dir_empty",
+        "The data folder is empty",
+        f"There is no database in {folder}. Start `segue serve`, which makes one, or set DATA_DIR to the one in use.",
+    )
+
+
+@contextmanager
+def _at_the_door(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> Iterator[None]:
+    """One process at a time starts or stops."""
+    if not process.wait_until(lambda: process.try_lock(door), patience):
+        raise process.failure(
+            "data_dir_busy",
+            "The data folder is busy",
+            f"Another process has been starting or stopping the servers in {folder} for {patience:.0f} s: end it.",
+        )
+    try:
+        yield
+    finally:
+        process.unlock(door)
+
+
+def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
+    alone = process.try_lock(users)
+    process.share_lock(users)
+    link = folder / "sockets"
+    known = _is_private(link, folder)
+    if not (known or alone):
+        raise _out_of_reach(folder)
+    sockets = link.readlink() if known else _make_socket_folder(link)
+    servers = [stores.postgres(folder, sockets, fast=fast), stores.redis(folder, sockets)]
+    try:
+        for server in servers:
+            if not (known and process.comes_to_answer(server)):
+                _start_again(server, folder, alone=alone)
+    except BaseException:
+        _leave(folder, users, servers)
+        raise
+    return sockets, servers
+
+
+def _start_again(server: Server, folder: Path, *, alone: bool) -> None:
+    if not alone and process.is_alive(server):
+        raise _out_of_reach(folder)
+    process.end(server)
+    process.start(server)
+
+
+@contextmanager
+def _watched(folder: Path, servers: Sequence[Server]) -> Iterator[None]:
+    """A server that dies, by a hand or for want of memory, is started again by one of the processes that use it."""
+    leaving = threading.Event()
+    watch = threading.Thread(target=_watch, args=(folder, servers, leaving), name="embedded servers", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        leaving.set()
+        watch.join()
+
+
+def _watch(folder: Path, servers: Sequence[Server], leaving: threading.Event) -> None:
+    wait = LOOK_EVERY
+    with process.lock_file(folder / "door.lock") as door:
+        while not leaving.wait(wait):
+            try:
+                _revive(door, servers)
+                wait = LOOK_EVERY
+            except (AppError, OSError) as error:
+                log.error("An embedded server is down: %s", error)  # noqa: TRY400 (it says what to do; a trace does not)
+                wait = min(wait * 2, LOOK_AT_LEAST_EVERY)
+
+
+def _revive(door: int, servers: Sequence[Server]) -> None:
+    if not process.try_lock(door):
+        return  # somebody starts or stops them
+    try:
+        for server in servers:
+            if not process.is_alive(server):
+                log.warning("%s died and is started again.", server.name)
+                process.start(server)
+    finally:
+        process.unlock(door)
+
+
+def _out_of_reach(folder: Path) -> AppError:
+    return process.failure(
+        "data_dir_busy",
+        "The data folder is in use",
+        f"The servers of {folder} serve another process but cannot be reached from here (another container, a private"
+        " /tmp?). Set DATA_DIR to another folder, or DATABASE_URL and REDIS_URL.",
+    )
+
+
+def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
+    process.unlock(users)
+    if not process.try_lock(users):
+        return
+    try:
+        for server in reversed(servers):
+            process.end(server)
+        link = folder / "sockets"
+        if _is_private(link, folder):
+            shutil.rmtree(link.readlink(), ignore_errors=True)
+        link.unlink(missing_ok=True)
+    finally:
+        process.unlock(users)  # while still at the door: whoever is next asks whether he is alone
+
+
+# --- folders ---
+
+
+@contextmanager
+def _writing(data_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise process.failure(
+            "data_dir_unwritable",
+            "The data folder cannot be written",
+            f"The data folder {data_dir} cannot be written ({error.strerror}). Set DATA_DIR to a folder that can be, or"
+            " DATABASE_URL and REDIS_URL to servers of your own.",
+        ) from error
+
+
+def _make_socket_folder(link: Path) -> Path:
+    """A path short enough for sockets. The link comes first, so that a `kill -9` leaves nothing behind unknown."""
+    base = tempfile.gettempdir() if len(os.fsencode(tempfile.gettempdir())) <= SOCKET_BASE_MAX else "/tmp"  # noqa: S108
+    made = Path(base) / f"segue-{secrets.token_hex(8)}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(made)
+    made.mkdir(mode=0o700)
+    return made
+
+
+def _is_private(link: Path, folder: Path) -> bool:
+    """Temporary folders get emptied, and then anybody may take the name."""
+    try:
+        found = link.stat()
+    except OSError:
+        return False
+    trusted = {0, os.geteuid(), folder.stat().st_uid}
+    return stat.S_ISDIR(found.st_mode) and found.st_uid in trusted and not found.st_mode & 0o007

@@ -1,0 +1,154 @@
+"""API keys: made, listed, revoked, and told from each other. 256 random bits need no slow hash.
+
+`segue_<id>_<secret>`: the id finds the row, the secret is compared in constant time. A process reads a key's row again
+after CHECK_EVERY_S, so a revoked one is refused everywhere by then.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, bindparam, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.engine import Database
+from segue.db.models import api_keys
+from segue.domain.errors import NotFound
+from segue.domain.identity import Identity, Scope
+from segue.domain.ids import new_id
+from segue.identity.authenticator import Unauthorized
+
+CHECK_EVERY_S = 3.0
+NOTE_USE_EVERY = timedelta(minutes=1)
+MAX_KNOWN = 10_000
+
+_KEY = re.compile(r"segue_([0-9a-hjkmnp-tv-z]{26})_([0-9a-f]{64})")
+_NO_DIGEST = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is known of a key; the key itself is not."""
+
+    id: str
+    owner: str
+    name: str | None
+    scopes: tuple[str, ...]
+    digest: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+async def create_key(
+    connection: AsyncConnection, owner: str, *, scopes: Iterable[Scope], name: str | None, now: datetime
+) -> str:
+    """The key, which nobody can say again."""
+    key_id, secret = new_id("key", now), secrets.token_hex(32)
+    await connection.execute(
+        insert(api_keys).values(
+            id=key_id,
+            owner=owner,
+            name=name,
+            scopes=sorted(set(scopes)),
+            digest=_digest(secret),
+            created_at=now,
+        )
+    )
+    return f"segue_{key_id.removeprefix('key_')}_{secret}"
+
+
+async def list_keys(connection: AsyncConnection, owner: str | None) -> list[ApiKey]:
+    """Oldest first; everybody's where no owner is given."""
+    statement = select(api_keys).order_by(api_keys.c.id)
+    if owner is not None:
+        statement = statement.where(api_keys.c.owner == owner)
+    return [_api_key(row) for row in await connection.execute(statement)]
+
+
+async def revoke_key(connection: AsyncConnection, key_id: str, *, now: datetime) -> ApiKey:
+    """Raises NotFound for an id that is none, or was revoked before."""
+    revoked = await connection.execute(
+        update(api_keys)
+        .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
+        .values(revoked_at=now)
+        .returning(*api_keys.c)
+    )
+    row = revoked.one_or_none()
+    if row is None:
+        raise NotFound("key")
+    return _api_key(row)
+
+
+class ApiKeys:
+    """AUTH=api_key."""
+
+    def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
+        self._database = database
+        self._clock = clock
+        self._known: dict[str, tuple[float, ApiKey]] = {}
+
+    async def identify(self, credential: str | None) -> Identity:
+        parts = _KEY.fullmatch(credential) if credential else None
+        if parts is None:
+            raise Unauthorized("no_key" if credential is None else "not_a_key")
+        key = await self._look_up(f"key_{parts[1]}")
+        is_right = hmac.compare_digest(key.digest if key else _NO_DIGEST, _digest(parts[2]))
+        if key is None or not is_right:
+            raise Unauthorized("wrong_key")
+        await self._note_use(key)
+        return Identity(key.owner, frozenset(key.scopes))
+
+    async def _look_up(self, key_id: str) -> ApiKey | None:
+        read_at, key = self._known.get(key_id, (float("-inf"), None))
+        if time.monotonic() - read_at < CHECK_EVERY_S:
+            return key
+        async with self._database.autocommit() as connection:
+            row = (await connection.execute(_VALID, {"key_id": key_id})).one_or_none()
+        self._known.pop(key_id, None)
+        if row is None:
+            return None
+        if len(self._known) >= MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        return self._remember(_api_key(row))
+
+    def _remember(self, key: ApiKey) -> ApiKey:
+        self._known[key.id] = time.monotonic(), key
+        return key
+
+    async def _note_use(self, key: ApiKey) -> None:
+        now = self._clock()
+        if key.last_used_at is not None and now - key.last_used_at < NOTE_USE_EVERY:
+            return
+        async with self._database.autocommit() as connection:
+            row = (await connection.execute(_USED, {"key_id": key.id, "used_at": now})).one_or_none()
+        if row is not None:
+            self._remember(_api_key(row))
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _api_key(row: Row[Any]) -> ApiKey:
+    return ApiKey(
+        id=row.id,
+        owner=row.owner,
+        name=row.name,
+        scopes=tuple(row.scopes),
+        digest=row.digest,
+        created_at=row.created_at,
+        last_used_at=row.last_used_at,
+        revoked_at=row.revoked_at,
+    )
+
+
+_IS_VALID = (api_keys.c.id == bindparam("key_id"), api_keys.c.revoked_at.is_(None))
+_VALID = select(api_keys).where(*_IS_VALID)
+_USED = update(api_keys).where(*_IS_VALID).values(last_used_at=bindparam("used_at")).returning(*api_keys.c)

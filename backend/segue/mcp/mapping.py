@@ -1,0 +1,261 @@
+"""What an MCP server announces and answers, in Segue's words. Pure, apart from warnings in the log.
+
+Everything here was written by the server and is taken as data: names, sizes and schemas are bounded, hidden Unicode is
+removed, and what does not fit is skipped, never the whole server.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Protocol, assert_never
+
+import structlog
+from jsonschema import Draft202012Validator, SchemaError
+from jsonschema.validators import validator_for
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+from mcp_types import Tool as McpTool
+from mcp_types.methods import validate_server_result
+from pydantic import ValidationError
+
+from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolSpec
+from segue.mcp.config import McpServerConfig
+from segue.mcp.effects import effect_of
+
+MAX_TOOLS: Final = 200
+MAX_ERROR_CHARS: Final = 4000
+_MAX_SCHEMA_BYTES: Final = 32 * 1024
+_MAX_DESCRIPTION: Final = 2000
+_SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
+_JOINERS: Final = "\u200c\u200d"
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
+
+log = structlog.get_logger()
+
+
+class Caller(Protocol):
+    async def __call__(self, name: str, arguments: dict[str, Any], *, wrapped: bool) -> object: ...
+
+
+class _Unfit(Exception):
+    """A tool that cannot be offered; the message says why."""
+
+
+def without_broken_tools(server: str, result: dict[str, Any]) -> dict[str, Any]:
+    """A `tools/list` result the SDK will accept: it refuses the whole list for one malformed entry."""
+    listed = result.get("tools")
+    if not isinstance(listed, list):
+        return result
+    if len(listed) > MAX_TOOLS:
+        log.warning("mcp_tools_cut", server=server, announced=len(listed), kept=MAX_TOOLS)
+    kept = [fit for tool in listed[:MAX_TOOLS] if (fit := _well_formed(server, tool)) is not None]
+    return {**result, "tools": kept}
+
+
+def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
+    if not isinstance(tool, dict):
+        log.warning("mcp_tool_skipped", server=server, tool="?", reason="not an object")
+        return None
+    without_output = {key: value for key, value in tool.items() if key != "outputSchema"}
+    for candidate in (tool, without_output):
+        try:
+            validate_server_result("tools/list", "2025-11-25", {"tools": [candidate]})
+        except ValidationError:
+            continue
+        return candidate
+    log.warning("mcp_tool_skipped", server=server, tool=str(tool.get("name"))[:64], reason="malformed definition")
+    return None
+
+
+def tools_of(
+    server: str, config: McpServerConfig, listed: Iterable[McpTool], call: Caller, timeout_s: float
+) -> list[Tool]:
+    """The tools that can be offered, by their names here; the others are left out with a warning."""
+    tools: dict[str, Tool] = {}
+    secrets = config.secrets
+    for tool in listed:
+        if tool.name in config.disabled:
+            continue
+        try:
+            spec = _spec(server, config, tool, timeout_s)
+        except _Unfit as unfit:
+            log.warning("mcp_tool_skipped", server=server, tool=_visible(tool.name)[:64], reason=str(unfit))
+            continue
+        if spec.name in tools:
+            log.warning("mcp_tool_skipped", server=server, tool=spec.name, reason="a second tool of this name")
+            continue
+        tools[spec.name] = Tool(spec, partial(_run, call, tool.name, _is_wrapped(tool)), secrets=secrets)
+    return list(tools.values())
+
+
+async def _run(call: Caller, name: str, wrapped: bool, arguments: dict[str, Any], context: ToolContext) -> object:  # noqa: FBT001 (bound by partial)
+    del context  # a server learns nothing of who asks
+    return await call(name, arguments, wrapped=wrapped)
+
+
+def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float) -> ToolSpec:
+    hints = tool.annotations
+    return ToolSpec(
+        name=_name(config.prefix, tool.name),
+        description=_description(tool),
+        input_schema=_schema(tool.input_schema),
+        source=f"mcp:{server}",
+        effect=effect_of(tool.name, hints),
+        idempotent=bool(hints and hints.idempotent_hint),
+        confirm=True if tool.name in config.confirm else None,
+        timeout_s=timeout_s,
+        original_name=tool.name,
+        depends_on=tuple(_prefixed(config.prefix, group) for group in config.depends_on.get(tool.name, ())),
+    )
+
+
+def _prefixed(prefix: str, group: DependencyGroup) -> DependencyGroup:
+    return replace(
+        group,
+        tools=tuple(_name(prefix, name) for name in group.tools),
+        optional=tuple(_name(prefix, name) for name in group.optional),
+    )
+
+
+def _name(prefix: str, name: str) -> str:
+    full = prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", name)
+    if not name or not _NAME.fullmatch(full):
+        raise _Unfit("its name is empty or, with the prefix, over 64 characters")
+    return full
+
+
+def _description(tool: McpTool) -> str:
+    text = _visible(tool.description or tool.title or tool.name).strip()
+    return text if len(text) <= _MAX_DESCRIPTION else text[: _MAX_DESCRIPTION - 1] + "…"
+
+
+def _visible(text: str) -> str:
+    """Without format, control, tag and variation characters; a joiner stays between two non-ASCII characters."""
+    kept = [char for char in _VARIATION_SELECTORS.sub("", text) if char in _JOINERS or _is_visible(char)]
+    edges = ["", *kept, ""]
+    return "".join(
+        char
+        for before, char, after in zip(edges, kept, edges[2:], strict=False)
+        if char not in _JOINERS or (_joins(before) and _joins(after))
+    )
+
+
+def _is_visible(char: str) -> bool:
+    return char in "\n\t" or not unicodedata.category(char).startswith("C")
+
+
+def _joins(char: str) -> bool:
+    return bool(char) and not char.isascii() and char not in _JOINERS
+
+
+def _schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    if schema.get("type") != "object":
+        raise _Unfit("its input schema is not that of an object")
+    cleaned: dict[str, Any] = _clean(schema)
+    if len(json.dumps(cleaned, ensure_ascii=False).encode(errors="replace")) > _MAX_SCHEMA_BYTES:
+        raise _Unfit(f"its input schema is over {_MAX_SCHEMA_BYTES // 1024} kB")
+    try:
+        validator_for(cleaned, default=Draft202012Validator).check_schema(cleaned)
+    except (SchemaError, RecursionError):
+        raise _Unfit("its input schema is not valid JSON Schema") from None
+    return cleaned
+
+
+def _clean(node: Any) -> Any:
+    """The schema with visible texts only; a reference to elsewhere is refused: resolving it would be a request."""
+    if isinstance(node, list):
+        return [_clean(item) for item in node]
+    if isinstance(node, str):
+        return _visible(node)
+    if not isinstance(node, Mapping):
+        return node
+    if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in _REFERENCES):
+        raise _Unfit("its input schema refers to another document")
+    return {
+        key: value if key in _EXACT and isinstance(value, str | list) else _clean(value) for key, value in node.items()
+    }
+
+
+def _is_wrapped(tool: McpTool) -> bool:
+    """Whether plain return values are declared to come as {"result": …}: FastMCP sets a mark, the SDK a title."""
+    schema = tool.output_schema or {}
+    if schema.get("x-fastmcp-wrap-result") is True:
+        return True
+    properties = schema.get("properties")
+    return (
+        isinstance(properties, dict) and set(properties) == {"result"} and schema.get("title") == f"{tool.name}Output"
+    )
+
+
+def value_of(result: CallToolResult, *, wrapped: bool) -> object:
+    """What the call returned: the structured value, or its content. Raises ToolFailed where the result is an error."""
+    if result.is_error:
+        raise ToolFailed(_error_text(result))
+    value = result.structured_content
+    if value is None:
+        blocks = [_block(block) for block in result.content]
+        return blocks[0] if len(blocks) == 1 else blocks or None
+    if wrapped and isinstance(value, dict) and set(value) == {"result"}:
+        return value["result"]
+    return value
+
+
+def _error_text(result: CallToolResult) -> str:
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    said = _SDK_PREFIX.sub("", "\n".join(texts).strip())
+    return said[:MAX_ERROR_CHARS] or "The tool says that it failed, without a reason."
+
+
+def _block(block: ContentBlock) -> object:
+    """Text as text or as the JSON it is; anything binary as its type and size: base64 is of no use to a model."""
+    match block:
+        case TextContent(text=text):
+            return _parsed(text)
+        case ImageContent() | AudioContent():
+            return {"type": block.type, "mime_type": block.mime_type, "size_bytes": _decoded_size(block.data)}
+        case ResourceLink():
+            link = {"type": block.type, "uri": block.uri, "name": block.name}
+            return link | {"mime_type": block.mime_type, "size_bytes": block.size}
+        case EmbeddedResource(resource=resource):
+            return {"type": block.type} | _resource(resource)
+        case _:
+            assert_never(block)
+
+
+def _resource(resource: TextResourceContents | BlobResourceContents) -> dict[str, object]:
+    described: dict[str, object] = {"uri": resource.uri, "mime_type": resource.mime_type}
+    if isinstance(resource, BlobResourceContents):
+        return described | {"size_bytes": _decoded_size(resource.blob)}
+    return described | {"size_bytes": len(resource.text.encode(errors="replace")), "text": resource.text}
+
+
+def _decoded_size(base64: str) -> int:
+    return len(base64) * 3 // 4 - base64[-2:].count("=")
+
+
+def _parsed(text: str) -> object:
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)

@@ -1,0 +1,78 @@
+"""The built-in model for when no provider is configured: deterministic, small, and it says so.
+
+It stands where a provider's model would, behind LangChain's interface, and answers the same prompts: those of a plan in
+`offline_plan.py`, of facts in `offline_facts.py`, everything else in `offline_reply.py`.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+
+from segue.agent import prompts
+from segue.offline.facts import noted
+from segue.offline.planning import draft, fill
+from segue.offline.replies import answer, offered_tool
+
+WORD_EVERY_S = 0.02
+_WORD = re.compile(r"\S+\s*|\s+")
+
+
+class OfflineModel(BaseChatModel):
+    @property
+    def _llm_type(self) -> str:
+        return "offline"
+
+    def bind_tools(
+        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        return self.bind(tools=list(tools), **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
+        run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
+        **kwargs: Any,
+    ) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=_reply(messages, kwargs))])
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        """Word by word, at the pace of somebody who thinks fast."""
+        reply = _reply(messages, kwargs)
+        for word in _WORD.findall(reply.text):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=word))
+            await asyncio.sleep(WORD_EVERY_S)
+        last = AIMessageChunk(content="", tool_calls=reply.tool_calls, response_metadata=reply.response_metadata)
+        yield ChatGenerationChunk(message=last)
+
+
+def _reply(messages: list[BaseMessage], options: dict[str, Any]) -> AIMessage:
+    reply = _written(messages, options.get("tools", []), must_call="tool_choice" in options)
+    reply.response_metadata["finish_reason"] = "tool_calls" if reply.tool_calls else "stop"
+    return reply
+
+
+def _written(messages: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
+    system = messages[0].text
+    if prompts.AMENDER in system or prompts.READER in system:
+        return AIMessage('{"steps": [], "verdict": "none"}')  # beyond it: the engine then asks again in plain words
+    if prompts.EXTRACTOR in system:
+        return AIMessage(noted(messages[-1].text))
+    if prompts.PLANNER in system:
+        return AIMessage(draft(system, messages[-1].text))
+    offered = [offered_tool(tool["function"]) for tool in tools]
+    return fill(messages, offered[0]) if must_call else answer(messages, offered)

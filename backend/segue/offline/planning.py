@@ -1,0 +1,63 @@
+"""How the offline model plans: it splits a request where the user says "then" and fills in what results tell. Pure."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+from segue.offline.replies import OfferedTool, arguments_for, call_to, offered_tool, results_in, tool_for
+from segue.offline.vocabulary import VERBS, concepts, language_of, say, split_steps
+
+_NAME = re.compile(r"^(.*?)\s*<")
+
+
+def draft(system: str, message: str) -> str:
+    """A plan as JSON: a step for each part of the request that a tool can carry out; no steps unless all can be."""
+    tools = list(_tools_in(system))
+    steps: list[dict[str, Any]] = []
+    about: frozenset[str] = frozenset()
+    for part in split_steps(message):
+        about |= concepts(part) - VERBS
+        tool = tool_for(part, [], tools) or _with_nouns(part, about, tools)
+        if tool is None:
+            return '{"steps": []}'
+        args = arguments_for(tool, part, [], tools)
+        steps.append({"id": len(steps) + 1, "description": part, "tool": tool.name, "args": args})
+    return orjson.dumps({"steps": steps if len(steps) > 1 else []}).decode()
+
+
+def fill(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
+    """A call with what the newest results say; a text that has to be written is a plain acknowledgement of receipt."""
+    said = [message.text for message in messages if isinstance(message, HumanMessage)]
+    newest_first = results_in(messages)[::-1]
+    read = next((result.value for result in newest_first if isinstance(result.value, dict)), {})
+    args: dict[str, str] = arguments_for(tool, said[-1], newest_first, [tool])
+    listed = next((names for result in newest_first if (names := result.names_for(tool))), [])
+    written = {tool.opens: listed[0]} if tool.opens and listed else {}
+    if read.get("from"):
+        sender = _NAME.match(str(read["from"]))
+        name = sender.group(1) if sender else str(read["from"])
+        written |= {
+            "to": str(read["from"]),
+            "subject": f"Re: {str(read.get('subject', '')).removeprefix('Re: ')}",
+            "body": say(language_of(said), "receipt", name=name),
+        }
+    wanted = {argument: written[argument] for argument in tool.required if argument in written}
+    return call_to(tool, {**wanted, **args})
+
+
+def _with_nouns(part: str, about: frozenset[str], tools: Sequence[OfferedTool]) -> OfferedTool | None:
+    """ "Read the newest": what it is about was said in a part before."""
+    wanted = concepts(part) | about
+    fitting = [tool for tool in tools if concepts(part) & tool.words and about & tool.words]
+    return max(fitting, key=lambda tool: len(wanted & tool.words), default=None)
+
+
+def _tools_in(system: str) -> Iterator[OfferedTool]:
+    """The tools a planner's prompt lists, one JSON object a line."""
+    for line in system.splitlines():
+        if line.startswith('{"name":'):
+            listed = orjson.loads(line)
+            yield offered_tool({"name": listed["name"], "parameters": listed["args"]})

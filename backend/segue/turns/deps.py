@@ -1,0 +1,49 @@
+"""What running a turn needs, put together once by `main`."""
+
+from dataclasses import dataclass
+
+from segue.agent.context import AgentLimits, Clock
+from segue.agent.graph import Graph
+from segue.agent.model import ChatModel
+from segue.db.engine import Database
+from segue.db.redis import Cache
+from segue.domain.telemetry import Observe, OpenSpan
+from segue.events.log import EventLog
+from segue.jobs.afterwards import Afterwards
+from segue.jobs.summaries import Summaries
+from segue.memory.long_term import LongTermMemory
+from segue.tools.availability import NewGuard
+from segue.turns.limits import Limiter
+from segue.turns.load_context import SnapshotLimits
+from segue.turns.maintenance import KeepLimits
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """`concurrency` is how many turns a process runs at once; `grace_s` how long they have to end when it stops."""
+
+    timeout_s: float
+    lease_s: float
+    grace_s: float
+    snapshot: SnapshotLimits
+    kept: KeepLimits
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDeps:
+    database: Database
+    cache: Cache
+    events: EventLog
+    graph: Graph
+    model: ChatModel
+    new_guard: NewGuard
+    limiter: Limiter
+    clock: Clock
+    long_term: LongTermMemory
+    afterwards: Afterwards
+    summaries: Summaries
+    agent_limits: AgentLimits
+    limits: TurnLimits
+    observe: Observe
+    span: OpenSpan

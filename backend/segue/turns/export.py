@@ -1,0 +1,274 @@
+"""Makes a Recording of a session from its rows, secrets removed.
+
+Not every model call has a row: a planner's answer, a synthesis, what was called but held. A recording holds what they
+came to (the plan a turn left, its answer and the model's part of it), from which a replay answers those calls again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import Row, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.agent import plan_messages
+from segue.agent.nodes.tool_loop import MAX_QUERY_CHARS
+from segue.agent.state import WEB_SEARCH
+from segue.db.models import turns
+from segue.domain.errors import AppError
+from segue.domain.plan import Decision, Plan
+from segue.domain.recording import (
+    VERSION,
+    RecordedCall,
+    RecordedPlan,
+    RecordedSettings,
+    RecordedStep,
+    RecordedTool,
+    RecordedTurn,
+    Recording,
+    Round,
+)
+from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
+from segue.domain.session import Message, Session, TurnReport
+from segue.domain.tool import Tool, ToolCall, ToolSpec
+from segue.memory.history import list_messages
+from segue.memory.sessions import get_session
+from segue.plans.store import list_plans
+from segue.tools.results import CallFilter, StoredResult, list_calls, load_results
+from segue.turns.decisions import SAID
+
+MAX_MESSAGES = 20_000
+MAX_RESULTS_BYTES = 10_000_000  # of all results together: every one of them is searched for secrets
+READ_BY_MODEL = "model_"  # how `agent/nodes/plan.py` names the rule of such a verdict
+
+_read_report = TypeAdapter(TurnReport).validate_python
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConversation:
+    """The rows of a session whose turns have ended; `results` are by call, without those `too_large`."""
+
+    session: Session
+    turns: Sequence[Row[Any]]
+    messages: Mapping[str, list[Message]]
+    calls: Mapping[str, ToolCall]
+    results: Mapping[str, StoredResult]
+    too_large: frozenset[str]
+    plans: Sequence[Plan]
+
+
+async def load_conversation(
+    connection: AsyncConnection, owner: str, session_id: str, *, max_result_bytes: int, now: datetime
+) -> StoredConversation:
+    """Raises NotFound for a missing or foreign session, AppError `nothing_to_export`, `conversation_too_long`."""
+    session = await get_session(connection, owner, session_id)
+    ended = select(turns).where(turns.c.session_id == session_id, turns.c.finished_at.is_not(None))
+    rows = (await connection.execute(ended.order_by(turns.c.seq))).all()
+    if not rows:
+        raise _nothing_yet()
+    messages: dict[str, list[Message]] = {row.id: [] for row in rows}
+    stored = await list_messages(connection, owner, session_id, after=0, limit=MAX_MESSAGES + 1)
+    if len(stored) > MAX_MESSAGES:
+        raise _too_long()
+    for message in stored:
+        messages.get(message.turn_id, []).append(message)
+    everything = CallFilter()
+    calls = await list_calls(connection, owner, session_id, where=everything, before=None, limit=MAX_MESSAGES)
+    wanted = _within(calls, max_result_bytes)
+    return StoredConversation(
+        session=session,
+        turns=rows,
+        messages=messages,
+        calls={call.tool_call_id: call for call in calls},
+        results=await load_results(connection, session_id, wanted, now=now),
+        too_large=frozenset(call.tool_call_id for call in calls) - set(wanted),
+        plans=await list_plans(connection, owner, session_id, before=None, limit=MAX_MESSAGES),
+    )
+
+
+def make_recording(
+    conversation: StoredConversation, tools: Mapping[str, Tool], settings: RecordedSettings
+) -> Recording:
+    """Takes a while for a long conversation: to be called in a thread."""
+    recorder = _Recorder(conversation)
+    recorded = [recorder.turn(row) for row in conversation.turns]
+    whole = Recording(
+        format="segue-recording",
+        version=VERSION,
+        title=conversation.session.title,
+        metadata=conversation.session.metadata,
+        settings=settings,
+        tools=tuple(_definitions(recorded, tools)),
+        turns=tuple(recorded),
+    ).model_dump(mode="json")
+    definitions = {"tools": without_secret_texts(whole.pop("tools"))}
+    repeated = [secret for secret in secrets_in(whole) if not any(secret in name for name in tools)]
+    return Recording.model_validate(without(without_secrets(whole) | definitions, repeated))
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """Goes through the turns in order. `numbers` are those of the plans, `standing` the one that was touched last."""
+
+    conversation: StoredConversation
+    numbers: dict[str, int] = field(default_factory=dict)
+    standing: Plan | None = None
+
+    def turn(self, row: Row[Any]) -> RecordedTurn:
+        opening, *rest = self.conversation.messages[row.id]
+        report = _read_report(row.report) if row.report else None
+        plan = report.plan if report else self._made_by(opening)
+        answer = str(rest.pop().content) if report else None
+        turn = RecordedTurn(
+            message=str(opening.content),
+            decision=_decision(row, opening),
+            force_web_search=row.request["force_web_search"],
+            rounds=tuple(_rounds(rest, self.conversation, report, opening)),
+            reading=_reading(report),
+            plan=self._numbered(plan) if plan else None,
+            status=row.status,
+            answer=answer,
+            said=_said(answer, plan, self.standing),
+        )
+        self.standing = plan or self.standing
+        return turn
+
+    def _made_by(self, opening: Message) -> Plan | None:
+        """A turn that failed left no report, but maybe a plan."""
+        return next((plan for plan in self.conversation.plans if plan.origin_message_id == opening.id), None)
+
+    def _numbered(self, plan: Plan) -> RecordedPlan:
+        return RecordedPlan(
+            number=self.numbers.setdefault(plan.id, len(self.numbers) + 1),
+            version=plan.version,
+            status=plan.status,
+            steps=tuple(
+                RecordedStep(
+                    id=step.id,
+                    description=step.description,
+                    tool=step.tool,
+                    args=step.args,
+                    status=step.status,
+                    requires_confirmation=step.requires_confirmation,
+                )
+                for step in plan.steps
+            ),
+        )
+
+
+def _rounds(
+    messages: Iterable[Message], conversation: StoredConversation, report: TurnReport | None, opening: Message
+) -> Iterable[Round]:
+    references = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
+    for index, message in enumerate(message for message in messages if message.role == "assistant"):
+        ledger = [conversation.calls[call.id] for call in message.tool_calls]
+        if not ledger or ledger[0].plan_id:
+            by = "plan"
+        elif index == 0 and _was_searched_first(report, ledger, str(opening.content)):
+            by = "search"
+        else:
+            by = "model"
+        calls = (_call(call, conversation, references.get(call.tool_call_id)) for call in ledger)
+        yield Round(by=by, text=str(message.content), calls=tuple(calls))
+
+
+def _call(call: ToolCall, conversation: StoredConversation, reference: Any) -> RecordedCall:
+    """A result that is not at hand is stood in for by its reference, which names what later calls may need."""
+    made = RecordedCall(
+        tool=call.tool_name,
+        args=call.args,
+        status="unknown" if call.status == "running" else call.status,
+        error=call.error,
+    )
+    if kept := conversation.results.get(call.tool_call_id):
+        return made.model_copy(update={"result": kept.value()})
+    if call.metadata.size_bytes == 0 or reference is None:
+        return made
+    shown = {name: reference[name] for name in ("summary", "preview", "identifiers")}
+    omitted = "too_large" if call.tool_call_id in conversation.too_large else "expired"
+    return made.model_copy(update={"result": shown, "omitted": omitted})
+
+
+def _was_searched_first(report: TurnReport | None, ledger: Sequence[ToolCall], message: str) -> bool:
+    if report is None or report.web_search.reason not in {"asked_for", "forced"} or len(ledger) != 1:
+        return False
+    return (ledger[0].tool_name, ledger[0].args) == (WEB_SEARCH, {"query": message[:MAX_QUERY_CHARS]})
+
+
+def _said(answer: str | None, plan: Plan | None, standing: Plan | None) -> str | None:
+    """The model's part of an answer that holds words of the engine's; None where it is the answer as it is."""
+    if answer is None:
+        return None
+    if plan is not None and plan.waiting_step is not None:
+        asked = plan_messages.ask(plan)
+        return answer.removesuffix(asked).rstrip() if answer.endswith(asked) else ""
+    ending = plan_messages.ended(plan) if plan else plan_messages.still_waiting(standing) if standing else ""
+    said = answer.removesuffix(f"\n\n{ending}")
+    return said if said != answer else None
+
+
+def _decision(row: Row[Any], opening: Message) -> Decision | None:
+    if row.request.get("decided_plan_id") is None:
+        return None
+    return next((decision for decision, sign in SAID.items() if sign == opening.content), None)
+
+
+def _reading(report: TurnReport | None) -> str | None:
+    """What the model made of a reply to a plan that the rules could not read."""
+    rule = report.acknowledgement.rule if report else ""
+    return rule.removeprefix(READ_BY_MODEL) if rule.startswith(READ_BY_MODEL) else None
+
+
+def _definitions(recorded: Iterable[RecordedTurn], tools: Mapping[str, Tool]) -> Iterable[RecordedTool]:
+    """Of every tool that was called or planned, and of those they depend on. One that is gone takes any arguments."""
+    called = {(call.tool, call.status) for turn in recorded for call in turn.calls}
+    planned = {step.tool for turn in recorded if turn.plan for step in turn.plan.steps if step.tool}
+    wanted, known = [*(name for name, _ in called), *planned], set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name in known:
+            continue
+        known.add(name)
+        if name in tools:
+            wanted += [member for group in tools[name].spec.depends_on for member in (*group.tools, *group.optional)]
+    for name in sorted(known):
+        if name in tools:
+            yield _definition(tools[name].spec)
+        elif (name, "succeeded") in called:
+            yield RecordedTool(name=name, input_schema={"type": "object"})
+
+
+def _definition(spec: ToolSpec) -> RecordedTool:
+    return RecordedTool(
+        name=spec.name,
+        description=spec.description,
+        input_schema=dict(spec.input_schema),
+        source=spec.source,
+        effect=spec.effect,
+        idempotent=spec.idempotent,
+        confirm=spec.confirm,
+        depends_on=spec.depends_on,
+    )
+
+
+def _within(calls: Iterable[ToolCall], max_result_bytes: int) -> list[str]:
+    """The calls whose results are recorded: none too large, and oldest first until there is enough."""
+    left, wanted = MAX_RESULTS_BYTES, []
+    for call in reversed(list(calls)):
+        size = call.metadata.size_bytes
+        if 0 < size <= min(max_result_bytes, left):
+            left -= size
+            wanted.append(call.tool_call_id)
+    return wanted
+
+
+def _nothing_yet() -> AppError:
+    detail = "No turn of this session has ended yet. Send a message first, or wait for the one that runs."
+    return AppError("nothing_to_export", status=409, title="Nothing to export", detail=detail)
+
+
+def _too_long() -> AppError:
+    detail = f"A conversation of more than {MAX_MESSAGES} messages cannot be exported; its parts can be listed by page."
+    return AppError("conversation_too_long", status=422, title="The conversation is too long", detail=detail)

@@ -1,0 +1,181 @@
+"""What a turn starts from: the stored window as far as it fits the budget, the results in view, and the working memory,
+rebuilt from Postgres where Redis has lost it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.agent.context_budget import Material, fit
+from segue.agent.state import EarlierAttempt, TurnInput
+from segue.db.engine import Database
+from segue.db.redis import Cache
+from segue.domain.session import Message
+from segue.domain.tool import Reference
+from segue.memory import short_term
+from segue.memory.history import last_exchange, load_window
+from segue.memory.long_term import LongTermMemory
+from segue.memory.recall import RecallLimits
+from segue.memory.short_term import ShortTermMemory
+from segue.memory.tokens import Count
+from segue.plans.store import get_plan, plan_in_question, plan_taken_on
+from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
+from segue.turns.store import Claim, EndedTurn, last_ended
+
+INLINE_TURNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """Results of at most `inline_bytes` are shown whole for INLINE_TURNS turns, together at most `all_inline_bytes`.
+
+    `count` counts the tokens of a text.
+    """
+
+    recall: RecallLimits
+    count: Count
+    memory_ttl_s: int
+    inline_bytes: int
+    all_inline_bytes: int
+
+
+async def load_snapshot(
+    database: Database,
+    cache: Cache,
+    long_term: LongTermMemory,
+    claim: Claim,
+    *,
+    limits: SnapshotLimits,
+    now: datetime,
+) -> TurnInput:
+    session_id = claim.key.session_id
+    memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
+    async with database.autocommit() as connection:
+        window = await load_window(connection, claim.key, after=claim.summary_seq, limit=limits.recall.messages)
+        decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
+        earlier = await _earlier_attempt(connection, claim) if claim.epoch > 1 else None
+        pending = None
+        if claim.has_plan_in_question and not decided:
+            pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
+        known = memory.results if memory else ()
+        if memory is None and (last := await last_ended(connection, session_id)):
+            known = await _known_results(connection, session_id)
+            before, ttl_s = claim.message_count - 1, limits.memory_ttl_s
+            memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
+        in_view = dict(_in_view(window, known))
+        kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
+    opening = next(message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
+    message = str(opening.content)
+    facts = await long_term.recall(claim.owner, message, now=now) if claim.knows_facts else []
+    inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.all_inline_bytes)
+    expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
+    stored = pending or decided
+    plan = stored.plan if stored else None
+    fitting = fit(Material(claim.summary, facts, plan, window, known, inline, expired), limits.recall, limits.count)
+    return TurnInput(
+        message=message,
+        message_id=opening.id,
+        force_web_search=claim.force_web_search,
+        history=fitting.history,
+        memory=memory,
+        facts=facts,
+        summary=claim.summary,
+        earlier_results=known,
+        listed_results=fitting.listed,
+        shown_texts=fitting.texts,
+        shown_briefly=fitting.brief,
+        cut_off=fitting.cut_off,
+        message_count=claim.message_count,
+        open_plan=pending,
+        decided_plan=decided,
+        shown_plan=claim.shown_plan,
+        answered_turn_id=claim.answered_turn_id,
+        earlier=earlier,
+    )
+
+
+async def _earlier_attempt(connection: AsyncConnection, claim: Claim) -> EarlierAttempt:
+    turn = claim.key
+    return EarlierAttempt(
+        calls=await recorded_calls(connection, turn.turn_id),
+        plan=await plan_taken_on(connection, turn.turn_id, turn.session_id),
+    )
+
+
+def _in_view(window: Sequence[Message], earlier: Sequence[Reference]) -> Iterator[tuple[str, int]]:
+    """The calls whose references the model is about to see, and the size of their results."""
+    for reference in earlier:
+        yield reference.tool_call_id, reference.size_bytes
+    for message in window:
+        if isinstance(message.content, dict):
+            yield message.content["tool_call_id"], message.content.get("size_bytes", 0)
+
+
+def _inline(
+    window: Sequence[Message], kept: Mapping[str, StoredResult], turn_id: str, *, max_bytes: int
+) -> dict[str, str]:
+    """Small successful results of the last turns, by tool call: the newest of them, as far as there is room."""
+    turns = list(dict.fromkeys(message.turn_id for message in window if message.turn_id != turn_id))[-INLINE_TURNS:]
+    inline: dict[str, str] = {}
+    for message in reversed(window):
+        if message.turn_id not in turns or not isinstance(message.content, dict):
+            continue
+        result = kept.get(message.content["tool_call_id"])
+        if result is None or result.content is None or message.content["status"] != "succeeded":
+            continue
+        max_bytes -= message.content["size_bytes"]
+        if max_bytes < 0:
+            break
+        inline[message.content["tool_call_id"]] = result.content
+    return inline
+
+
+async def working_memory(
+    database: Database, cache: Cache, session_id: str, *, message_count: int, ttl_s: int, now: datetime
+) -> tuple[ShortTermMemory | None, int]:
+    """A session's short-term memory as its next turn would see it, and the seconds it has left."""
+    async with database.autocommit() as connection:
+        last = await last_ended(connection, session_id)
+    if last is None:
+        return None, 0
+    memory = await short_term.read(cache, session_id, last_turn_id=last.turn_id)
+    if memory is not None:
+        return memory, await short_term.seconds_left(cache, session_id)
+    async with database.autocommit() as connection:
+        results = await _known_results(connection, session_id)
+        return await _rebuild(connection, session_id, last, results, message_count=message_count, ttl_s=ttl_s, now=now)
+
+
+async def _known_results(connection: AsyncConnection, session_id: str) -> tuple[Reference, ...]:
+    return short_term.merge_results(await recent_references(connection, session_id), ())
+
+
+async def _rebuild(
+    connection: AsyncConnection,
+    session_id: str,
+    last: EndedTurn,
+    results: tuple[Reference, ...],
+    *,
+    message_count: int,
+    ttl_s: int,
+    now: datetime,
+) -> tuple[ShortTermMemory | None, int]:
+    """What Redis would still hold, from the rows it is made of; `(None, 0)` where nothing is or its time is up."""
+    left_s = int((last.finished_at + timedelta(seconds=ttl_s) - now).total_seconds())
+    if left_s <= 0:
+        return None, 0
+    exchange = await last_exchange(connection, session_id)
+    if exchange is None and not results:
+        return None, 0
+    opening, final = exchange or (None, None)
+    memory = ShortTermMemory(
+        session_id=session_id,
+        turn_id=last.turn_id,
+        last_user_message=opening,
+        last_assistant_message=final,
+        message_count=message_count,
+        results=results,
+    )
+    return memory, left_s

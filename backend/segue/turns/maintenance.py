@@ -1,0 +1,66 @@
+"""What has had its time goes: in small batches, by whichever process comes by, each kind by the module that owns it."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+
+from segue.db.engine import Database
+from segue.db.redis import Cache
+from segue.domain.telemetry import Observe, PlanEnded, Removed
+from segue.events.log import EventLog
+from segue.memory import sessions, short_term
+from segue.plans.store import expire_overdue
+from segue.tools.retention import drop_expired
+from segue.tools.states import drop_old_changes
+from segue.turns import queries
+
+MOST_SESSIONS = 50
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLimits:
+    """After how many days an idle session, and what is noted of a tool's state, is deleted. None keeps sessions."""
+
+    session_days: int | None
+    change_days: int
+
+
+async def sweep(
+    database: Database, cache: Cache, events: EventLog, limits: KeepLimits, *, now: datetime, observe: Observe
+) -> None:
+    """One batch of each kind. What is left over goes the next time."""
+    async with database.autocommit() as connection:
+        payloads = await drop_expired(connection, now=now)
+        gone = {
+            "results": len(payloads),
+            "plans": await expire_overdue(connection, now=now),
+            "changes": await drop_old_changes(connection, before=now - timedelta(days=limits.change_days)),
+        }
+    if limits.session_days is not None:
+        before = now - timedelta(days=limits.session_days)
+        gone["sessions"] = 0
+        while gone["sessions"] < MOST_SESSIONS and await _drop_idle(database, cache, events, before=before):
+            gone["sessions"] += 1
+    sizes = {"results": sum(payloads)}
+    for kind, rows in gone.items():
+        if rows:
+            observe(PlanEnded("expired", rows) if kind == "plans" else Removed(kind, rows, sizes.get(kind, 0)))
+    if any(gone.values()):
+        log.info("retention_swept", **gone, bytes=sum(sizes.values()))
+
+
+async def _drop_idle(database: Database, cache: Cache, events: EventLog, *, before: datetime) -> bool:
+    """One session: with everything that hangs on it, it is a batch of its own. False where none has been idle since."""
+    async with database.transaction() as connection:
+        idle = await sessions.lock_idle(connection, before=before)
+        if idle is None:
+            return False
+        owner, session_id = idle
+        turns = await queries.turn_ids(connection, session_id)
+        await sessions.delete_session(connection, owner, session_id)
+    await events.forget(session_id, turns)
+    await short_term.forget(cache, session_id)
+    return True

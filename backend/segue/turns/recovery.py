@@ -1,0 +1,82 @@
+"""Finds what nobody looks after any more and sets it going again, on any instance: the same second look for a process
+that died, a job that Redis lost and a wish to cancel that nobody obeys. Needs Postgres and nothing else.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from segue.domain import turn_errors
+from segue.domain.errors import AppError
+from segue.domain.telemetry import TurnEnded, TurnRecovered
+from segue.memory import short_term
+from segue.turns import terminations
+from segue.turns.deps import TurnDeps
+from segue.turns.maintenance import sweep
+from segue.turns.scheduler import TurnWorker
+from segue.turns.terminations import Neglected
+from segue.turns.turn_metrics import outcome_of, tell_end
+
+LOOK_AROUND_S = 1.0
+MAX_ATTEMPTS = 3
+
+log = structlog.get_logger()
+
+
+async def look_around_for_ever(deps: TurnDeps, worker: TurnWorker, takes_turns: Callable[[], bool]) -> None:
+    """`takes_turns()`: whether this process is one that runs what it finds."""
+    swept = 0.0
+    while True:
+        try:
+            await _look_around(deps, worker, takes_turns=takes_turns())
+            if time.monotonic() - swept >= deps.limits.lease_s:
+                await sweep(
+                    deps.database, deps.cache, deps.events, deps.limits.kept, now=deps.clock(), observe=deps.observe
+                )
+                swept = time.monotonic()
+        except AppError as error:
+            log.warning("recovery_failed", code=error.code)
+        await asyncio.sleep(min(LOOK_AROUND_S, deps.limits.lease_s / 4))
+
+
+async def _look_around(deps: TurnDeps, worker: TurnWorker, *, takes_turns: bool) -> None:
+    async with deps.database.autocommit() as connection:
+        found = await terminations.neglected(connection, timeout_s=deps.limits.timeout_s)
+    for turn in found:
+        if turn.running:
+            await _settle(deps, turn)
+        if takes_turns and worker.has_room:
+            worker.wake(turn.key.session_id)
+            if not turn.running:
+                deps.observe(TurnRecovered("begun"))
+
+
+async def _settle(deps: TurnDeps, turn: Neglected) -> None:
+    """Ends the turn, or queues it again."""
+    error = _verdict(turn, timeout_s=deps.limits.timeout_s)
+    async with deps.database.autocommit() as connection:
+        if error is None:
+            settled = await terminations.take_back(connection, turn, timeout_s=deps.limits.timeout_s)
+        else:
+            settled = await terminations.end_neglected(connection, turn, error)
+    if not settled:
+        return
+    ids = {"session_id": turn.key.session_id, "turn_id": turn.key.turn_id}
+    log.warning("turn_recovered", **ids, attempts=turn.attempts, ended=error and error.code)
+    deps.observe(TurnRecovered("queued_again" if error is None else "ended"))
+    if error is not None:
+        tell_end(deps.observe, turn.key, TurnEnded(outcome_of(error), error.code), attempt=turn.attempts)
+        await short_term.forget(deps.cache, turn.key.session_id)
+        deps.events.ended(turn.key, error)
+
+
+def _verdict(turn: Neglected, *, timeout_s: float) -> AppError | None:
+    if turn.cancelled:
+        return turn_errors.cancelled()
+    if turn.attempts >= MAX_ATTEMPTS:
+        return turn_errors.gave_up(turn.attempts)
+    if turn.left_s is None or turn.left_s <= 0:
+        return turn_errors.turn_timeout(timeout_s)
+    return None

@@ -1,0 +1,225 @@
+"""The story of a turn as the API tells it: accepted, sent off, waited for, cancelled, read.
+
+Knows nothing of HTTP. The request that brought a message only watches its turn; the turn belongs to whoever runs it,
+and the answer is the row. `worker.py` runs turns here, `queue.py` takes them to and from other processes, `recovery.py`
+finds the lost ones.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Self
+
+from segue.db.redis import plans_of_owner_key
+from segue.domain import turn_errors
+from segue.domain.errors import AppError
+from segue.domain.plan import Decision
+from segue.domain.session import ChatAnswer, Turn, TurnKey
+from segue.domain.telemetry import TurnEnded
+from segue.memory import sessions, short_term
+from segue.memory.sessions import get_session
+from segue.plans.store import expired
+from segue.turns import queries, terminations
+from segue.turns.admission import Admitted, admit, turn_under
+from segue.turns.decisions import begin_decision
+from segue.turns.deps import TurnDeps
+from segue.turns.queue import TurnQueue
+from segue.turns.recovery import look_around_for_ever
+from segue.turns.scheduler import TurnWorker
+from segue.turns.store import NOWHERE, ChatRequest, Once, Origin
+from segue.turns.turn_metrics import tell_end
+
+CANCEL_WITHIN_S = 4.5
+
+
+class TurnService:
+    """Runs turns for as long as it is entered: `async with TurnService(deps, url) as turns: await turns.chat(…)`.
+
+    `takes_turns` is False in a process that only accepts them; it still runs what it cannot send off.
+    """
+
+    def __init__(self, deps: TurnDeps, redis_url: str, *, takes_turns: bool = True) -> None:
+        self._deps = deps
+        self._takes_turns = takes_turns
+        self._worker = TurnWorker(deps)
+        concurrency = deps.limits.concurrency if takes_turns else 0
+        self._queue = TurnQueue(redis_url, self._worker.run_session, concurrency=concurrency)
+        self._upkeep: list[asyncio.Task[None]] = []
+        self._leaving: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._queue.start()
+        looking = look_around_for_ever(self._deps, self._worker, self._runs_what_it_finds)
+        self._upkeep = [
+            asyncio.create_task(self._worker.keep(), name="leases"),
+            asyncio.create_task(looking, name="recovery"),
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()
+        await self._queue.close()
+
+    @property
+    def worker(self) -> str:
+        """`ok`, `down`, or `off` in a process that only accepts turns."""
+        if self._leaving is not None or not self._queue.alive or any(task.done() for task in self._upkeep):
+            return "down"
+        return "ok" if self._takes_turns else "off"
+
+    @property
+    def running(self) -> int:
+        """How many turns run here."""
+        return self._worker.running
+
+    @property
+    def places(self) -> int:
+        """How many may; none in a process that only accepts them, though it runs what it cannot send off."""
+        return self._deps.limits.concurrency if self._takes_turns else 0
+
+    @property
+    def queue(self) -> TurnQueue:
+        return self._queue
+
+    async def leave(self) -> None:
+        """Takes no more turns, lets those that run end within the grace, gives the rest to others, and tells whoever
+        waits. Safe to call twice: the second waits for the first.
+        """
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave(), name="leaving")
+        await asyncio.shield(self._leaving)
+
+    async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
+        """A message becomes a turn that is on its way. Raises what `admit` raises, and AppError `rate_limited`."""
+        deps = self._deps
+
+        async def begin(turn_id: str) -> Admitted:
+            named = replace(request, turn_id=turn_id)
+            return await admit(deps.database, owner, session_id, named, now=deps.clock())
+
+        admitted = await self._within_limits(owner, session_id, request.once, begin)
+        if not admitted.fresh:
+            return admitted
+        if request.on_busy == "interrupt":
+            async with deps.database.autocommit() as connection:
+                self._obey(session_id, await terminations.cancel_before(connection, owner, admitted.turn))
+        await self._send_off(admitted.turn)
+        return admitted
+
+    async def answer(self, turn: TurnKey) -> ChatAnswer:
+        """Waits for it, wherever it runs. Raises what went wrong, with the turn's id in it."""
+        try:
+            return await self._deps.events.outcome(turn)
+        except AppError as error:
+            error.with_extra(turn_id=turn.turn_id)
+            raise
+
+    async def decide(
+        self,
+        owner: str,
+        session_id: str,
+        decision: Decision,
+        *,
+        version: int,
+        once: Once | None = None,
+        stream: bool = False,
+        origin: Origin = NOWHERE,
+    ) -> TurnKey:
+        """A button on the plan that waits: decided here and now, carried out by a turn of its own.
+
+        Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `rate_limited`; then nothing was accepted.
+        """
+        now = self._deps.clock()
+
+        async def begin(turn_id: str) -> Admitted:
+            async with self._deps.database.transaction() as connection:
+                admitted = await begin_decision(
+                    connection,
+                    owner,
+                    session_id,
+                    decision,
+                    version=version,
+                    request=ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin),
+                    now=now,
+                )
+            if admitted is None:
+                raise expired()
+            return admitted
+
+        admitted = await self._within_limits(owner, session_id, once, begin)
+        if admitted.fresh:
+            await self._send_off(admitted.turn)
+        return admitted.turn
+
+    async def cancel(self, owner: str, session_id: str, turn_id: str) -> Turn:
+        """The turn as it stands once it has ended, which takes at most CANCEL_WITHIN_S. Raises NotFound."""
+        async with self._deps.database.autocommit() as connection:
+            turn = await queries.find_turn(connection, owner, session_id, turn_id)
+            wished = await terminations.cancel_turn(connection, owner, turn)
+        self._obey(session_id, wished)
+        with suppress(TimeoutError, AppError):
+            async with asyncio.timeout(CANCEL_WITHIN_S):
+                await self._deps.events.outcome(turn)
+        return await self.read(owner, session_id, turn_id)
+
+    async def read(self, owner: str, session_id: str, turn_id: str) -> Turn:
+        async with self._deps.database.autocommit() as connection:
+            return await queries.get_turn(connection, owner, session_id, turn_id)
+
+    async def list(self, owner: str, session_id: str, *, before: str | None, limit: int) -> list[Turn]:
+        """Newest first."""
+        async with self._deps.database.autocommit() as connection:
+            await get_session(connection, owner, session_id)
+            return await queries.list_turns(connection, owner, session_id, before=before, limit=limit)
+
+    async def delete_session(self, owner: str, session_id: str) -> None:
+        """What runs in it elsewhere notices within half a second, and can write nothing from now on."""
+        async with self._deps.database.transaction() as connection:
+            turns = await queries.turn_ids(connection, session_id)
+            await terminations.release(connection, owner, session_id)
+            await sessions.delete_session(connection, owner, session_id)
+        self._worker.stop_session(session_id)
+        await self._deps.events.forget(session_id, turns)
+        await short_term.forget(self._deps.cache, session_id)
+        await self._deps.cache.delete_listed(plans_of_owner_key(owner))  # made from what was said in any session
+
+    async def _within_limits(
+        self, owner: str, session_id: str, once: Once | None, begin: Callable[[str], Awaitable[Admitted]]
+    ) -> Admitted:
+        """What `begin` makes of the turn's id. To ask for the same turn again takes nothing of the owner's share."""
+        if once is not None:
+            async with self._deps.database.autocommit() as connection:
+                if (known := await turn_under(connection, owner, session_id, once)) is not None:
+                    return known
+        async with self._deps.limiter.starting(owner) as turn_id:
+            admitted = await begin(turn_id)
+        if not admitted.fresh:  # the same request came twice at once
+            await self._deps.limiter.give_back(owner, turn_id)
+        return admitted
+
+    async def _send_off(self, turn: TurnKey) -> None:
+        """To whoever takes it; without Redis it runs here, whatever this process is for."""
+        if not await self._queue.send(turn.session_id, turn.turn_id):
+            self._worker.wake(turn.session_id)
+
+    def _obey(self, session_id: str, wished: Mapping[str, bool]) -> None:
+        for turn_id, ended in wished.items():
+            if ended:
+                turn, error = TurnKey(session_id, turn_id, 0), turn_errors.cancelled()
+                tell_end(self._deps.observe, turn, TurnEnded("cancelled", error.code))
+                self._deps.events.ended(turn, error)
+            else:
+                self._worker.stop(turn_id, "cancelled")
+
+    def _runs_what_it_finds(self) -> bool:
+        return self._takes_turns or self._queue.away
+
+    async def _leave(self) -> None:
+        await self._queue.stop_taking()
+        for claim in await self._worker.close(grace_s=self._deps.limits.grace_s):
+            await self._queue.send(claim.key.session_id, claim.key.turn_id, attempt=claim.epoch)
+        self._deps.events.leave()
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, return_exceptions=True)

@@ -1,0 +1,135 @@
+"""The command line: what it refuses, and that it says how to go on."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from segue.commands.cli import app
+from tests.support.commands import segue
+from tests.support.service import ROOT, Process
+
+JWT = {"AUTH": "jwt", "JWT_AUDIENCE": "segue", "JWT_ISSUER": "us"}
+
+
+def refused(**environment: str) -> str:
+    """What `segue serve` says of settings it does not even start with."""
+    result = CliRunner().invoke(app, ["serve"], env={**environment, "OPENAI_API_KEY": "sk-canary"})
+    assert result.exit_code == 2
+    assert "sk-canary" not in result.output
+    return result.output
+
+
+def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> None:
+    said = refused(AUTH="none", HOST="0.0.0.0")  # noqa: S104 (it is what is refused)
+    for way in ("AUTH=api_key", "segue keys create --user", "HOST=127.0.0.1", "ALLOW_ANONYMOUS=true"):
+        assert way in said
+    assert "Value error" not in said
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"PORT": "many"}, "PORT"),
+        ({"LLM_TIMEOUT_S": "-1"}, "LLM_TIMEOUT_S"),
+        ({"WEB_SEARCH_PROVIDER": "tavily"}, "TAVILY_API_KEY"),
+        ({"WEB_SEARCH_PROVIDER": "searxng"}, "SEARXNG_URL"),
+        ({"PLANNING": "perhaps"}, "PLANNING"),
+        ({"AUTH": "perhaps"}, "AUTH"),
+        ({"LIMIT_TURNS_PER_MINUTE": "-1"}, "LIMIT_TURNS_PER_MINUTE"),
+        ({"AUTH": "jwt", "JWT_KEY": "x", "JWT_AUDIENCE": "segue"}, "JWT_ISSUER"),
+        ({"AUTH": "jwt", "JWT_KEY": "x", "JWT_ISSUER": "us"}, "JWT_AUDIENCE"),
+        ({"AUTH": "jwt", "JWT_AUDIENCE": "segue", "JWT_ISSUER": "us"}, "JWT_JWKS_URL or JWT_KEY"),
+        ({**JWT, "JWT_JWKS_URL": "https://id.example/keys", "JWT_KEY": "x"}, "JWT_JWKS_URL and JWT_KEY"),
+        ({**JWT, "JWT_JWKS_URL": "file:///etc/passwd"}, "JWT_JWKS_URL"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(environment: dict[str, str], named: str) -> None:
+    assert named in refused(**environment)
+
+
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("migrate",)])
+def test_a_data_folder_that_cannot_be_written_is_a_sentence_that_says_what_to_do(command: tuple[str, ...]) -> None:
+    code, said = segue(*command, DATA_DIR="/proc/nowhere")
+    assert code != 0
+    assert "Set DATA_DIR" in said
+    assert "Traceback" not in said
+
+
+def test_a_key_that_cannot_check_tokens_is_a_sentence_without_the_key(tmp_path: Path) -> None:
+    data = {"DATA_DIR": str(tmp_path / "data"), "MIGRATE_ON_START": "false"}
+    code, said = segue("serve", "--port", "0", **JWT, JWT_KEY="canary", **data)
+    assert code != 0
+    assert "JWT_KEY is neither a public key in PEM nor a secret" in said
+    assert "canary" not in said
+    assert "Traceback" not in said
+
+
+def test_a_database_that_is_not_there_is_a_sentence_without_its_password() -> None:
+    nowhere = {"DATABASE_URL": "postgresql://u:canary@127.0.0.1:1/x", "REDIS_URL": "redis://127.0.0.1:1"}
+    code, said = segue("serve", "--port", "0", **nowhere)
+    assert code != 0
+    assert "cannot be reached" in said
+    assert "canary" not in said
+
+
+def test_with_urls_the_embedded_servers_are_not_even_imported(tmp_path: Path) -> None:
+    script = tmp_path / "imports.py"
+    loaded = "[name for name in sys.modules if 'segue.embedded.servers' in name]"
+    script.write_text(f"import sys, segue.commands.serve; print({loaded})")
+    done = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_migrate_brings_the_embedded_database_up_and_leaves_nothing_running(tmp_path: Path) -> None:
+    code, said = segue("migrate", DATA_DIR=str(tmp_path / "data"))
+    assert (code, "newest revision" in said) == (0, True)
+    running = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False, timeout=10)
+    assert running.stdout == ""
+
+
+def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_it_runs(tmp_path: Path) -> None:
+    stores = {"DATA_DIR": str(tmp_path / "data"), "AUTH": "api_key"}
+    code, said = segue("keys", "create", "--user", "ada", "--scope", "ops", "--name", "laptop", **stores)
+    assert code == 0, said
+    key = said.split()[-1]
+    service = Process({**stores, "MCP_CONFIG": str(tmp_path / "none.json")})
+    url = service.start()
+    try:
+        with httpx.Client(base_url=url, headers={"X-API-Key": key}) as ada:
+            assert ada.get("/tool-states").status_code == 200
+        code, listed = segue("keys", "list", **stores)
+        [line] = listed.splitlines()
+        assert code == 0
+        assert {"ada", "ops", "laptop"} < set(line.split())
+        assert key not in listed
+        key_id = line.split()[0]
+        assert segue("keys", "revoke", key_id, **stores)[0] == 0
+        assert "revoked" in segue("keys", "list", "--user", "ada", **stores)[1]
+        assert segue("keys", "list", "--user", "bob", **stores) == (0, "")
+        code, again = segue("keys", "revoke", key_id, **stores)
+        assert (code, "no key with this id" in again.lower()) == (2, True)
+        with httpx.Client(base_url=url, headers={"X-API-Key": key}) as ada:
+            while ada.get("/sessions").status_code == 200:
+                pass
+    finally:
+        service.stop()
+    assert key not in "".join(service.log)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("keys", "create", "--user", " "), "--user"),
+        (("keys", "create", "--user", "a\nb"), "--user"),
+        (("keys", "create", "--user", "ada", "--scope", "root"), "ops"),
+        (("erase", "--user", ""), "--user"),
+    ],
+)
+def test_a_name_or_scope_that_cannot_be_is_refused(arguments: tuple[str, ...], named: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert named in result.output

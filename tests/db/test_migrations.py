@@ -1,0 +1,149 @@
+"""Instances of this version and the one before share a database while they are replaced: migrations only add to it,
+and the code does not mind what a later one adds.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import asyncpg
+import pytest
+from alembic.script import ScriptDirectory
+
+from alembic import command
+from segue.config import Settings
+from segue.db.migrations import config
+from segue.db.models import metadata
+from segue.embedded.servers import Servers
+from tests.support.provider import Provider, calls, says
+from tests.support.service import running
+from tests.support.stores import looking_into, new_database, plain
+
+COLUMNS = """
+SELECT table_name || '.' || column_name AS name, udt_name || coalesce(character_maximum_length::text, '') AS type,
+       is_nullable = 'NO' AS needed, column_default IS NOT NULL OR is_identity = 'YES' AS filled
+FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
+"""
+RULES = """
+WITH rules (name, at, keys) AS (
+    SELECT pg_get_indexdef(i.indexrelid), i.indrelid, i.indkey::int2[]
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+    WHERE i.indisunique AND c.relnamespace = 'public'::regnamespace
+    UNION ALL
+    SELECT conname || ' ' || pg_get_constraintdef(oid), conrelid, conkey
+    FROM pg_constraint WHERE contype IN ('c', 'f', 'x') AND connamespace = 'public'::regnamespace
+)
+SELECT name, array_agg(at::regclass::text || '.' || attname) AS columns
+FROM rules JOIN pg_attribute ON attrelid = at AND attnum = ANY(keys) GROUP BY name
+"""
+
+BREAKING = {
+    "DROP TABLE api_keys": "api_keys.digest is gone",
+    "ALTER TABLE sessions DROP COLUMN title": "sessions.title is gone",
+    "ALTER TABLE sessions RENAME COLUMN title TO name": "sessions.title is gone",
+    "ALTER TABLE turns ALTER COLUMN attempts TYPE smallint": "turns.attempts was int4 and is int2",
+    "ALTER TABLE sessions ALTER COLUMN title TYPE varchar(9)": "sessions.title was text and is varchar9",
+    "ALTER TABLE sessions ALTER COLUMN title SET NOT NULL": "sessions.title has to be given now",
+    "ALTER TABLE turns ALTER COLUMN attempts DROP DEFAULT": "turns.attempts has to be given now",
+    "ALTER TABLE turns ADD COLUMN shade text NOT NULL": "turns.shade is needed and has no default",
+    "CREATE UNIQUE INDEX one_title ON sessions (owner, title)": "one_title",
+    "ALTER TABLE sessions ADD CONSTRAINT short CHECK (length(title) < 9)": "short CHECK",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`needed` takes no null, `filled` has a default."""
+
+    type: str
+    needed: bool
+    filled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Columns by `table.column`, and what rows have to keep to (unique, check, foreign key) with its columns."""
+
+    columns: dict[str, Column]
+    rules: dict[str, frozenset[str]]
+
+    @property
+    def tables(self) -> set[str]:
+        return {name.partition(".")[0] for name in self.columns}
+
+
+async def schema(connection: asyncpg.Connection) -> Schema:
+    columns = {
+        row["name"]: Column(row["type"], row["needed"], row["filled"]) for row in await connection.fetch(COLUMNS)
+    }
+    rules = {row["name"]: frozenset(row["columns"]) for row in await connection.fetch(RULES)}
+    return Schema(columns, rules)
+
+
+def breaks(before: Schema, after: Schema) -> list[str]:
+    """What code that knows only `before` may fail on."""
+    found = [f"{name} is gone" for name in before.columns if name not in after.columns]
+    for name, column in after.columns.items():
+        known = before.columns.get(name)
+        if known is None:
+            if name.partition(".")[0] in before.tables and column.needed and not column.filled:
+                found.append(f"{name} is needed and has no default")
+        elif column.type != known.type:
+            found.append(f"{name} was {known.type} and is {column.type}")
+        elif column.needed and (not known.needed or (known.filled and not column.filled)):
+            found.append(f"{name} has to be given now")
+    narrower = [
+        name for name, about in after.rules.items() if name not in before.rules and about <= before.columns.keys()
+    ]
+    return [*found, *(f"rows have to keep to {name} now" for name in narrower)]
+
+
+@pytest.fixture
+async def connection(settings: Settings) -> AsyncIterator[asyncpg.Connection]:
+    async with looking_into(settings) as stores:
+        yield stores.database
+
+
+async def test_every_migration_leaves_alone_what_the_version_before_it_uses(servers: Servers) -> None:
+    async with new_database(servers, "template0") as url:
+        made = config(url)
+        revisions = [found.revision for found in ScriptDirectory.from_config(made).walk_revisions()][::-1]
+        before = Schema({}, {})
+        for revision in revisions:
+            await asyncio.to_thread(command.upgrade, made, revision)
+            connection = await asyncpg.connect(plain(url))
+            after = await schema(connection)
+            await connection.close()
+            assert not breaks(before, after), f"{revision}: let it go one release after the code has let go of it"
+            before = after
+    assert before.tables == metadata.tables.keys()
+
+
+async def test_a_migration_that_would_break_the_version_before_is_told(connection: asyncpg.Connection) -> None:
+    before = await schema(connection)
+    for change, told in BREAKING.items():
+        trial = connection.transaction()
+        await trial.start()
+        await connection.execute(change)
+        assert any(told in fault for fault in breaks(before, await schema(connection))), change
+        await trial.rollback()
+
+
+async def test_this_version_runs_on_a_database_that_a_later_one_has_added_to(
+    settings: Settings, connection: asyncpg.Connection, provider: Provider
+) -> None:
+    before = await schema(connection)
+    for table in metadata.tables:
+        await connection.execute(f"ALTER TABLE {table} ADD COLUMN later text NOT NULL DEFAULT 'x', ADD COLUMN last int")
+    await connection.execute("CREATE TABLE later (session_id text REFERENCES sessions ON DELETE CASCADE)")
+    assert breaks(before, await schema(connection)) == []
+    provider.will(calls(("current_time", {})), says("noon"), says("again"))
+    async with running(settings) as client:
+        session = await client.new_session(title="before")
+        await client.chat(session, "what time is it?")
+        await client.chat(session, "and now?")
+        assert len(await client.messages(session)) == 6
+        assert len((await client.get(f"/sessions/{session}/tool-results"))["items"]) == 1
+        for listing in ("/sessions", "/memories", f"/sessions/{session}/turns", f"/sessions/{session}/tool-states"):
+            await client.get(listing)
+        assert (await client.http.delete(f"/sessions/{session}")).is_success

@@ -1,0 +1,356 @@
+"""The log of a turn beyond its own process: resumed elsewhere, read by many, lost with Redis, ended once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import SecretStr
+from redis.asyncio import Redis
+
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.db.redis import Streams
+from segue.domain import turn_errors
+from segue.domain.events import SearchDecided, StepStarted, TextAdded, TextEnded, TextStarted
+from segue.domain.session import TurnKey, WebSearchReport
+from segue.events.event_buffer import ATTEMPT, END, MAX_LAG, Entry
+from segue.events.log import EventLog
+from tests.support.provider import Provider, calls, says, streams
+from tests.support.proxy import Proxy, proxied
+from tests.support.service import Client, running
+from tests.support.streams import Sent, chatting, check, kinds, listening, replayed, streamed, texts
+
+TURN = TurnKey("ses_1", "turn_1", 1)
+
+
+def path_of(session: str, turn: str) -> str:
+    return f"/sessions/{session}/turns/{turn}/events"
+
+
+def is_gap(sent: Sent) -> bool:
+    return sent.kind == "CUSTOM replay_gap"
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    async with Redis.from_url(redis_url, protocol=2, decode_responses=True) as client:
+        yield client
+
+
+@asynccontextmanager
+async def two(settings: Settings) -> AsyncIterator[tuple[Client, Client]]:
+    """Two instances on the same stores."""
+    async with running(settings) as here, running(settings) as there:
+        yield here, there
+
+
+def counting(gates: list[asyncio.Event]) -> Any:
+    """One word, and one more after each gate."""
+    return streams("zero", *(piece for number, gate in enumerate(gates, 1) for piece in (gate, f" {number}")))
+
+
+async def test_the_model_is_streamed_once_somebody_elsewhere_listens(settings: Settings, provider: Provider) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Any:
+        asked.set()
+        await go_on.wait()
+        return calls(("current_time", {}))
+
+    provider.will(held, says("It is noon."))
+    async with two(settings) as (here, there):
+        session = await here.new_session()
+        answer = asyncio.create_task(here.chat(session, "What time is it?"))
+        await asked.wait()
+        turn = (await there.get(f"/sessions/{session}"))["running_turn_id"]
+        async with listening(there, path_of(session, turn)) as stream:
+            heard = await stream.until("STEP_STARTED tool_loop")
+            go_on.set()
+            heard += await stream.rest()
+    check(heard)
+    assert [request.get("stream", False) for request in provider.requests] == [False, True]
+    assert heard[-1].event["result"] == await answer
+
+
+async def test_a_hundred_followers_are_not_a_hundred_connections(
+    settings: Settings, provider: Provider, redis: Redis
+) -> None:
+    go_on = asyncio.Event()
+    provider.will(streams("Now ", go_on, "then."))
+    async with two(settings) as (here, there):
+        session = await here.new_session()
+        async with chatting(here, session, "hello") as stream:
+            turn = (await stream.until("TEXT_MESSAGE_CONTENT"))[0].event["runId"]
+            before = len(await redis.client_list())
+            entered = asyncio.Barrier(101)
+
+            async def follow() -> list[Sent]:
+                async with listening(there, path_of(session, turn)) as stream:
+                    heard = await stream.until("TEXT_MESSAGE_CONTENT")
+                    await entered.wait()
+                    return heard + await stream.rest()
+
+            async with asyncio.TaskGroup() as group:
+                following = [group.create_task(follow()) for _ in range(100)]
+                await entered.wait()
+                assert len(await redis.client_list()) < before + 10
+                go_on.set()
+            heard = [each.result() for each in following]
+            assert len(await replayed(here, session, turn)) == len(heard[0])
+    assert all(each == heard[0] for each in heard)
+    check(heard[0])
+
+
+@pytest.fixture
+async def proxy(servers: Any) -> AsyncIterator[Proxy]:
+    async with proxied(Path(servers.redis_url.removeprefix("unix://"))) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def behind(settings: Settings, proxy: Proxy) -> Settings:
+    """The settings of a service whose Redis can be taken away."""
+    return settings.model_copy(update={"redis_url": SecretStr(f"redis://127.0.0.1:{proxy.port}")})
+
+
+@pytest.mark.parametrize("outage", ["refuses", "hangs_up", "freezes"])
+async def test_without_redis_turns_are_answered_and_streamed_where_they_run(
+    behind: Settings, provider: Provider, proxy: Proxy, outage: Any
+) -> None:
+    async with running(behind) as client:
+        session = await client.new_session()
+        await proxy.begin(outage)
+        provider.will(says("Still here."), says("Word by word."))
+        assert (await client.chat(session, "hello?"))["message"]["content"] == "Still here."
+        sent = await streamed(client, session, "hello?")
+        assert list(texts(sent).values()) == ["Word by word."]
+        await proxy.open()
+
+
+async def test_who_follows_elsewhere_while_redis_is_lost_hears_the_end_from_the_row(
+    behind: Settings, provider: Provider, proxy: Proxy
+) -> None:
+    go_on = asyncio.Event()
+    provider.will(streams("Now ", go_on, "then."))
+    async with two(behind) as (here, there):
+        session = await here.new_session()
+        async with chatting(here, session, "hello") as stream:
+            turn = (await stream.until("TEXT_MESSAGE_CONTENT"))[0].event["runId"]
+            async with listening(there, path_of(session, turn)) as afar:
+                heard = await afar.until("TEXT_MESSAGE_CONTENT")
+                await proxy.begin("refuses")
+                go_on.set()
+                rest = await afar.rest()
+            at_home = await stream.rest()
+    assert [is_gap(each) for each in rest] == [True, False]
+    assert rest[-1] == at_home[-1]
+    assert [each.id for each in heard + rest] == sorted({each.id for each in heard + rest})
+    assert rest[-1].event["result"]["message"]["content"] == "Now then."
+
+
+async def test_a_json_answer_from_elsewhere_comes_though_redis_is_lost(
+    behind: Settings, provider: Provider, proxy: Proxy
+) -> None:
+    go_on = asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Any:
+        await go_on.wait()
+        return says("first")
+
+    provider.will(held, says("second"))
+    async with two(behind) as (here, there):
+        session = await here.new_session()
+        first = asyncio.create_task(here.chat(session, "one"))
+        await provider.wait_for_requests(1)
+        second = asyncio.create_task(there.chat(session, "two"))
+        while len(await here.messages(session)) < 2:
+            pass
+        await proxy.begin("hangs_up")
+        go_on.set()
+        assert (await first)["message"]["content"] == "first"
+        assert (await second)["message"]["content"] == "second"
+
+
+async def test_a_log_that_is_gone_is_told_as_a_gap_and_the_end_and_the_turn_does_not_start_again(
+    settings: Settings, provider: Provider, redis: Redis
+) -> None:
+    provider.will(calls(("current_time", {})), says("Noon."))
+    async with running(settings) as client:
+        session = await client.new_session()
+        sent = await streamed(client, session, "What time is it?")
+        turn = sent[0].event["runId"]
+        await written(redis, session, turn)
+        await redis.flushall()
+        for after in (0, sent[3].id, sent[-2].id):
+            gap, end = await replayed(client, session, turn, after=after)
+            assert is_gap(gap)
+            assert end == sent[-1]
+            assert sent[-2].id < gap.id < end.id
+        assert await replayed(client, session, turn, after=gap.id) == [end]
+    assert len(provider.requests) == 2
+
+
+async def test_a_flushed_redis_costs_those_who_are_there_nothing(
+    settings: Settings, provider: Provider, redis: Redis
+) -> None:
+    go_on = asyncio.Event()
+    provider.will(streams("Now ", go_on, "then."))
+    async with two(settings) as (here, there):
+        session = await here.new_session()
+        async with chatting(here, session, "hello") as stream:
+            sent = await stream.until("TEXT_MESSAGE_CONTENT")
+            turn = sent[0].event["runId"]
+            await written(redis, session, turn, sent[-1].id)
+            await redis.flushall()
+            go_on.set()
+            sent += await stream.rest()
+        check(sent)
+        gap, end = await replayed(there, session, turn)
+        assert is_gap(gap)
+        assert end == sent[-1]
+
+
+async def test_the_log_of_a_turn_expires_and_no_key_of_redis_is_kept_for_ever(
+    settings: Settings, provider: Provider, redis: Redis
+) -> None:
+    provider.will(says("Hello."))
+    async with running(settings) as client:
+        session = await client.new_session()
+        turn = (await client.chat(session, "hello"))["turn_id"]
+        key = await written(redis, session, turn)
+        assert 3500 < await redis.ttl(key) <= 3600
+        assert await redis.xlen(key) <= 3
+        assert all([await redis.ttl(each) > 0 async for each in redis.scan_iter()])
+
+
+async def written(redis: Redis, session: str, turn: str, position: int = END) -> str:
+    """The key of a turn's log, once Redis holds it up to a position."""
+    key = f"segue:events:{session}:{turn}"
+    async with asyncio.timeout(5):
+        last: Any = []
+        while not last or int(last[0][0].partition("-")[0]) < position:
+            last = await redis.xrevrange(key, count=1)
+    return key
+
+
+# What recovery and a stopped process do to a log, on the log itself.
+
+
+@asynccontextmanager
+async def log_of(settings: Settings) -> AsyncIterator[EventLog]:
+    """The event log of a process of its own."""
+    assert settings.redis_url is not None
+    assert settings.database_url is not None
+    streams, database = (
+        Streams(settings.redis_url.get_secret_value()),
+        Database(settings.database_url.get_secret_value()),
+    )
+    async with EventLog(streams, database) as log:
+        yield log
+    await streams.close()
+    await database.close()
+
+
+async def followed(log: EventLog, *, after: int = 0, until: int = END) -> list[Entry]:
+    found: list[Entry] = []
+    async with aclosing(log.follow(TURN, after=after)) as entries:
+        async for entry in entries:
+            found.append(entry)
+            if entry.position >= until:
+                break
+    return found
+
+
+def as_sent(entries: list[Entry]) -> list[Sent]:
+    return [Sent(entry.position, orjson.loads(entry.event)) for entry in entries]
+
+
+async def test_a_second_attempt_goes_on_in_the_same_log_and_the_first_can_say_no_more(settings: Settings) -> None:
+    async with log_of(settings) as dead, log_of(settings) as alive, log_of(settings) as elsewhere:
+        first = await dead.open(TURN, epoch=1, stream=True)
+        for event in (StepStarted("tool_loop"), TextStarted("msg_1"), TextAdded("msg_1", "The answ")):
+            first.emit(event)
+        await followed(elsewhere, until=4)
+        second = await alive.open(TURN, epoch=2, stream=True)
+        for said in (TextStarted("msg_2"), TextAdded("msg_2", "The answer."), TextEnded("msg_2")):
+            second.emit(said)
+        seen = await followed(elsewhere, until=ATTEMPT + 6)
+        first.emit(TextAdded("msg_1", "er, far too late."))
+        first.emit(TextEnded("msg_1"))
+        alive.ended(TURN, turn_errors.interrupted())
+        alive.close(TURN, epoch=2)
+        alive.ended(TURN, turn_errors.internal())
+        whole = as_sent(await followed(elsewhere))
+    check(whole)
+    assert whole[: len(seen)] == as_sent(seen)
+    assert kinds(whole) == [
+        "RUN_STARTED",
+        "STEP_STARTED tool_loop",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_END",
+        "STEP_FINISHED tool_loop",
+        "CUSTOM attempt",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_END",
+        "RUN_ERROR",
+    ]
+    assert texts(whole) == {"msg_1": "The answ", "msg_2": "The answer."}
+    assert whole[-1].event["code"] == "turn_interrupted"
+
+
+async def test_a_turn_that_ends_before_it_ran_has_a_log_of_its_end_alone(settings: Settings) -> None:
+    async with log_of(settings) as here, log_of(settings) as there:
+        here.ended(TURN, turn_errors.interrupted())
+        here.ended(TURN, turn_errors.interrupted())
+        [end] = as_sent(await followed(there))
+    assert (end.id, end.type) == (END, "RUN_ERROR")
+
+
+async def test_a_position_that_was_trimmed_is_a_gap_and_then_what_follows(settings: Settings, redis: Redis) -> None:
+    async with log_of(settings) as here, log_of(settings) as there:
+        writer = await here.open(TURN, epoch=1, stream=False)
+        for number in range(3):
+            writer.emit(StepStarted(str(number)))
+            await followed(there, until=number + 2)
+        key = await written(redis, TURN.session_id, TURN.turn_id, 4)
+        await redis.xtrim(key, maxlen=1, approximate=False)
+        gap, last = as_sent(await followed(there, until=4))
+        here.ended(TURN, turn_errors.interrupted())
+        assert (gap.id, is_gap(gap), last.kind) == (3, True, "STEP_STARTED 2")
+        assert [entry.position for entry in await followed(there, after=3)] == [4, END]
+
+
+async def test_what_was_written_twice_is_told_once_and_what_is_not_ours_not_at_all(
+    settings: Settings, redis: Redis
+) -> None:
+    async with log_of(settings) as here, log_of(settings) as there:
+        writer = await here.open(TURN, epoch=1, stream=False)
+        writer.emit(StepStarted("plan"))
+        key = await written(redis, TURN.session_id, TURN.turn_id, 2)
+        entries: Any = await redis.xrange(key)
+        lines = entries[0][1]["events"]
+        await redis.xadd(key, {"events": lines + '3 {"type":"STEP_STARTED","stepName":"respond"}\n'}, id="3-0")
+        await redis.xadd(key, {"events": "no line of ours\n", "other": "1"}, id="4-0")
+        await redis.xadd(key, {"other": "1"}, id="5-0")
+        here.ended(TURN, turn_errors.interrupted())
+        assert [entry.position for entry in await followed(there)] == [1, 2, 3, END]
+
+
+async def test_a_reader_that_falls_behind_is_dropped_and_finds_the_rest_where_it_left_off(settings: Settings) -> None:
+    async with log_of(settings) as here:
+        writer = await here.open(TURN, epoch=1, stream=False)
+        async with aclosing(here.follow(TURN)) as entries:
+            seen = [await anext(entries)]
+            for _ in range(MAX_LAG + 1):
+                writer.emit(SearchDecided(WebSearchReport()))
+            seen += [entry async for entry in entries]
+        here.ended(TURN, turn_errors.interrupted())
+        rest = await followed(here, after=seen[-1].position)
+    assert seen[-1].position < MAX_LAG
+    assert [entry.position for entry in seen + rest] == [*range(1, MAX_LAG + 3), END]

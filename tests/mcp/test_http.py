@@ -1,0 +1,187 @@
+"""Where an HTTP MCP server may lead us, what goes along, and how much of it is read."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from segue.domain.tool import ToolFailed
+from segue.mcp.config import read_mcp_config
+from segue.mcp.http import checked_client
+from segue.mcp.servers import McpServers
+from segue.mcp.stdio import MESSAGE_LIMIT_BYTES
+from segue.net.addresses import IPAddress, NotPublic
+from tests.support.server import serving
+
+SECRET = "canary-8f3a91"  # noqa: S105 (made up for the test)
+PRIVATE = 'failed: its host is a private address; if that is meant, set "allow_private": true for it in mcp.json'
+INITIALIZED = {
+    "protocolVersion": "2025-06-18",
+    "serverInfo": {"name": "x", "version": "1"},
+    "capabilities": {"tools": {}},
+}
+TOOL = {"name": "look", "inputSchema": {"type": "object"}}
+
+
+class Peer:
+    """An MCP server by hand: what it was sent, and an answer of the test's own to a `tools/call`."""
+
+    def __init__(self, answer: Callable[[Any], Response] | None = None) -> None:
+        self.headers: list[dict[str, str]] = []
+        self.answer = answer
+
+    async def serve(self, request: Request) -> Response:
+        self.headers.append(dict(request.headers))
+        body = json.loads(await request.body() or b"{}")
+        match body.get("method"):
+            case "initialize":
+                return said(body, INITIALIZED)
+            case "tools/list":
+                return said(body, {"tools": [TOOL]})
+            case "tools/call" if self.answer:
+                return self.answer(body)
+            case _ if "id" in body:
+                return Response(
+                    json.dumps({"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "no"}})
+                )
+            case _:
+                return Response(status_code=202 if body else 405)
+
+
+def said(body: Any, result: Any) -> Response:
+    answer = {"jsonrpc": "2.0", "id": body["id"], "result": result}
+    return Response(json.dumps(answer), media_type="application/json")
+
+
+@asynccontextmanager
+async def listening(peer: Peer, *more: Route) -> AsyncIterator[int]:
+    async with serving(Starlette(routes=[Route("/mcp", peer.serve, methods=["GET", "POST", "DELETE"]), *more])) as url:
+        yield int(url.rpartition(":")[2])
+
+
+async def state_of(folder: Path, server: dict[str, Any]) -> str:
+    async with connected(folder, server) as servers:
+        return servers.states()["peer"]
+
+
+@asynccontextmanager
+async def connected(folder: Path, server: dict[str, Any]) -> AsyncIterator[McpServers]:
+    file = folder / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"peer": server}}))
+    async with McpServers(read_mcp_config(file), timeout_s=10) as servers:
+        yield servers
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.1",
+        "0x7f.1",
+        "2130706433",
+        "[::ffff:127.0.0.1]",
+        "[64:ff9b::7f00:1]",
+        "[2002:7f00:1::]",
+        "169.254.169.254",
+        "0.0.0.0",  # noqa: S104 (an address, not a binding)
+    ],
+)
+async def test_a_host_that_leads_inside_takes_only_its_own_tools_down_and_says_how_to_go_on(
+    host: str, tmp_path: Path
+) -> None:
+    peer = Peer()
+    async with listening(peer) as port:
+        assert await state_of(tmp_path, {"url": f"http://{host}:{port}/mcp"}) == PRIVATE
+    assert peer.headers == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_private_address_that_is_written_out_is_the_operators_word(host: str, tmp_path: Path) -> None:
+    async with listening(Peer()) as port:
+        assert await state_of(tmp_path, {"url": f"http://{host}:{port}/mcp"}) == "ready"
+
+
+async def test_a_name_inside_may_be_allowed_for_one_server(tmp_path: Path) -> None:
+    async with listening(Peer()) as port:
+        assert await state_of(tmp_path, {"url": f"http://127.1:{port}/mcp", "allow_private": True}) == "ready"
+
+
+async def test_a_name_that_moves_inside_after_its_first_answer_is_not_dialled_again() -> None:
+    answers = [["127.0.0.1"], ["127.0.0.2"]]
+
+    async def resolve(_: str, __: int) -> Sequence[str]:
+        return answers.pop(0)
+
+    def is_here(address: IPAddress) -> bool:
+        return str(address) == "127.0.0.1"
+
+    async def ignore(_: httpx2.Response) -> None: ...
+
+    async with (
+        listening(peer := Peer()) as port,
+        checked_client({"Connection": "close"}, is_allowed=is_here, on_response=ignore, resolve=resolve) as client,
+    ):
+        url = f"http://rebinding.test:{port}/mcp"
+        await client.post(url, json={})
+        with pytest.raises(NotPublic):
+            await client.post(url, json={})
+    assert [headers["host"] for headers in peer.headers] == [f"rebinding.test:{port}"]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_to_another_origin_is_not_followed_and_gets_no_header(status: int, tmp_path: Path) -> None:
+    elsewhere = Peer()
+    async with listening(elsewhere) as other:
+
+        def away(_: Request) -> Response:
+            return RedirectResponse(f"http://127.0.0.1:{other}/mcp", status)
+
+        async with listening(Peer(), Route("/away", away, methods=["GET", "POST"])) as port:
+            server = {"url": f"http://127.0.0.1:{port}/away", "headers": {"X-Api-Key": SECRET}}
+            assert (await state_of(tmp_path, server)).startswith("failed:")
+    assert elsewhere.headers == []
+
+
+async def test_a_redirect_within_the_origin_is_followed(tmp_path: Path) -> None:
+    async def moved(_: Request) -> Response:
+        return RedirectResponse("/mcp", 307)
+
+    peer = Peer()
+    async with listening(peer, Route("/mcp/", moved, methods=["GET", "POST"])) as port:
+        server = {"url": f"http://127.0.0.1:{port}/mcp/", "headers": {"X-Api-Key": SECRET}}
+        assert await state_of(tmp_path, server) == "ready"
+    assert {headers["x-api-key"] for headers in peer.headers} == {SECRET}
+
+
+async def test_a_body_without_end_fails_its_call_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(MESSAGE_LIMIT_BYTES // 2**20 + 2):
+            yield b" " * 2**20
+        await asyncio.Event().wait()
+
+    peer = Peer(lambda _: StreamingResponse(endless(), media_type="application/json"))
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        [tool] = servers.tools()
+        with pytest.raises(ToolFailed, match="larger than 32 MiB"):
+            await tool.run({}, None)  # type: ignore[arg-type]
+        assert servers.states() == {"peer": "ready"}
+
+
+async def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    bomb = gzip.compress(b" " * 100_000_000)
+    headers = {"Content-Encoding": "gzip"}
+    peer = Peer(lambda _: Response(bomb, headers=headers, media_type="application/json"))
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        [tool] = servers.tools()
+        with pytest.raises(ToolFailed, match="lost before it answered"):
+            await tool.run({}, None)  # type: ignore[arg-type]
+    assert {headers["accept-encoding"] for headers in peer.headers} == {"identity"}

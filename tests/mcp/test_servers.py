@@ -1,0 +1,407 @@
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from segue.domain.errors import AppError
+from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry
+from segue.mcp.config import McpConfig, read_mcp_config
+from segue.mcp.servers import McpServers
+
+SERVER = str(Path(__file__).with_name("mcp_server.py"))
+STDIO = {"command": "python", "args": [SERVER, "stdio"]}
+ODD = {"command": "python", "args": [str(Path(__file__).with_name("mcp_odd_server.py"))]}
+MUTE = {"command": "python", "args": ["-c", "import sys; sys.stdin.read()"]}
+EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
+WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
+DEADLINE_S = 10.0
+
+Configure = Callable[..., McpConfig]
+
+
+@pytest.fixture
+def configure(tmp_path: Path) -> Configure:
+    def write_and_read(**servers: dict[str, Any]) -> McpConfig:
+        path = tmp_path / "mcp.json"
+        path.write_text(json.dumps({"mcpServers": servers}))
+        return read_mcp_config(path)
+
+    return write_and_read
+
+
+@pytest.fixture(scope="module")
+async def ours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpServers]:
+    path = tmp_path_factory.mktemp("ours") / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"ours": {**STDIO, "confirm": ["find"], "disabled": ["secret"]}}}))
+    async with McpServers(read_mcp_config(path), timeout_s=5) as servers:
+        yield servers
+
+
+def tool(servers: McpServers, name: str) -> Tool:
+    return next(tool for tool in servers.tools() if tool.spec.name == f"mcp_{name}")
+
+
+def call(servers: McpServers, name: str, **arguments: object) -> Awaitable[object]:
+    return tool(servers, name).run(arguments, WHO)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 (states are looked at, as readiness does)
+            await asyncio.sleep(0.01)
+
+
+async def until_answered(servers: McpServers, name: str, **arguments: object) -> object:
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                return await call(servers, name, **arguments)
+            except ToolFailed:
+                await asyncio.sleep(0.01)
+
+
+def children() -> set[int]:
+    """Process ids of this process's children."""
+    tasks = Path("/proc/self/task")
+    return {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
+
+
+@asynccontextmanager
+async def http_server(port: int = 0) -> AsyncIterator[tuple[int, asyncio.subprocess.Process]]:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, SERVER, "http", str(port), stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout
+    try:
+        yield int(await asyncio.wait_for(child.stdout.readline(), DEADLINE_S)), child
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+
+
+async def test_a_call_returns_what_the_tool_returned(ours: McpServers) -> None:
+    assert await call(ours, "add", a=2, b=3) == 5
+    assert await call(ours, "find", query="fattura") == {"query": "fattura", "emails": [{"id": "eml-0a1b2c"}]}
+
+
+async def test_a_text_that_is_json_arrives_parsed(ours: McpServers) -> None:
+    assert await call(ours, "json_text") == {"emails": [{"id": "eml-0a1b2c"}]}
+
+
+async def test_an_image_arrives_as_its_type_and_size(ours: McpServers) -> None:
+    assert await call(ours, "blocks") == ["a cat", {"type": "image", "mime_type": "image/png", "size_bytes": 1000}]
+
+
+async def test_a_result_marked_as_error_fails_with_its_text(ours: McpServers) -> None:
+    with pytest.raises(ToolFailed, match="the mailbox is locked"):
+        await call(ours, "refuse")
+
+
+async def test_annotations_and_config_become_the_spec(ours: McpServers) -> None:
+    add, delete_all, find = (tool(ours, name).spec for name in ("add", "delete_all", "find"))
+    assert (add.effect, add.source, add.original_name, add.timeout_s) == ("read_only", "mcp:ours", "add", 5)
+    assert (delete_all.effect, delete_all.idempotent, delete_all.confirm) == ("destructive", True, None)
+    assert (find.effect, find.idempotent, find.confirm) == ("write", False, True)
+    assert set(find.input_schema["properties"]) == {"query"}
+
+
+async def test_a_disabled_tool_is_not_offered(ours: McpServers) -> None:
+    assert "mcp_secret" not in {tool.spec.name for tool in ours.tools()}
+
+
+async def test_calls_of_one_server_run_side_by_side(ours: McpServers) -> None:
+    hanging = asyncio.create_task(asyncio.wait_for(call(ours, "hang", note="side"), DEADLINE_S))
+    assert await asyncio.gather(*(call(ours, "add", a=n, b=n) for n in range(20))) == [2 * n for n in range(20)]
+    assert not hanging.done()
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+
+
+async def test_a_cancelled_caller_cancels_the_remote_call(ours: McpServers) -> None:
+    hanging = asyncio.ensure_future(call(ours, "hang", note="left"))
+    await call(ours, "add", a=1, b=1)
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+    async with asyncio.timeout(DEADLINE_S):
+        while "left" not in str(await call(ours, "were_cancelled")):
+            pass
+
+
+async def test_a_timeout_says_how_long_and_the_session_survives(configure: Configure) -> None:
+    async with McpServers(configure(ours={**STDIO, "timeout_s": 1})) as servers:
+        with pytest.raises(ToolFailed, match="hang did not answer within 1 s"):
+            await call(servers, "hang", note="slow")
+        assert await call(servers, "were_cancelled") == ["slow"]
+        assert servers.states() == {"ours": "ready"}
+
+
+async def test_a_large_answer_is_read_in_time_that_grows_with_its_size(ours: McpServers) -> None:
+    async with asyncio.timeout(4):
+        assert len(str(await call(ours, "big", size=10_000_000))) == 10_000_000
+
+
+async def test_a_child_that_floods_stderr_is_not_blocked(ours: McpServers) -> None:
+    with capture_logs():
+        assert await call(ours, "chatter") == "said"
+
+
+async def test_a_server_that_dies_in_a_call_fails_it_and_comes_back_while_others_work(configure: Configure) -> None:
+    async with McpServers(configure(ours=ODD, other={**ODD, "prefix": "mcp_other_"})) as servers:
+        with pytest.raises(ToolFailed, match="was lost before it answered"):
+            await call(servers, "die")
+        assert await call(servers, "other_add", a=1, b=2) == "3"
+        await until(lambda: servers.states()["ours"] != "failed: the connection ended")
+        with pytest.raises(ToolFailed, match=r"ours is not connected \(failed: the process ended with exit code 3\)"):
+            await call(servers, "add", a=1, b=2)
+        assert await until_answered(servers, "add", a=1, b=2) == "3"
+
+
+async def test_a_stdio_server_killed_while_idle_is_started_again(configure: Configure) -> None:
+    before = children()
+    async with McpServers(configure(ours=ODD)) as servers:
+        (pid,) = children() - before
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: servers.states()["ours"] == "failed: the process ended with exit code -9")
+        assert "mcp_add" in {tool.spec.name for tool in servers.tools()}
+        await until(lambda: servers.states()["ours"] == "ready")
+        assert await call(servers, "add", a=1, b=2) == "3"
+    assert children() == before
+
+
+async def test_a_server_that_hangs_is_replaced(configure: Configure) -> None:
+    before = children()
+    async with McpServers(configure(ours={**ODD, "timeout_s": 0.5})) as servers:
+        (pid,) = children() - before
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(ToolFailed, match="did not answer"):
+            await call(servers, "add", a=1, b=2)
+        await until(lambda: servers.states()["ours"] == "failed: it stopped answering")
+        await until(lambda: servers.states()["ours"] == "ready")
+    assert children() == before
+
+
+async def test_an_http_server_that_dies_and_returns_is_found_again(configure: Configure) -> None:
+    async with http_server() as (port, first):
+        config = configure(ours={"url": f"http://127.0.0.1:{port}/mcp"})
+        async with McpServers(config) as servers:
+            assert await call(servers, "add", a=1, b=2) == 3
+            hanging = asyncio.ensure_future(call(servers, "hang", note="http"))
+            await call(servers, "add", a=1, b=2)
+            first.kill()
+            with pytest.raises(ToolFailed, match="was lost before it answered"):
+                await asyncio.wait_for(hanging, DEADLINE_S)
+            await until(lambda: servers.states()["ours"].startswith("failed: it cannot be reached"))
+            with pytest.raises(ToolFailed, match="is not connected"):
+                await call(servers, "add", a=1, b=2)
+            await first.wait()
+            async with http_server(port):
+                assert await until_answered(servers, "add", a=1, b=2) == 3
+
+
+async def test_a_cancelled_caller_cancels_the_remote_call_over_http(configure: Configure) -> None:
+    async with http_server() as (port, _):
+        config = configure(ours={"url": f"http://127.0.0.1:{port}/mcp", "headers": {"X-Key": "k"}})
+        async with McpServers(config) as servers:
+            hanging = asyncio.ensure_future(call(servers, "hang", note="web"))
+            await call(servers, "add", a=1, b=1)
+            hanging.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await hanging
+            async with asyncio.timeout(DEADLINE_S):
+                while "web" not in str(await call(servers, "were_cancelled")):
+                    pass
+
+
+async def test_an_http_answer_that_is_not_mcp_names_its_status(configure: Configure) -> None:
+    async with (
+        http_server() as (port, _),
+        McpServers(configure(ours={"url": f"http://127.0.0.1:{port}/no"})) as servers,
+    ):
+        assert servers.states() == {"ours": "failed: it answered HTTP 404"}
+
+
+async def test_servers_that_never_come_up_do_not_hold_up_the_others(configure: Configure) -> None:
+    before = children()
+    config = configure(
+        mute=MUTE,
+        deaf={"command": "python", "args": ["-c", "import time; time.sleep(3600)"]},
+        noisy={"command": "python", "args": ["-c", "while True: print('Server started!')"]},
+        dead={"command": "python", "args": ["-c", "import sys; sys.exit(7)"]},
+        absent={"command": "no-such-program-anywhere"},
+        nowhere={"url": "http://127.0.0.1:9/mcp"},
+        ours=ODD,
+    )
+    async with McpServers(config, start_timeout_s=2) as servers:
+        assert await call(servers, "add", a=1, b=2) == "3"
+        states = servers.states()
+        assert states.pop("nowhere").startswith("failed: it cannot be reached")
+        assert states == {
+            "mute": "connecting",
+            "deaf": "connecting",
+            "noisy": "failed: it prints something other than MCP on its stdout",
+            "dead": "failed: the process ended with exit code 7",
+            "absent": "failed: no-such-program-anywhere cannot be started: No such file or directory",
+            "ours": "ready",
+        }
+    assert children() == before
+
+
+async def test_a_server_that_never_shakes_hands_is_given_up_in_the_end(configure: Configure) -> None:
+    async with McpServers(configure(mute=MUTE), start_timeout_s=3, handshake_timeout_s=0.5) as servers:
+        assert servers.states() == {"mute": "failed: it did not answer in time"}
+
+
+async def test_leaving_ends_a_child_that_ignores_every_polite_request(configure: Configure) -> None:
+    before = children()
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
+    async with McpServers(configure(stubborn={"command": "python", "args": ["-c", stubborn]}), start_timeout_s=0.5):
+        assert len(children() - before) == 1
+    assert children() == before
+
+
+async def test_a_new_tool_appears_when_the_server_says_so(configure: Configure) -> None:
+    async with McpServers(configure(ours=STDIO)) as servers:
+        await call(servers, "learn")
+        await until(lambda: "mcp_learned" in {tool.spec.name for tool in servers.tools()})
+        assert await call(servers, "learned", query="x") == {"query": "x", "emails": [{"id": "eml-0a1b2c"}]}
+
+
+async def test_two_servers_claiming_one_name_is_an_error_that_names_both(configure: Configure) -> None:
+    before = children()
+    with pytest.raises(AppError) as caught:
+        async with McpServers(configure(work=ODD, home=ODD)):
+            pass
+    assert caught.value.code == "mcp_name_collision"
+    assert all(word in caught.value.detail for word in ("work", "home", "mcp_", "prefix"))
+    assert children() == before
+
+
+async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configure) -> None:
+    with capture_logs() as logs:
+        async with McpServers(configure(odd=ODD)) as servers:
+            tools = {tool.spec.name: tool.spec for tool in servers.tools()}
+            with pytest.raises(ToolRetry, match="eml- and six digits"):
+                await call(servers, "loose")
+    assert "mcp_lire_le_courrier" in tools
+    assert "mcp_loose" in tools
+    assert not {"mcp_list", "mcp_wrong", "mcp_away", "mcp_huge", "mcp_no_schema"} & set(tools)
+    assert len(tools) <= 200
+    reading = tools["mcp_lire_le_courrier"]
+    assert (reading.original_name, len(reading.description)) == ("lire le courrier", 2000)
+    assert reading.description.startswith("reads mail!")
+    shown = {"description": "the id", "examples": ["ab"], "x-note": "seen", "pattern": "a\u200bb"}
+    assert reading.input_schema["properties"]["id"] == {"type": "string", **shown}
+    reasons = {log["reason"] for log in logs if log["event"] == "mcp_tool_skipped"}
+    assert any("another document" in reason for reason in reasons)
+    assert any(log["event"] == "mcp_tools_cut" for log in logs)
+
+
+async def test_secrets_reach_the_child_and_no_log_or_repr(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY", "canary-4711")
+    monkeypatch.setenv("OPENAI_API_KEY", "not-for-children")
+    show = "import os, sys; print(os.environ['SECRET'], os.environ.get('OPENAI_API_KEY'), file=sys.stderr)"
+    config = configure(
+        ours={**STDIO, "env": {"SECRET": "${CANARY}"}},
+        leaky={"command": "python", "args": ["-c", show], "env": {"SECRET": "${CANARY}"}},
+        web={"url": "http://127.0.0.1:9/${CANARY}", "headers": {"Authorization": "Bearer ${CANARY}"}},
+    )
+    with capture_logs() as logs:
+        async with McpServers(config) as servers:
+            assert await call(servers, "secret") == "canary-4711"
+            seen = f"{servers.states()} {logs} {config!r}"
+    assert "canary" not in seen
+    assert "*** None" in str(logs)
+
+
+def test_a_missing_file_is_an_empty_config(tmp_path: Path) -> None:
+    assert read_mcp_config(tmp_path / "mcp.json").servers == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('{"mcpServers": {"a": {"command": "x",}}}', "line 1, column"),
+        ("[]", "the file"),
+        ('{"servers": {}}', "mcpServers: Field required"),
+        ('{"mcpServers": {"a": {}}}', "mcpServers.a: give either command"),
+        ('{"mcpServers": {"a": {"command": "x", "url": "http://y"}}}', "give either command"),
+        ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "mcpServers.a.args"),
+        ('{"mcpServers": {"a": {"command": "x", "timeout_s": 0}}}', "mcpServers.a.timeout_s"),
+        ('{"mcpServers": {"a": {"command": "x", "prefix": "mail."}}}', "mcpServers.a.prefix"),
+        ('{"mcpServers": {"a": {"url": "file:///etc/passwd"}}}', "http:// or https://"),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"K": "${UNSET_HERE}"}}}}', "UNSET_HERE at mcpServers.a.env.K"),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"K": ["hunter2"]}}}}', "mcpServers.a.env.K"),
+        ("[" * 100_000, "too deep"),
+    ],
+)
+def test_a_broken_config_names_the_file_and_what_to_correct(tmp_path: Path, text: str, hint: str) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(text)
+    with pytest.raises(AppError) as caught:
+        read_mcp_config(path)
+    assert (caught.value.code, caught.value.status) == ("mcp_config_invalid", 500)
+    assert str(path) in caught.value.detail
+    assert hint in caught.value.detail
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_documented_config_is_read_as_documented(configure: Configure, tmp_path: Path) -> None:
+    depends = {"get_email": [{"type": "any", "tools": ["search_emails"]}]}
+    config = configure(
+        mail={"command": "python", "args": ["mail.py"], "confirm": ["delete_email"], "depends_on": depends, "icon": 1},
+        docs={"url": "http://127.0.0.1:9000/mcp", "disabled": ["search"]},
+        away={"command": "./away", "env": {"K": "${UNSET_HERE}"}, "disabled": True},
+    )
+    mail, docs, away = config.servers["mail"], config.servers["docs"], config.servers["away"]
+    assert (mail.command, mail.cwd, mail.prefix, mail.timeout_s) == (sys.executable, str(tmp_path), "mcp_", None)
+    assert mail.confirm == {"delete_email"}
+    assert mail.depends_on == {"get_email": (DependencyGroup("any", ("search_emails",)),)}
+    assert docs.disabled == {"search"}
+    assert (docs.off, away.off) == (False, True)
+    assert McpServers(config).states() == {"mail": "connecting", "docs": "connecting"}
+
+
+@pytest.fixture(scope="module")
+async def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Installs the official server; the path of its program."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        pytest.skip("node and npm are not installed: the official server-everything is not tried")
+    folder = tmp_path_factory.mktemp("everything")
+    quiet = ("--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+    install = await asyncio.create_subprocess_exec(npm, "install", "--prefix", str(folder), *quiet, EVERYTHING)
+    try:
+        code = await asyncio.wait_for(install.wait(), 120)
+    except TimeoutError:
+        install.kill()
+        code = await install.wait()
+    if code != 0:
+        pytest.skip(f"npm could not install {EVERYTHING}: the official server is not tried")
+    return str(folder / "node_modules" / ".bin" / "mcp-server-everything")
+
+
+async def test_the_official_server_everything_works(everything: str, configure: Configure) -> None:
+    async with McpServers(configure(all={"command": everything, "args": ["stdio"]}), start_timeout_s=15) as servers:
+        assert servers.states() == {"all": "ready"}
+        assert await call(servers, "echo", message="ciao") == "Echo: ciao"
+        assert "42" in str(await call(servers, "get-sum", a=40, b=2))
+        assert "'type': 'image', 'mime_type': 'image/png'" in str(await call(servers, "get-tiny-image"))
+        with pytest.raises((ToolRetry, ToolFailed)):
+            await call(servers, "get-sum", a="x", b=[])
+        structured = await call(servers, "get-structured-content", location="New York")
+        assert isinstance(structured, dict)

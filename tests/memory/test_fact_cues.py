@@ -1,0 +1,90 @@
+"""Which messages may tell something worth keeping, and what a text is found by."""
+
+import pytest
+
+from segue.memory.fact_cues import LANGUAGE, corrects, may_tell_facts, parse_language, search_words
+
+TELLS = [
+    "My name is Bob",
+    "I'm allergic to peanuts, by the way.",
+    "From now on answer in French",
+    "Can you remember that I am vegetarian?",
+    "Mi chiamo Anna. Che tempo fa?",
+    "La riunione con Rossi è di lunedì",
+    "d’ora in poi dammi del tu",
+    "我叫小明，住在罗马",
+    "请记住我对花生过敏",
+    "اسمي سارة وأعيش في روما",
+    "لا أحب القهوة",
+    "Je m'appelle Zoé et j'habite à Lyon",
+    "Vivo en Madrid y me gusta el té",
+    "Ich heiße Jürgen",
+    "Moro em Lisboa",
+    "ik woon in Gent",
+    "Mieszkam w Łodzi",
+    "Меня зовут Аня",
+    "Benim adım Ayşe",
+    "私の名前は田中です",
+    "제 이름은 민수입니다",
+    "मेरा नाम अनिता है",
+]
+TELLS_NOTHING = [
+    "",
+    "sì, grazie",
+    "好的",
+    "نعم",
+    "Find the mails of Rossi and read the first one",
+    "Cerca le mail di Rossi",
+    "What is my name?",
+    "Come mi chiamo?",
+    "我叫什么名字？",
+    "ما اسمي؟",
+    "Hello there, what do you make of this?",
+    "I like this. " * 1000,
+]
+
+
+@pytest.mark.parametrize("message", TELLS)
+def test_what_people_say_of_themselves_is_worth_a_look(message: str) -> None:
+    assert may_tell_facts(message)
+
+
+@pytest.mark.parametrize("message", TELLS_NOTHING)
+def test_requests_questions_and_whole_documents_are_not(message: str) -> None:
+    assert not may_tell_facts(message)
+
+
+@pytest.mark.parametrize(
+    "message", ["non più lunedì, martedì", "no longer Monday", "不再是周一，改到周二", "لم يعد يوم الاثنين"]
+)
+def test_taking_something_back_is_known_for_what_it_is(message: str) -> None:
+    assert corrects(message)
+    assert not corrects("La riunione è di lunedì")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("What's my son called?", "son called"),
+        ("Quel est mon son préféré ?", "prefere"),
+        ("Quando ho la riunione con l'avvocato?", "riunione avvocato"),
+        ("我住在哪里？", "我住 住在"),
+        ("我的会议是几点？", "会议 议是 几点"),
+        ("회의가 언제예요?", "회의"),
+        ("أين أعيش؟", "اعيش"),
+        ("the is and", ""),
+        ("\x00\ud800 & | !", ""),
+    ],
+)
+def test_a_text_is_searched_by_the_words_that_mean_something_in_its_language(text: str, words: str) -> None:
+    assert search_words(text) == words
+
+
+def test_an_endless_question_is_searched_by_few_words() -> None:
+    assert len(search_words(" ".join(f"word{number}" for number in range(10_000))).split()) <= 48
+
+
+def test_a_list_of_cues_that_nobody_reads_is_refused() -> None:
+    assert set(LANGUAGE.little) >= {"en", "it", "zh", "ar"}
+    with pytest.raises(ValueError, match="wishes"):
+        parse_language('[cues.en]\nwishes = "i wish"\n[little]\n[retold]\nwords = ""\n[alike]\n')

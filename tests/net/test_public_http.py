@@ -1,0 +1,220 @@
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from segue.net.addresses import IPAddress, NoSuchHost, NotPublic, is_public
+from segue.net.public_http import public_client
+
+HERE = "127.0.0.1"
+
+
+def only_here(address: IPAddress) -> bool:
+    """Stands in for `is_public`: this one loopback address plays the public internet."""
+    return str(address) == HERE
+
+
+class Names:
+    """A resolver that gives its answers in turn and keeps giving the last."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append(f"{host}:{port}")
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@asynccontextmanager
+async def host_echo(tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """Answers every request with the Host header it came with, and closes. Yields its port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        host = next(line.partition(": ")[2] for line in head.splitlines() if line.lower().startswith("host: "))
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(host)}\r\nConnection: close\r\n\r\n{host}".encode())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, HERE, 0, ssl=tls)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["1.1.1.1", "93.184.216.34", "100.128.0.1", "172.32.0.1", "192.0.1.1", "2606:4700:4700::1111", "2a00:1450::1"],
+)
+def test_an_address_of_the_internet_is_public(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        pytest.param("0.0.0.0", id="unspecified"),  # noqa: S104 (an address, not a binding)
+        pytest.param("10.1.2.3", id="private-10"),
+        pytest.param("100.64.0.1", id="cgnat"),
+        pytest.param("100.100.100.200", id="alibaba-metadata"),
+        pytest.param("127.0.0.1", id="loopback"),
+        pytest.param("127.255.255.254", id="loopback-end"),
+        pytest.param("168.63.129.16", id="azure-wire-server"),
+        pytest.param("169.254.169.254", id="link-local-metadata"),
+        pytest.param("172.31.255.255", id="private-172"),
+        pytest.param("192.0.0.192", id="oracle-metadata"),
+        pytest.param("192.88.99.1", id="6to4-relay"),
+        pytest.param("192.168.1.1", id="private-192"),
+        pytest.param("198.18.0.1", id="benchmarking"),
+        pytest.param("203.0.113.7", id="documentation"),
+        pytest.param("224.0.0.1", id="multicast"),
+        pytest.param("240.0.0.1", id="reserved"),
+        pytest.param("255.255.255.255", id="broadcast"),
+        pytest.param("::", id="unspecified-6"),
+        pytest.param("::1", id="loopback-6"),
+        pytest.param("::127.0.0.1", id="ipv4-compatible"),
+        pytest.param("::ffff:127.0.0.1", id="mapped-loopback"),
+        pytest.param("::ffff:8.8.8.8", id="mapped-public"),
+        pytest.param("64:ff9b::7f00:1", id="nat64"),
+        pytest.param("64:ff9b:1::7f00:1", id="nat64-local"),
+        pytest.param("100::1", id="discard"),
+        pytest.param("2001:0:4136:e378:8000:63bf:80ff:fffe", id="teredo"),
+        pytest.param("2001:db8::1", id="documentation-6"),
+        pytest.param("2002:7f00:1::", id="6to4"),
+        pytest.param("3fff::1", id="documentation-6-new"),
+        pytest.param("fc00::1", id="unique-local"),
+        pytest.param("fd00:ec2::254", id="aws-metadata-6"),
+        pytest.param("fe80::1", id="link-local-6"),
+        pytest.param("fe80::1%eth0", id="link-local-6-scoped"),
+        pytest.param("fec0::1", id="site-local"),
+        pytest.param("ff02::1", id="multicast-6"),
+    ],
+)
+def test_an_address_of_any_special_range_is_not_public(address: str) -> None:
+    assert not is_public(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "127.1",
+        "0x7f.1",
+        "2130706433",
+        "017700000001",
+        "0",
+        "127。0。0。1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "[64:ff9b::7f00:1]",
+        "[2002:7f00:1::]",
+    ],
+)
+async def test_every_spelling_of_loopback_is_refused_by_the_systems_own_resolver(host: str) -> None:
+    async with host_echo() as port, public_client() as client:
+        with pytest.raises(NotPublic):
+            await client.get(f"http://{host}:{port}/")
+
+
+async def test_a_name_is_resolved_once_and_the_checked_address_is_dialled() -> None:
+    names = Names([HERE], ["127.0.0.2"])
+    async with host_echo() as port, public_client(resolve=names, is_allowed=only_here) as client:
+        answer = await client.get(f"http://shop.test:{port}/")
+        assert (answer.text, names.asked) == (f"shop.test:{port}", [f"shop.test:{port}"])
+
+
+async def test_a_name_that_moves_inside_after_its_first_answer_is_refused() -> None:
+    names = Names([HERE], ["127.0.0.2"])
+    async with host_echo() as port, public_client(resolve=names, is_allowed=only_here) as client:
+        await client.get(f"http://rebinding.test:{port}/")
+        with pytest.raises(NotPublic):
+            await client.get(f"http://rebinding.test:{port}/")
+
+
+async def test_of_a_names_mixed_addresses_only_the_allowed_ones_are_dialled() -> None:
+    names = Names(["127.0.0.2", "::1", HERE])
+    async with host_echo() as port, public_client(resolve=names, is_allowed=only_here) as client:
+        assert (await client.get(f"http://mixed.test:{port}/")).status_code == httpx.codes.OK
+
+
+async def test_the_next_allowed_address_is_tried_where_one_does_not_answer() -> None:
+    names = Names(["::1", HERE])
+    async with host_echo() as port, public_client(resolve=names, is_allowed=lambda _: True) as client:
+        assert (await client.get(f"http://two.test:{port}/")).status_code == httpx.codes.OK
+
+
+@pytest.mark.parametrize("host", ["a" * 300, "a..b"])
+async def test_what_is_no_name_is_no_host(host: str) -> None:
+    async with public_client() as client:
+        with pytest.raises(NoSuchHost):
+            await client.get(f"http://{host}/")
+
+
+@pytest.mark.parametrize(("code", "error"), [(socket.EAI_NONAME, NoSuchHost), (socket.EAI_AGAIN, httpx.ConnectError)])
+async def test_a_resolver_that_does_not_answer_is_not_taken_for_a_host_that_is_not_there(
+    code: int, error: type[Exception]
+) -> None:
+    async def resolve(_: str, __: int) -> Sequence[str]:
+        raise socket.gaierror(code, "no answer")
+
+    async with public_client(resolve=resolve) as client:
+        with pytest.raises(error):
+            await client.get("http://shop.test/")
+
+
+async def test_a_proxy_of_the_environment_is_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    async with host_echo() as port, public_client(resolve=Names([HERE]), is_allowed=only_here) as client:
+        assert (await client.get(f"http://shop.test:{port}/")).status_code == httpx.codes.OK
+
+
+async def test_tls_is_verified_against_the_name_while_the_checked_address_is_dialled(tmp_path: Path) -> None:
+    serving, trusting = certified("shop.test", tmp_path)
+    names = Names([HERE])
+    async with (
+        host_echo(serving) as port,
+        public_client(resolve=names, is_allowed=only_here, tls=trusting) as client,
+    ):
+        assert (await client.get(f"https://shop.test:{port}/")).text == f"shop.test:{port}"
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            await client.get(f"https://other.test:{port}/")
+
+
+def certified(name: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's and a client's side of a certificate made for this test."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "server.pem").write_bytes(pem + secret)
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(folder / "server.pem")
+    return serving, ssl.create_default_context(cadata=pem.decode())

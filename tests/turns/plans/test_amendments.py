@@ -1,0 +1,48 @@
+"""An amended plan keeps its references and its confirmations."""
+
+import json
+
+import pytest
+
+from segue.plans.plan_parser import read_draft
+from tests.support.plans import THREE_STEPS, deletion, offered, planned
+from tests.support.provider import Provider
+from tests.support.service import Client
+
+
+async def test_an_amendment_refers_to_its_own_new_step(client: Client, provider: Provider) -> None:
+    session, _ = await offered(client, provider, THREE_STEPS)
+    search = {"id": 3, "description": "Cerca", "tool": "mcp_find_items", "args": {"query": "Bianchi"}}
+    args = {"to": "Ada", "text": {"$from": 3, "path": "items[0].name"}}
+    send = {"id": 4, "description": "Manda", "tool": "mcp_send_note", "args": args}
+    provider.will(planned([search, send]))
+    answer = await client.chat(session, "sì, ma cerca Bianchi e mandalo ad Ada")
+    assert answer["plan"]["steps"][3]["args"] == {"to": "Ada", "text": "Bianchi 1"}
+
+
+async def test_an_amendment_refers_to_a_step_that_is_done(client: Client, provider: Provider) -> None:
+    session, _ = await offered(client, provider, THREE_STEPS)
+    args = {"item_id": {"$from": 1, "path": "items[1].id"}}
+    provider.will(planned([{"id": 3, "description": "Cancella", "tool": "mcp_delete_item", "args": args}]))
+    answer = await client.chat(session, "sì, ma la seconda")
+    assert answer["plan"]["steps"][2]["args"] == {"item_id": "itm-2"}
+
+
+async def test_an_amendment_does_not_lift_the_confirmation_of_a_later_step(
+    client: Client,
+    provider: Provider,
+    effects: list[str],
+) -> None:
+    read = {"id": 2, "description": "Read", "tool": "mcp_get_item", "args": {"item_id": "itm-9"}}
+    session, _ = await offered(client, provider, [deletion(1), {**read, "requires_confirmation": True}])
+    provider.will(planned([read]))
+    answer = await client.chat(session, "sì, ma solo la seconda")
+    assert answer["plan"]["status"] == "waiting"
+    assert effects == []
+
+
+@pytest.mark.parametrize("target", [1, "1"])
+def test_a_reference_to_an_id_given_twice_is_no_plan(target: object) -> None:
+    steps = [{"id": 1, "description": "a", "tool": "x"}, {"id": 1, "description": "b", "tool": "x"}]
+    steps.append({"id": 2, "description": "c", "tool": "x", "args": {"y": {"$from": target}}})
+    assert read_draft(json.dumps({"steps": steps}), tools=["x"]) == ()

@@ -1,0 +1,66 @@
+"""An argument whose reference leads to nothing is asked for, and otherwise ends the step."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.turn.test_survival import TOOLBOX
+
+from segue.config import Settings
+from tests.support.plans import ASK, Frozen, planned
+from tests.support.provider import Provider, calls, says
+from tests.support.results import use_toolbox
+from tests.support.service import running
+
+
+@pytest.mark.parametrize("folder", [{"$from": 1, "path": "none"}, [{"$from": 1, "path": "none"}]])
+async def test_an_argument_that_came_to_nothing_is_not_left_out(
+    settings: Settings, provider: Provider, folder: Any
+) -> None:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"t": {"command": "python", "args": [str(TOOLBOX)]}}}))
+    steps = [
+        {"id": 1, "description": "Count", "tool": "mcp_count", "args": {"of": "x"}},
+        {"id": 2, "description": "Echo", "tool": "mcp_echo", "args": {"all": True, "only_in": folder}},
+    ]
+    provider.will(planned(steps), calls(("mcp_echo", {"all": True})), says("It could not be found."))
+    async with running(settings) as client:
+        answer = await client.chat(await client.new_session(), ASK)
+    assert [call["tool_name"] for call in answer["tool_calls"]] == ["mcp_count"]
+    assert answer["plan"]["status"] == "failed"
+    assert "only_in" in answer["plan"]["steps"][1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("days", "status", "error"), [(0, "completed", None), (2, "failed", "step 1 has no result to")]
+)
+async def test_a_step_refers_to_what_another_turn_gave_for_as_long_as_that_is_kept(
+    days: int, status: str, error: str | None, settings: Settings, provider: Provider
+) -> None:
+    use_toolbox(settings)
+    steps = [
+        {"id": 1, "description": "Echo", "tool": "echo", "args": {"items": [{"id": "itm-100"}]}},
+        {"id": 2, "description": "Count", "tool": "count", "args": {"of": "x"}, "requires_confirmation": True},
+        {"id": 3, "description": "Echo", "tool": "echo", "args": {"id": {"$from": 1, "path": "items[0].id"}}},
+    ]
+    provider.will(planned(steps), says("That was it."))
+    clock = Frozen()
+    long = settings.model_copy(update={"plan_ttl_s": 864_000, "tool_result_ttl_days": 1})
+    async with running(long, clock=clock) as client:
+        session = await client.new_session()
+        await client.chat(session, ASK)
+        clock.now += timedelta(days=days)
+        plan = (await client.chat(session, "sì, grazie"))["plan"]
+    assert plan["status"] == status
+    assert plan["steps"][2]["args"] == ({"id": "itm-100"} if days == 0 else steps[2]["args"])
+    assert (plan["steps"][2]["error"] or "").startswith(error or "")
+
+
+@pytest.mark.parametrize("step", [[], {}, None, "1", 1.5])
+async def test_a_reference_to_what_is_no_step_ends_the_step(step: Any, settings: Settings, provider: Provider) -> None:
+    use_toolbox(settings, confirm=["echo"])
+    provider.will(calls(("echo", {"id": {"$from": step}})))
+    async with running(settings) as client:
+        answer = await client.chat(await client.new_session(), "Echo it.")
+    assert answer["plan"]["status"] == "failed"
+    assert "has no result to refer to" in answer["plan"]["steps"][0]["error"]

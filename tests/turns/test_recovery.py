@@ -1,0 +1,91 @@
+"""A turn whose process is killed goes on in another one: from what is stored, without doing anything twice."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain import turn_errors
+from segue.domain.clock import utc_now
+from segue.domain.identity import LOCAL_USER
+from segue.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
+from segue.memory.history import append_message
+from segue.turns import store, terminations
+from segue.turns.store import ChatRequest, Claim, StaleTurn
+from tests.support.provider import Provider, says
+from tests.support.service import Client, running
+from tests.support.stores import looking_into
+
+NOTHING = TurnReport(AcknowledgementReport(), None, WebSearchReport(), MemoryReport(), Usage(), "nobody")
+
+
+@asynccontextmanager
+async def abandoned(settings: Settings, session: str, *, lease_s: float = 0.0) -> AsyncIterator[tuple[Database, Claim]]:
+    """A turn that a worker has claimed that is not there any more."""
+    assert settings.database_url is not None
+    database = Database(settings.database_url.get_secret_value())
+    async with database.autocommit() as connection:
+        await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
+        claim = await store.claim_next(connection, session, worker="gone", lease_s=lease_s)
+    assert claim is not None
+    yield database, claim
+    await database.close()
+
+
+async def test_a_worker_that_wakes_up_after_its_turn_was_taken_writes_nothing(
+    client: Client, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("taken over"))
+    session = await client.new_session()
+    async with abandoned(settings, session) as (database, claim):
+        [turn] = await client.ended(session)
+        rows = await client.messages(session)
+        with pytest.raises(StaleTurn):
+            async with store.fenced_transaction(database, claim) as connection:
+                await append_message(connection, claim.key, role="assistant", content="late", now=utc_now())
+        async with database.autocommit() as connection:
+            with pytest.raises(StaleTurn):
+                await store.finish_turn(
+                    connection, claim, answer="late", message_id="msg", report=NOTHING, cut_off=None, now=utc_now()
+                )
+            assert not await terminations.end_turn(connection, claim, turn_errors.internal(), now=utc_now())
+            assert not await terminations.hand_back(connection, claim, timeout_s=300)
+    assert (turn["status"], turn["attempts"]) == ("completed", 2)
+    assert await client.messages(session) == rows
+    assert await client.turns(session) == [turn]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "code"),
+    [("attempts", 3, "turn_gave_up"), ("left_s", -9.0, "turn_timeout"), ("cancel_requested_at", ..., "turn_cancelled")],
+)
+async def test_a_lapsed_turn_that_is_not_to_be_tried_again_ends_with_the_reason(
+    client: Client, settings: Settings, provider: Provider, column: str, value: Any, code: str
+) -> None:
+    session = await client.new_session()
+    async with abandoned(settings, session, lease_s=600), looking_into(settings) as stores:
+        await stores.database.execute(
+            f"UPDATE turns SET {column} = $1, lease_until = now() - interval '1 second'",  # noqa: S608 (ours)
+            datetime(2020, 1, 1, tzinfo=UTC) if value is ... else value,
+        )
+        [turn] = await client.ended(session)
+    assert turn["error"]["code"] == code
+    provider.will(says("here"))
+    assert (await client.chat(session, "and now?"))["message"]["content"] == "here"
+
+
+async def test_a_message_that_redis_lost_on_its_way_is_answered_all_the_same(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("found it"))
+    async with running(settings, takes_turns=False) as accepts, looking_into(settings) as stores:
+        session = await accepts.new_session()
+        assert (await accepts.send(session, "hello", background=True)).status_code == 202
+        await stores.redis.flushall()
+        async with running(settings):
+            [turn] = await accepts.ended(session)
+    assert turn["answer"]["message"]["content"] == "found it"
