@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.turn.test_survival import TOOLBOX
+from tests.turns.test_survival import TOOLBOX
 
 from segue.config import Settings
 from tests.support.plans import ASK, Frozen, planned
