@@ -5,13 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.turns.test_survival import TOOLBOX
 
 from segue.config import Settings
 from tests.support.plans import ASK, Frozen, planned
 from tests.support.provider import Provider, calls, says
 from tests.support.results import use_toolbox
 from tests.support.service import running
+from tests.turns.test_survival import TOOLBOX
 
 
 @pytest.mark.parametrize("folder", [{"$from": 1, "path": "none"}, [{"$from": 1, "path": "none"}]])
