@@ -29,7 +29,7 @@ async def service(guarded: Settings) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = Database(database_url, pool_size=1)
+    opened = Database(database_url)
     yield opened
     await opened.close()
 
@@ -94,7 +94,7 @@ async def test_a_key_is_stored_as_a_hash_and_tells_when_it_was_used(
     service: Client, guarded: Settings, database: Database
 ) -> None:
     key = await new_key(guarded, "ada")
-    async with database.autocommit() as connection:
+    async with database.read_only() as connection:
         [before] = await list_keys(connection, "ada")
         assert before.last_used_at is None
         assert key.rpartition("_")[2] not in str(before)

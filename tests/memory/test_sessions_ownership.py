@@ -24,7 +24,7 @@ Attempt = Callable[[AsyncConnection, str], Awaitable[object]]
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[AsyncConnection]:
-    database = Database(database_url, pool_size=1)
+    database = Database(database_url)
     async with database.autocommit() as opened:
         yield opened
     await database.close()

@@ -15,7 +15,7 @@ from tests.support.service import Client
 
 async def new_key(settings: Settings, user: str, scopes: Iterable[Scope] = ()) -> str:
     assert settings.database_url is not None
-    database = Database(settings.database_url.get_secret_value(), pool_size=1)
+    database = Database(settings.database_url.get_secret_value())
     async with database.transaction() as connection:
         key = await create_key(connection, user, scopes=scopes, name=None, now=utc_now())
     await database.close()

@@ -89,7 +89,7 @@ async def test_of_a_sessions_results_none_all_or_those_asked_for_are_loaded(
         [foreign] = await ran(client, provider, other, ("echo", {"n": 1}))
     one, two, nothing, theirs = (call["tool_call_id"] for call in (first, second, empty, foreign))
     now = datetime.now(UTC)
-    async with database.autocommit() as connection:
+    async with database.read_only() as connection:
         assert await load_results(connection, session, "none", now=now) == {}
         everything = await load_results(connection, session, "all", now=now)
         assert {call: result.value() for call, result in everything.items()} == {one: {"n": 1}, two: "x" * 5000}

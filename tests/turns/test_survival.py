@@ -79,7 +79,7 @@ async def turns_of(environment: dict[str, str], session: str) -> list[tuple[str,
     """Status and error code of a session's turns in order."""
     database = Database(environment["DATABASE_URL"])
     try:
-        async with database.autocommit() as connection:
+        async with database.read_only() as connection:
             rows = await connection.execute(
                 select(turns.c.status, turns.c.error["code"].astext)
                 .where(turns.c.session_id == session)

@@ -75,7 +75,7 @@ async def follow_turn(
     """From the start, or after the last event that is known. A client that knows the last one of all gets a 204, which
     tells a browser to stop reconnecting.
     """
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         turn = await find_turn(connection, caller, session_id, turn_id)
     position = after if last_event_id is None else last_event_id
     return Response(status_code=204) if position == END else stream_events(services.events, turn, after=position)

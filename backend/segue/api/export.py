@@ -22,7 +22,7 @@ async def export_session(
     max_result_bytes: Annotated[int, Query(ge=0, le=1_000_000)] = 100_000,
 ) -> Response:
     """The turns that have ended. A larger result is represented by its reference."""
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         conversation = await load_conversation(
             connection, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()
         )

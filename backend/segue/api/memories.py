@@ -27,7 +27,7 @@ async def list_memories(
             raise invalid_cursor()
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
     before = decode_id_cursor("mem", cursor) if cursor else None
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         found = await facts.list_facts(connection, caller, before=before, limit=limit + 1)
     return page(found, limit, lambda memory: memory.id)
 

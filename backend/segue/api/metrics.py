@@ -35,7 +35,7 @@ async def metrics(services: ServicesDep) -> Response:
 
 async def _backlog(services: Services) -> Backlog | None:
     try:
-        async with asyncio.timeout(ASK_WITHIN_S), services.database.autocommit() as connection:
+        async with asyncio.timeout(ASK_WITHIN_S), services.database.read_only() as connection:
             return await read_backlog(connection)
     except (AppError, TimeoutError):
         return None

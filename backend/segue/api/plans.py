@@ -18,7 +18,7 @@ router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=
 
 @router.get("/plan")
 async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Caller) -> Plan:
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         session = await get_session(connection, caller, session_id)
     if session.pending_plan is None:
         raise store.no_open_plan()
@@ -30,7 +30,7 @@ async def list_plans(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Plan]:
     before = decode_id_cursor("plan", cursor) if cursor else None
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
         found = await store.list_plans(connection, caller, session_id, before=before, limit=limit + 1)
     return page(found, limit, lambda plan: plan.id)

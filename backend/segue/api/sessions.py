@@ -44,14 +44,14 @@ async def list_sessions(
     services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Session]:
     before = _activity_position(cursor) if cursor else None
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         found = await sessions.list_sessions(connection, caller, before=before, limit=limit + 1)
     return page(found, limit, lambda session: [session.updated_at, session.id])
 
 
 @router.get("/{session_id}")
 async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session:
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         return await sessions.get_session(connection, caller, session_id)
 
 
@@ -72,7 +72,7 @@ async def list_messages(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Message]:
     after = _seq_position(cursor) if cursor else 0
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         await sessions.get_session(connection, caller, session_id)
         found = await history.list_messages(connection, caller, session_id, after=after, limit=limit + 1)
     return page(found, limit, lambda message: message.seq)
@@ -80,7 +80,7 @@ async def list_messages(
 
 @router.get("/{session_id}/memory")
 async def get_memory(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionMemory:
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         session = await sessions.get_session(connection, caller, session_id)
         known = await facts.list_facts(connection, caller, before=None, limit=FACTS_SHOWN)
     memory, ttl_s = await working_memory(

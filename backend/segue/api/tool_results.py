@@ -43,7 +43,7 @@ async def list_tool_results(
 ) -> Page[ToolCall]:
     where = CallFilter(tool=tool, turn_id=turn_id, status=status)
     before = decode_id_cursor("call", cursor) if cursor else None
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
         found = await results.list_calls(connection, caller, session_id, where=where, before=before, limit=limit + 1)
     return page(found, limit, lambda call: call.tool_call_id)
@@ -59,7 +59,7 @@ async def get_tool_result(
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000_000)] = 100_000,
 ) -> LoadedResult:
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         call, value = await results.load_result(connection, caller, session_id, tool_call_id, now=services.clock())
     part = page_of(value, path=path, offset=offset, limit=limit)
     shown = {name: getattr(call, name) for name in ToolCall.__dataclass_fields__}

@@ -92,7 +92,7 @@ class FleetToolStates:
 @router.get("/sessions/{session_id}/tool-states")
 async def get_tool_states(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionToolStates:
     """Every tool there is, also one that never ran."""
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
     return await _session_states(services, session_id)
 
@@ -137,7 +137,7 @@ async def list_state_changes(
 ) -> Page[StatusMoved]:
     """Newest first."""
     before = decode_id_cursor("chg", cursor) if cursor else None
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
         found = await list_changes(connection, caller, session_id, tool=tool, before=before, limit=limit + 1)
     shown = page(found, limit, lambda change: change.id)
@@ -166,7 +166,7 @@ async def reset_fleet_tool_states(services: ServicesDep, _: Ops, body: FleetRese
     if body.session_id is not None:
         if not is_id("ses", body.session_id):
             raise NotFound("session")
-        async with services.database.autocommit() as connection:
+        async with services.database.read_only() as connection:
             owner = await owner_of(connection, body.session_id)
         await _reset_in_session(services, owner, body.session_id, specs)
     await services.fleet.reset(specs)
@@ -174,7 +174,7 @@ async def reset_fleet_tool_states(services: ServicesDep, _: Ops, body: FleetRese
 
 
 async def _session_states(services: Services, session_id: str) -> SessionToolStates:
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         session = healths(await load_states(connection, session_id))
     states = _states(services, _specs(services, None), session, await services.fleet.load())
     return SessionToolStates(session_id, states, services.clock())
@@ -205,7 +205,7 @@ def _tell(services: Services, tool: str, changed: Changed) -> None:
 async def _fleet_states(
     services: Services, specs: Specs, *, status: ToolStatus | None, after: Place | None, limit: int
 ) -> FleetToolStates:
-    async with services.database.autocommit() as connection:
+    async with services.database.read_only() as connection:
         counts = await count_by_status(connection, specs)
         found = await list_not_available(connection, specs, status=status, after=after, limit=limit + 1)
         sessions = await load_states_of(connection, {session_id for session_id, _ in found})

@@ -24,7 +24,7 @@ def on_the_stores(run: Callable[[Database, Cache], Awaitable[Done]]) -> Done:
             urls = await server_urls(stack, settings)
             if settings.migrate_on_start:
                 await asyncio.to_thread(upgrade, urls.database)
-            database, cache = Database(urls.database, pool_size=1), Cache(urls.redis)
+            database, cache = Database(urls.database, writing=1, reading=1), Cache(urls.redis)
             stack.push_async_callback(database.close)
             stack.push_async_callback(cache.close)
             return await run(database, cache)

@@ -41,7 +41,7 @@ def show(user: Annotated[str | None, typer.Option(help="Only this user's.")] = N
     """List keys, revoked ones too."""
 
     async def run(database: Database, _: Cache) -> list[ApiKey]:
-        async with database.autocommit() as connection:
+        async with database.read_only() as connection:
             return await list_keys(connection, user)
 
     for key in on_the_stores(run):

@@ -21,50 +21,64 @@ CONNECT_TIMEOUT_S = 2.0
 POOL_TIMEOUT_S = 2.0
 STATEMENT_TIMEOUT_S = 4.0
 PING_TIMEOUT_S = 1.0
+# The budget of a process; docs/deployment.md adds it up.
+WRITING_CONNECTIONS = 6
+READING_CONNECTIONS = 4
 
 
 class Database:
-    """A pool of connections. `transaction()` to write, `autocommit()` for single statements without one."""
+    """Two pools of connections: one that may write, and one whose every transaction PostgreSQL keeps to reading."""
 
-    def __init__(self, url: str, *, pool_size: int = 10) -> None:
-        self._engine = _make_engine(url, pool_size=pool_size)
-        self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+    def __init__(self, url: str, *, writing: int = WRITING_CONNECTIONS, reading: int = READING_CONNECTIONS) -> None:
+        self._writing = _make_engine(url, pool_size=writing)
+        self._autocommit = self._writing.execution_options(isolation_level="AUTOCOMMIT")
+        # A setting of the connection, because BEGIN READ ONLY and COMMIT would cost two round trips for each reading.
+        reading_engine = _make_engine(url, pool_size=reading, default_transaction_read_only="on")
+        self._reading = reading_engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        async with _storage_errors(), self._engine.begin() as connection:
+        """For several statements that hold together."""
+        async with _storage_errors(), self._writing.begin() as connection:
             yield connection
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
-        """Each statement is its own transaction; one guarded write is welcome here too."""
+        """For single guarded writes: each statement is a transaction of its own."""
         async with _storage_errors(), self._autocommit.connect() as connection:
             yield connection
 
+    @asynccontextmanager
+    async def read_only(self) -> AsyncIterator[AsyncConnection]:
+        """For statements that only read, each for itself. PostgreSQL refuses a write, and a lock of rows."""
+        async with _storage_errors(), self._reading.connect() as connection:
+            yield connection
+
     async def ping(self) -> None:
-        """Raises `storage_unavailable` sooner than a statement would: whoever asks for health has no patience."""
+        """Raises `storage_unavailable` sooner than a statement would, because a health check does not wait long."""
         async with _storage_errors(), asyncio.timeout(PING_TIMEOUT_S), self.autocommit() as connection:
             await connection.exec_driver_sql("SELECT 1")
 
     async def has_vectors(self) -> bool:
-        """Whether pgvector is there; it is installed where it is available and this role may."""
+        """Whether the database has pgvector. Installs it first if the server offers it and this role may."""
         with suppress(DBAPIError):  # no such extension, no such right, or another process is installing it
             async with self.transaction() as connection:
                 await connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
-        async with self.autocommit() as connection:
+        async with self.read_only() as connection:
             return bool(await connection.scalar(text("SELECT to_regtype('vector') IS NOT NULL")))
 
     @property
     def connections(self) -> tuple[int, int]:
         """How many are in use, and how many there may be."""
-        pool = cast(QueuePool, self._engine.pool)
-        return pool.checkedout(), pool.size()
+        pools = [cast(QueuePool, engine.pool) for engine in (self._writing, self._reading)]
+        return sum(pool.checkedout() for pool in pools), sum(pool.size() for pool in pools)
 
     async def close(self) -> None:
-        await self._engine.dispose()
+        await self._writing.dispose()
+        await self._reading.dispose()
 
 
-def _make_engine(url: str, *, pool_size: int) -> AsyncEngine:
+def _make_engine(url: str, *, pool_size: int, **server_settings: str) -> AsyncEngine:
     """Errors name the statement but not its values, which are people's messages. A number is never a huge integer:
     JSONB writes 1e300 in digits, and only orjson reads them as the float they were.
     """
@@ -85,6 +99,7 @@ def _make_engine(url: str, *, pool_size: int) -> AsyncEngine:
                 "timezone": "UTC",
                 "jit": "off",
                 "idle_in_transaction_session_timeout": "15000",
+                **server_settings,
             },
         },
     )

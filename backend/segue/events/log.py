@@ -223,7 +223,7 @@ class EventLog:
     async def _look(self, tails: Sequence[Tail]) -> None:
         """A turn that has ended may only just have: its log is given the time until the next look to tell."""
         try:
-            async with self._database.autocommit() as connection:
+            async with self._database.read_only() as connection:
                 going_on = await open_turns(connection, [tail.turn.turn_id for tail in tails])
                 outcomes = {
                     tail: await result_of(connection, tail.turn)

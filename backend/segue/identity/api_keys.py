@@ -109,7 +109,7 @@ class ApiKeys:
         read_at, key = self._known.get(key_id, (float("-inf"), None))
         if time.monotonic() - read_at < CHECK_EVERY_S:
             return key
-        async with self._database.autocommit() as connection:
+        async with self._database.read_only() as connection:
             row = (await connection.execute(_VALID, {"key_id": key_id})).one_or_none()
         self._known.pop(key_id, None)
         if row is None:

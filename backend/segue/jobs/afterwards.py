@@ -48,7 +48,7 @@ class AfterwardsDeps:
 
 async def extract_facts(deps: AfterwardsDeps, due: Due) -> None:
     """Stores what the user told in a turn, in their own words. Raises AppError where it has to be tried again."""
-    async with deps.database.autocommit() as connection:
+    async with deps.database.read_only() as connection:
         said = await history.opening_of(connection, due.turn_id)
         if said is None:
             return

@@ -44,7 +44,7 @@ class SummaryDeps:
 
 async def carry_on(deps: SummaryDeps, due: DueSummary) -> bool:
     """One step towards `due.until`, and whether more are to come. Raises AppError where it has to be tried again."""
-    async with deps.database.autocommit() as connection:
+    async with deps.database.read_only() as connection:
         turns = await load_turns(connection, due.session_id, after=due.after, up_to=due.until, limit=MOST_MESSAGES)
     taken = _step(turns, deps)
     summary = due.summary

@@ -65,7 +65,7 @@ class LongTermMemory:
 
         What a message leaves out may stand in one fact that is known; a correction replaces that one.
         """
-        async with self._database.autocommit() as connection:
+        async with self._database.read_only() as connection:
             said = await recent_user_messages(connection, owner, session_id)
         source, leans_on = _who_said(content, said, ()), None
         if source is None:
@@ -118,7 +118,7 @@ class LongTermMemory:
         """Gives facts their embedding that were stored without one, or under another model, and says to how many."""
         if self._embedder is None or not await self._vectors_work():
             return 0
-        async with self._database.autocommit() as connection:
+        async with self._database.read_only() as connection:
             lacking = await facts.facts_without_embedding(connection, self._embedder.model, limit=EMBEDDED_AT_ONCE)
         embeddings = await self.embed([content for _, content in lacking])
         if embeddings is None:
@@ -133,7 +133,7 @@ class LongTermMemory:
     ) -> tuple[list[facts.Found], list[Memory]]:
         """By words, and by meaning where that works. No connection is held while the embedding is waited for."""
         embeddings = await self.embed([text[:LONGEST_READ]], urgent=True)
-        async with self._database.autocommit() as connection:
+        async with self._database.read_only() as connection:
             found = await facts.find_facts(connection, owner, search_words(text), limit=limit, now=now)
             if embeddings is None or self._embedder is None:
                 return found, []

@@ -81,7 +81,7 @@ class ToolGuard:
 
     async def refresh(self) -> None:
         """What people and other instances have changed since: the truth right before something runs."""
-        async with self._database.autocommit() as connection:
+        async with self._database.read_only() as connection:
             loaded = await load_states(connection, self._session_id)
         newer = {tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, UNSTORED).version}
         self._stored = loaded | newer  # a call may have ended while this was read

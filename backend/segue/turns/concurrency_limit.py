@@ -79,7 +79,7 @@ class Places:
     async def _ended(self, holders: Holders) -> list[str]:
         """Those without a row that is open, unless they may be about to get one."""
         statement = select(turns.c.id, turns.c.status).where(turns.c.id.in_(holders))
-        async with self._database.autocommit() as connection:
+        async with self._database.read_only() as connection:
             stored = {row.id: row.status for row in await connection.execute(statement)}
         accepting_since = time.time() - ACCEPTING_S
         return [

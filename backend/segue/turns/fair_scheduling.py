@@ -39,7 +39,7 @@ class FairClaims:
         self._passed_over = False
         held = Counter(running)
         free = self._places - held.total()
-        async with self._database.autocommit() as connection:
+        async with self._database.read_only() as connection:
             waiting = await store.sessions_waiting(connection, last=_well_served(held, self._places), at_most=free)
         self._passed_over |= len(waiting) >= free
         return waiting

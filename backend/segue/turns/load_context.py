@@ -52,7 +52,7 @@ async def load_snapshot(
 ) -> TurnInput:
     session_id = claim.key.session_id
     memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
-    async with database.autocommit() as connection:
+    async with database.read_only() as connection:
         window = await load_window(connection, claim.key, after=claim.summary_seq, limit=limits.recall.messages)
         decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
         earlier = await _earlier_attempt(connection, claim) if claim.epoch > 1 else None
@@ -136,14 +136,14 @@ async def working_memory(
     database: Database, cache: Cache, session_id: str, *, message_count: int, ttl_s: int, now: datetime
 ) -> tuple[ShortTermMemory | None, int]:
     """A session's short-term memory as its next turn would see it, and the seconds it has left."""
-    async with database.autocommit() as connection:
+    async with database.read_only() as connection:
         last = await last_ended(connection, session_id)
     if last is None:
         return None, 0
     memory = await short_term.read(cache, session_id, last_turn_id=last.turn_id)
     if memory is not None:
         return memory, await short_term.seconds_left(cache, session_id)
-    async with database.autocommit() as connection:
+    async with database.read_only() as connection:
         results = await _known_results(connection, session_id)
         return await _rebuild(connection, session_id, last, results, message_count=message_count, ttl_s=ttl_s, now=now)
 

@@ -42,7 +42,7 @@ async def look_around_for_ever(deps: TurnDeps, worker: TurnWorker, takes_turns: 
 
 
 async def _look_around(deps: TurnDeps, worker: TurnWorker, *, takes_turns: bool) -> None:
-    async with deps.database.autocommit() as connection:
+    async with deps.database.read_only() as connection:
         found = await terminations.neglected(connection, timeout_s=deps.limits.timeout_s)
     for turn in found:
         if turn.running:

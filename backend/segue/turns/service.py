@@ -164,12 +164,12 @@ class TurnService:
         return await self.read(owner, session_id, turn_id)
 
     async def read(self, owner: str, session_id: str, turn_id: str) -> Turn:
-        async with self._deps.database.autocommit() as connection:
+        async with self._deps.database.read_only() as connection:
             return await queries.get_turn(connection, owner, session_id, turn_id)
 
     async def list(self, owner: str, session_id: str, *, before: str | None, limit: int) -> list[Turn]:
         """Newest first."""
-        async with self._deps.database.autocommit() as connection:
+        async with self._deps.database.read_only() as connection:
             await get_session(connection, owner, session_id)
             return await queries.list_turns(connection, owner, session_id, before=before, limit=limit)
 
@@ -189,7 +189,7 @@ class TurnService:
     ) -> Admitted:
         """What `begin` makes of the turn's id. To ask for the same turn again takes nothing of the owner's share."""
         if once is not None:
-            async with self._deps.database.autocommit() as connection:
+            async with self._deps.database.read_only() as connection:
                 if (known := await turn_under(connection, owner, session_id, once)) is not None:
                     return known
         async with self._deps.limiter.starting(owner) as turn_id:

@@ -103,7 +103,7 @@ async def look_at_session(session_id: str, stores: Stores, tools: ToolRules, clo
 
 
 async def _read(stores: Stores, session_id: str) -> _Rows:
-    async with stores.database.autocommit() as connection:
+    async with stores.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
         ended = await last_ended(connection, session_id)
         shares = await share_of_session(connection, session_id)

@@ -83,7 +83,7 @@ async def opened(settings: Settings) -> AsyncIterator[Stores]:
     async with AsyncExitStack() as stack:
         urls = await visited_server_urls(stack, settings)
         try:
-            stores = Stores(urls, Database(urls.database, pool_size=2), Cache(urls.redis), Streams(urls.redis))
+            stores = Stores(urls, Database(urls.database, writing=1, reading=2), Cache(urls.redis), Streams(urls.redis))
         except (ArgumentError, ValueError) as error:
             raise AppError(
                 "url_invalid",
@@ -101,7 +101,7 @@ async def opened(settings: Settings) -> AsyncIterator[Stores]:
 async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
     """Raises Unreachable, within seconds, for whatever goes wrong between here and there."""
     try:
-        async with asyncio.timeout(LOOK_S), database.autocommit() as connection:
+        async with asyncio.timeout(LOOK_S), database.read_only() as connection:
             yield connection
     except (AppError, DBAPIError, OSError, TimeoutError) as error:
         raise Unreachable(_reason(error)) from error

@@ -51,7 +51,7 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
 
 
 async def _load(database: Database, tool_call_id: str, context: ToolContext) -> tuple[ToolCall, Any]:
-    async with database.autocommit() as connection:
+    async with database.read_only() as connection:
         try:
             return await load_result(connection, context.owner, context.session_id, tool_call_id, now=context.now)
         except NotFound:
