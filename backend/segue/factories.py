@@ -10,12 +10,13 @@ import structlog
 from langchain_core.language_models import BaseChatModel
 from prometheus_client import start_http_server
 
-from segue.agent.context import AgentLimits, Clock
+from segue.agent.context import AgentLimits
 from segue.agent.embeddings import OpenAIEmbedder, openai_embedder
 from segue.agent.model import ChatModel
 from segue.agent.provider import openai_model
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.domain.tool import Tool

@@ -10,7 +10,6 @@ from langchain_core.language_models import BaseChatModel
 from starlette.middleware.cors import CORSMiddleware
 
 from segue import factories
-from segue.agent.context import Clock
 from segue.agent.graph import build_graph
 from segue.api import (
     chat,
@@ -35,7 +34,7 @@ from segue.db.engine import Database
 from segue.db.migrations import upgrade
 from segue.db.rates import Rates
 from segue.db.redis import Cache, Streams
-from segue.domain.clock import utc_now
+from segue.domain.clock import Clock, utc_now
 from segue.embedded.urls import server_urls
 from segue.events.log import EventLog
 from segue.jobs.afterwards import Afterwards, AfterwardsDeps

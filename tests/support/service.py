@@ -14,9 +14,8 @@ from typing import Any
 
 import httpx
 
-from segue.agent.context import Clock
 from segue.config import Settings
-from segue.domain.clock import utc_now
+from segue.domain.clock import Clock, utc_now
 from segue.main import create_app
 from tests.support.server import serving
 

@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.model import MeteredModel, ModelBudget
 from segue.db.redis import Cache
+from segue.domain.clock import Clock
 from segue.domain.events import Emit
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import TurnKey
@@ -16,8 +16,6 @@ from segue.domain.telemetry import OpenSpan
 from segue.tools.availability import ToolGuard
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
-
-Clock = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.responses import Response
 from structlog.contextvars import bind_contextvars
 
-from segue.agent.context import Clock
 from segue.db.engine import Database
 from segue.db.redis import Cache
+from segue.domain.clock import Clock
 from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import Identity
 from segue.domain.ids import is_id

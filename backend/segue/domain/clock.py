@@ -1,7 +1,11 @@
-"""The time of day, where nobody gives another."""
+"""The time of day: what gives it, and the default."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+
+Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
+    """Returns the current time, aware and in UTC."""
     return datetime.now(UTC)

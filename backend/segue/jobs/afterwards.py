@@ -14,10 +14,10 @@ from typing import Self
 
 import structlog
 
-from segue.agent.context import Clock
 from segue.agent.fact_proposals import propose_facts
 from segue.agent.model import ChatModel
 from segue.db.engine import Database
+from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.memory import Memory, NewFact
 from segue.jobs import fact_extraction

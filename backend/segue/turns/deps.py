@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from segue.agent.context import AgentLimits, Clock
+from segue.agent.context import AgentLimits
 from segue.agent.graph import Graph
 from segue.agent.model import ChatModel
 from segue.db.engine import Database
 from segue.db.redis import Cache
+from segue.domain.clock import Clock
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.events.log import EventLog
 from segue.jobs.afterwards import Afterwards

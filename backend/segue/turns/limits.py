@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from limits import RateLimitItemPerDay, RateLimitItemPerMinute
 
-from segue.agent.context import Clock
 from segue.db.engine import Database
 from segue.db.rates import Rates
 from segue.db.redis import Cache
+from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.ids import new_id
 from segue.turns.concurrency_limit import Places

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from segue.agent.context import Clock
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import Stores
 from segue.db.inspection import share_of_session
+from segue.domain.clock import Clock
 from segue.domain.plan import Plan
 from segue.domain.session import Session
 from segue.domain.telemetry import unobserved
