@@ -51,6 +51,7 @@ from segue.tools.global_state import Fleet
 from segue.turns.deps import TurnDeps, TurnLimits
 from segue.turns.limits import Limiter
 from segue.turns.maintenance import KeepLimits
+from segue.turns.queries import outcomes_of
 from segue.turns.service import TurnService
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
@@ -136,7 +137,7 @@ async def _start(
     stack.push_async_callback(cache.close)
     streams = Streams(urls.redis)
     stack.push_async_callback(streams.close)
-    event_log = await stack.enter_async_context(EventLog(streams, database))
+    event_log = await stack.enter_async_context(EventLog(streams, partial(outcomes_of, database)))
     rates = Rates(urls.redis)
     stack.push_async_callback(rates.close)
     limiter = Limiter(factories.user_limits(settings), rates, cache, database, clock)

@@ -99,6 +99,17 @@ async def test_the_json_answer_is_the_result_of_the_log(client: Client, provider
     assert [request.get("stream", False) for request in provider.requests] == [False, False]
 
 
+async def test_the_json_answer_is_byte_for_byte_the_one_that_the_turn_is_read_with(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(calls(("current_time", {"timezone": "Europe/Rome"})), says("Mezzogiorno è “noon”.\n"))
+    session = await client.new_session()
+    answer = await client.send(session, "What time is it?")
+    assert answer.headers["content-type"] == "application/json"
+    turn = await client.http.get(f"/sessions/{session}/turns/{answer.json()['turn_id']}")
+    assert turn.content.endswith(b',"answer":' + answer.content + b"}")
+
+
 async def test_calls_are_told_with_their_arguments_and_the_reference_to_their_result(
     client: Client, provider: Provider
 ) -> None:

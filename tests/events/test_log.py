@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from segue.domain.events import SearchDecided, StepStarted, TextAdded, TextEnded
 from segue.domain.session import TurnKey, WebSearchReport
 from segue.events.event_buffer import ATTEMPT, END, MAX_LAG, Entry
 from segue.events.log import EventLog
+from segue.turns.queries import outcomes_of
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
@@ -249,7 +251,7 @@ async def log_of(settings: Settings) -> AsyncIterator[EventLog]:
         Streams(settings.redis_url.get_secret_value()),
         Database(settings.database_url.get_secret_value()),
     )
-    async with EventLog(streams, database) as log:
+    async with EventLog(streams, partial(outcomes_of, database)) as log:
         yield log
     await streams.close()
     await database.close()
@@ -281,9 +283,9 @@ async def test_a_second_attempt_goes_on_in_the_same_log_and_the_first_can_say_no
         seen = await followed(elsewhere, until=ATTEMPT + 6)
         first.emit(TextAdded("msg_1", "er, far too late."))
         first.emit(TextEnded("msg_1"))
-        alive.ended(TURN, turn_errors.interrupted())
+        alive.end(TURN, turn_errors.interrupted())
         alive.close(TURN, epoch=2)
-        alive.ended(TURN, turn_errors.internal())
+        alive.end(TURN, turn_errors.internal())
         whole = as_sent(await followed(elsewhere))
     check(whole)
     assert whole[: len(seen)] == as_sent(seen)
@@ -306,8 +308,8 @@ async def test_a_second_attempt_goes_on_in_the_same_log_and_the_first_can_say_no
 
 async def test_a_turn_that_ends_before_it_ran_has_a_log_of_its_end_alone(settings: Settings) -> None:
     async with log_of(settings) as here, log_of(settings) as there:
-        here.ended(TURN, turn_errors.interrupted())
-        here.ended(TURN, turn_errors.interrupted())
+        here.end(TURN, turn_errors.interrupted())
+        here.end(TURN, turn_errors.interrupted())
         [end] = as_sent(await followed(there))
     assert (end.id, end.type) == (END, "RUN_ERROR")
 
@@ -321,7 +323,7 @@ async def test_a_position_that_was_trimmed_is_a_gap_and_then_what_follows(settin
         key = await written(redis, TURN.session_id, TURN.turn_id, 4)
         await redis.xtrim(key, maxlen=1, approximate=False)
         gap, last = as_sent(await followed(there, until=4))
-        here.ended(TURN, turn_errors.interrupted())
+        here.end(TURN, turn_errors.interrupted())
         assert (gap.id, is_gap(gap), last.kind) == (3, True, "STEP_STARTED 2")
         assert [entry.position for entry in await followed(there, after=3)] == [4, END]
 
@@ -338,7 +340,7 @@ async def test_what_was_written_twice_is_told_once_and_what_is_not_ours_not_at_a
         await redis.xadd(key, {"events": lines + '3 {"type":"STEP_STARTED","stepName":"respond"}\n'}, id="3-0")
         await redis.xadd(key, {"events": "no line of ours\n", "other": "1"}, id="4-0")
         await redis.xadd(key, {"other": "1"}, id="5-0")
-        here.ended(TURN, turn_errors.interrupted())
+        here.end(TURN, turn_errors.interrupted())
         assert [entry.position for entry in await followed(there)] == [1, 2, 3, END]
 
 
@@ -350,7 +352,7 @@ async def test_a_reader_that_falls_behind_is_dropped_and_finds_the_rest_where_it
             for _ in range(MAX_LAG + 1):
                 writer.emit(SearchDecided(WebSearchReport()))
             seen += [entry async for entry in entries]
-        here.ended(TURN, turn_errors.interrupted())
+        here.end(TURN, turn_errors.interrupted())
         rest = await followed(here, after=seen[-1].position)
     assert seen[-1].position < MAX_LAG
     assert [entry.position for entry in seen + rest] == [*range(1, MAX_LAG + 3), END]

@@ -40,7 +40,7 @@ async def chat(
     http: Request,
     origin: OriginDep,
     idempotency_key: IdempotencyKey = None,
-) -> ChatAnswer | Response:
+) -> Response:
     """The answer, or with `"stream": true` or `Accept: text/event-stream` the events of the turn as they happen."""
     stream = body.stream or wants_events(http)
     request = ChatRequest(
@@ -57,4 +57,6 @@ async def chat(
         turn_id = admitted.turn.turn_id
         accepted = AcceptedTurn(turn_id, admitted.status, f"/sessions/{session_id}/turns/{turn_id}/events")
         return JSONResponse(asdict(accepted), status_code=202)
-    return stream_events(services.events, admitted.turn) if stream else await services.turns.answer(admitted.turn)
+    if stream:
+        return stream_events(services.events, admitted.turn)
+    return Response(await services.turns.answer(admitted.turn), media_type="application/json")

@@ -1,10 +1,10 @@
 """Plans: the one that is open, all there were, and a decision on the step that waits."""
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
-from segue.api.events import OR_EVENTS, EventStream, stream_events, wants_events
+from segue.api.events import OR_EVENTS, stream_events, wants_events
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_id_cursor, page
 from segue.domain.plan import Plan
@@ -45,7 +45,7 @@ async def decide(
     http: Request,
     origin: OriginDep,
     idempotency_key: IdempotencyKey = None,
-) -> ChatAnswer | EventStream:
+) -> Response:
     """Answers as chat does, once the plan has gone on to its next wait or its end."""
     stream = wants_events(http)
     asked = once(idempotency_key, "decision", body.decision, body.version)
@@ -53,4 +53,6 @@ async def decide(
         caller, session_id, body.decision, version=body.version, once=asked, stream=stream, origin=origin
     )
     bind_contextvars(turn_id=turn.turn_id)
-    return stream_events(services.events, turn) if stream else await services.turns.answer(turn)
+    if stream:
+        return stream_events(services.events, turn)
+    return Response(await services.turns.answer(turn), media_type="application/json")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from segue.domain.errors import AppError
 from segue.domain.plan import Plan
 from segue.domain.tool import ToolCall
 
@@ -130,6 +131,9 @@ class ChatAnswer:
     memory_used: MemoryReport
     usage: Usage
     model: str
+
+
+Outcome = ChatAnswer | AppError
 
 
 @dataclass(frozen=True, slots=True)

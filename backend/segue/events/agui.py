@@ -1,7 +1,7 @@
-"""Events as AG-UI 1.0 writes them, one JSON text each. Pure.
+"""Encodes events as AG-UI 1.0, one JSON object each. Pure: knows no store, no task and no HTTP.
 
-Made of dicts: building the protocol's pydantic models for every token would cost more than the token. Tests hold what
-is written here against those models. Who keeps and sends it is `turn/events.py`.
+Made of dicts: building the protocol's pydantic models for every token would cost more than the token. Tests compare
+what is written here with those models.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ from dataclasses import asdict, fields
 from typing import Any, assert_never
 
 import orjson
-from pydantic import TypeAdapter
 
 from segue.domain.errors import AppError
 from segue.domain.events import (
@@ -28,47 +27,48 @@ from segue.domain.events import (
     ToolStateChanged,
 )
 from segue.domain.plan import Plan
-from segue.domain.session import ChatAnswer, TurnKey
+from segue.domain.session import Outcome, TurnKey
 
 MAX_ARGS_BYTES = 16_000
-_CLOSED_BY = {"TEXT_MESSAGE_START": "messageId", "TOOL_CALL_START": "toolCallId", "STEP_STARTED": "stepName"}
-_CLOSES = {
-    "TEXT_MESSAGE_END": "TEXT_MESSAGE_START",
-    "TOOL_CALL_END": "TOOL_CALL_START",
-    "STEP_FINISHED": "STEP_STARTED",
+_CLOSED_BY = {  # the event that closes it, and the member that names what it opened
+    "TEXT_MESSAGE_START": ("TEXT_MESSAGE_END", "messageId"),
+    "TOOL_CALL_START": ("TOOL_CALL_END", "toolCallId"),
+    "STEP_STARTED": ("STEP_FINISHED", "stepName"),
 }
-
-_read_answer = TypeAdapter(ChatAnswer).validate_python
+_CLOSES = {end: (start, name) for start, (end, name) in _CLOSED_BY.items()}
+_FINISHED = b'{"type":"RUN_FINISHED",'
+_RESULT = b',"result":'
 
 
 def run_started(turn: TurnKey) -> bytes:
     return _json({"type": "RUN_STARTED", "threadId": turn.session_id, "runId": turn.turn_id})
 
 
-def run_ended(turn: TurnKey, outcome: ChatAnswer | AppError) -> bytes:
-    """The one terminal event. An error travels as the problem that a JSON answer would have been."""
-    if isinstance(outcome, ChatAnswer):
-        ends = {"type": "RUN_FINISHED", "threadId": turn.session_id, "runId": turn.turn_id, "result": outcome}
-    else:
+def run_ended(turn: TurnKey, outcome: Outcome) -> bytes:
+    """The terminal event. An error has the members that its problem+json has."""
+    if isinstance(outcome, AppError):
         problem = {name: getattr(outcome, name) for name in ("status", "title", "detail", "retryable", "extra")}
-        ends = {"type": "RUN_ERROR", "message": outcome.detail, "code": outcome.code, "metadata": {"problem": problem}}
-    return _json(ends)
+        error = {"type": "RUN_ERROR", "message": outcome.detail, "code": outcome.code, "metadata": {"problem": problem}}
+        return _json(error)
+    # `result` comes last: answer_json() cuts it out instead of parsing it
+    return _json({"type": "RUN_FINISHED", "threadId": turn.session_id, "runId": turn.turn_id, "result": outcome})
 
 
-def read_outcome(event: bytes) -> ChatAnswer | AppError:
-    """What a terminal event says."""
-    said = orjson.loads(event)
-    if said["type"] == "RUN_FINISHED":
-        return _read_answer(said["result"])
-    return AppError(said["code"], **said["metadata"]["problem"])
+def answer_json(terminal_event: bytes) -> bytes:
+    """The ChatAnswer in a terminal event, as JSON. Raises the AppError the turn ended with instead."""
+    if terminal_event.startswith(_FINISHED):
+        return terminal_event.partition(_RESULT)[2][:-1]
+    error = orjson.loads(terminal_event)
+    raise AppError(error["code"], **error["metadata"]["problem"])
 
 
 def attempt(number: int) -> bytes:
-    """The turn begins anew in another process; a run must not start twice."""
+    """The turn starts over in another process. AG-UI allows one RUN_STARTED, so this stands in its place."""
     return custom("attempt", {"number": number})
 
 
 def replay_gap() -> bytes:
+    """Events are missing here."""
     return custom("replay_gap", None)
 
 
@@ -76,29 +76,30 @@ def custom(name: str, value: object) -> bytes:
     return _json({"type": "CUSTOM", "name": name, "value": value})
 
 
-def left_open(events: Sequence[bytes]) -> list[bytes]:
-    """What closes the messages, calls and steps that a process left open when it died."""
+def closing_events(events: Sequence[bytes]) -> list[bytes]:
+    """The events that close the messages, calls and steps that `events` leave open, innermost first."""
     opened: dict[tuple[str, str], bytes] = {}
-    for event in events:
-        said = orjson.loads(event)
-        kind = said["type"]
+    for encoded in events:
+        event = orjson.loads(encoded)
+        kind = event["type"]
         if kind in _CLOSED_BY:
-            end = next(end for end, start in _CLOSES.items() if start == kind)
-            name = _CLOSED_BY[kind]
-            opened[kind, said[name]] = _json({"type": end, name: said[name]})
+            end, name = _CLOSED_BY[kind]
+            opened[kind, event[name]] = _json({"type": end, name: event[name]})
         elif kind in _CLOSES:
-            opened.pop((_CLOSES[kind], said[_CLOSED_BY[_CLOSES[kind]]]), None)
+            start, name = _CLOSES[kind]
+            opened.pop((start, event[name]), None)
     return list(opened.values())[::-1]
 
 
-class Writing:
-    """Writes the events of one turn, which share one state: the plan as it was last told."""
+class EventEncoder:
+    """Encodes the events of one turn. Remembers the plan it sent last, to send only what has changed."""
 
     def __init__(self, turn: TurnKey) -> None:
         self._turn = turn
         self._plan: Plan | None = None
 
-    def written(self, event: Event) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 (one line per kind of event)
+    def encode(self, event: Event) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 (one line per kind of event)
+        """The AG-UI events for one event. Raises TypeError or ValueError if JSON cannot hold it."""
         match event:
             case StepStarted(name):
                 return [_json({"type": "STEP_STARTED", "stepName": name})]
@@ -136,7 +137,7 @@ class Writing:
         return [_json({"type": "STATE_DELTA", "delta": _changes(before, plan)})]
 
     def _call_started(self, event: CallStarted) -> list[bytes]:
-        """Arguments too large for a log are told by where they can be read."""
+        """Arguments too large for the log become a reference to where the API serves them."""
         call = event.call
         args = _json(call.args)
         if len(args) > MAX_ARGS_BYTES:
@@ -162,7 +163,7 @@ def _call_ended(event: CallEnded) -> bytes:
 
 
 def _changes(before: Plan, after: Plan) -> list[dict[str, Any]]:
-    """A JSON patch of `{"plan": before}`: each field of the plan, and each step, that is no longer the same."""
+    """A JSON patch of `{"plan": before}` that replaces every changed field and step."""
     if before.id != after.id:
         return [_replace("", after)]
     patch = [
@@ -181,5 +182,5 @@ def _replace(path: str, value: object) -> dict[str, Any]:
 
 
 def _json(value: object) -> bytes:
-    """Times as the API writes them."""
+    """With times as the API writes them: `Z`, not `+00:00`."""
     return orjson.dumps(value, option=orjson.OPT_UTC_Z)

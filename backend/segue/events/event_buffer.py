@@ -1,7 +1,6 @@
-"""The part of a turn's event log that this process holds, and those who follow it here.
+"""The part of one turn's event log that this process holds in memory, and its followers here.
 
-Positions grow by one within an attempt, so what is missing shows. Fed by whoever runs the turn, or from Redis, in
-`turn/events.py`.
+Does no I/O: a publisher or the reader of Redis appends, `after()` serves the followers.
 """
 
 import asyncio
@@ -16,39 +15,41 @@ from segue.domain.session import TurnKey
 from segue.events import agui
 
 ATTEMPT = 1_000_000  # positions from one attempt's first to the next one's
-END = 10**12  # of the terminal event, in every log: a second one would be refused, and so would anything after it
+END = 10**12  # of every terminal event: Redis refuses a second entry with this id, and any later one
 MAX_LAG = 256
-LOOK_AT_ROW_S = 1.0
+CHECK_ROW_S = 1.0
 
 log = structlog.get_logger()
 
 
 class Entry(NamedTuple):
+    """Positions grow by one within an attempt, so a missing event shows."""
+
     position: int
     event: bytes
 
 
-class Tail:
-    """`fed_here`: the turn runs in this process. `loaded`: what Redis holds has been read, or it is `cut_off`.
+class EventBuffer:
+    """`published_here`: the turn runs in this process. `loaded`: Redis has been read at least once, or is lost.
 
-    `followers` wait for what comes, `listeners` among them for every word of the model's.
+    `followers` counts all that wait for events, `token_followers` those that also want the answer token by token.
     """
 
-    def __init__(self, turn: TurnKey, *, left: bool = False) -> None:
+    def __init__(self, turn: TurnKey, *, shutting_down: bool = False) -> None:
         self.turn = turn
         self.entries: list[Entry] = []
-        self.written = 0  # how many of the entries are in Redis
+        self.saved = 0  # how many of the entries are in Redis
         self.followers = 0
-        self.listeners = 0
-        self.fed_here = False
+        self.token_followers = 0
+        self.published_here = False
         self.loaded = False
-        self.cut_off = False
-        self.forgotten = False
-        self.seen_ended = False
-        self.next_look = 0.0
-        self._rows_lost = False
-        self._left = left
-        self._news = asyncio.Event()
+        self.redis_lost = False
+        self.deleted = False
+        self.ended_in_row = False
+        self.next_check = 0.0
+        self._postgres_lost = False
+        self._shutting_down = shutting_down
+        self._changed = asyncio.Event()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -56,50 +57,51 @@ class Tail:
 
     @property
     def last(self) -> int:
+        """The position of the last entry; 0 if there is none."""
         return self.entries[-1].position if self.entries else 0
 
     @property
-    def over(self) -> bool:
+    def complete(self) -> bool:
         return self.last == END
 
-    def add(self, position: int, event: bytes) -> None:
-        """Takes what is new, and says where something is missing before it."""
+    def append(self, position: int, event: bytes) -> None:
+        """Ignores a position that is already there; inserts a `replay_gap` if positions before this one are missing."""
         last = self.last
         if position <= last:
             return
         if position not in (last + 1, END) and position % ATTEMPT != 1:
             self.entries.append(Entry(position - 1, agui.replay_gap()))
         self.entries.append(Entry(position, event))
-        self.next_look = time.monotonic() + LOOK_AT_ROW_S
-        self._wake()
+        self.next_check = time.monotonic() + CHECK_ROW_S
+        self._notify()
 
     def end_from_row(self, event: bytes) -> None:
-        """The log will not tell how the turn ended, nor everything that came before."""
-        if not self.over:
+        """Appends the terminal event that Postgres knows, after a gap: Redis has lost the events before it."""
+        if not self.complete:
             self.entries.append(Entry(END - 1, agui.replay_gap()))
-            self.add(END, event)
+            self.append(END, event)
 
-    def looked_at(self, *, ended: bool) -> None:
-        """Its row can be read, and says whether the turn is over."""
-        self._rows_lost = False
-        self.seen_ended = ended
-        self.next_look = time.monotonic() + LOOK_AT_ROW_S / (5 if ended else 1)
+    def row_checked(self, *, ended: bool) -> None:
+        """Postgres answered. If the turn has ended there, the log gets a moment to deliver its end first."""
+        self._postgres_lost = False
+        self.ended_in_row = ended
+        self.next_check = time.monotonic() + CHECK_ROW_S / (5 if ended else 1)
 
-    def lose_rows(self) -> None:
-        self._rows_lost = True
-        self.next_look = time.monotonic() + LOOK_AT_ROW_S
-        self._wake()
+    def lose_postgres(self) -> None:
+        self._postgres_lost = True
+        self.next_check = time.monotonic() + CHECK_ROW_S
+        self._notify()
 
-    def leave(self) -> None:
-        """The process goes, the turn may not."""
-        self._left = True
-        self._wake()
+    def shut_down(self) -> None:
+        """The process stops; the turn may go on in another one."""
+        self._shutting_down = True
+        self._notify()
 
     async def after(self, position: int, *, patient: bool) -> AsyncGenerator[Entry]:
-        """Ends with the terminal event, or before it where the reader falls MAX_LAG entries behind.
+        """Yields the entries after a position up to the terminal event; stops if the reader falls MAX_LAG behind.
 
-        Who is not `patient` hears `storage_unavailable` once the row cannot be read either, and `turn_interrupted` if
-        the process goes before the turn has ended.
+        Unless `patient` it raises AppError `storage_unavailable` if Postgres is lost too, and `turn_interrupted` if
+        this process shuts down before the turn has ended.
         """
         read = 0
         while True:
@@ -112,15 +114,15 @@ class Tail:
                     log.info("slow_reader_dropped", turn_id=self.turn.turn_id)
                     return
             if read == len(self.entries):
-                if self.over:
+                if self.complete:
                     return
-                if self._left and not patient:
+                if self._shutting_down and not patient:
                     raise turn_errors.interrupted()
-                if self._rows_lost and not patient and not self.fed_here:
+                if self._postgres_lost and not patient and not self.published_here:
                     raise turn_errors.lost_sight()
-                await self._news.wait()
+                await self._changed.wait()
 
-    def _wake(self) -> None:
+    def _notify(self) -> None:
         if self.followers:
-            self._news.set()
-            self._news = asyncio.Event()
+            self._changed.set()
+            self._changed = asyncio.Event()

@@ -1,6 +1,6 @@
-"""Tells what happens in one run of a turn, into the tail of its log.
+"""Publishes the events of one run of a turn: gives them positions, joins tokens, appends them to the turn's buffer.
 
-Positions and pace are decided here; where entries go from there is `turn/events.py`'s business.
+Does not know where the buffer is saved: `on_append` tells the event log that it has grown.
 """
 
 import asyncio
@@ -11,31 +11,39 @@ import structlog
 from segue.db.redis import Streams
 from segue.domain.events import Event, TextAdded
 from segue.events import agui
-from segue.events.event_buffer import ATTEMPT, END, Tail
+from segue.events.event_buffer import ATTEMPT, END, EventBuffer
 
-TEXT_EVERY_S = 0.03
-TEXTS_PER_PACE = 256  # after as many the pace slows by its first measure, so that no answer fills a log
-UNKNOWN_S = 0.05  # from its claim, in which nobody but who waits for its answer can know of a turn
+TEXT_INTERVAL_S = 0.03
+TEXTS_PER_SLOWDOWN = 256  # after as many the interval grows by TEXT_INTERVAL_S, so that no answer fills a log
+UNKNOWN_S = 0.05  # after its claim only the client that sent the message can know of a turn
 
 log = structlog.get_logger()
 
 
-class Writer:
+class EventPublisher:
     """`emit` never waits and never raises."""
 
-    def __init__(self, tail: Tail, streams: Streams, *, epoch: int, asked: bool, told: Callable[[Tail], None]) -> None:
-        self.tail = tail
+    def __init__(
+        self,
+        buffer: EventBuffer,
+        streams: Streams,
+        *,
+        epoch: int,
+        stream_tokens: bool,
+        on_append: Callable[[EventBuffer], None],
+    ) -> None:
+        self.buffer = buffer
         self.epoch = epoch
         self._streams = streams
         self._position = (epoch - 1) * ATTEMPT
-        self._asked = asked
-        self._told = told
-        self._writing = agui.Writing(tail.turn)
+        self._stream_tokens = stream_tokens
+        self._on_append = on_append
+        self._encoder = agui.EventEncoder(buffer.turn)
         self._loop = asyncio.get_running_loop()
-        self._opened = self._loop.time()
+        self._opened_at = self._loop.time()
         self._held: list[TextAdded] = []
         self._texts = 0
-        self._next_text = 0.0
+        self._next_text_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -45,52 +53,52 @@ class Writer:
         if isinstance(event, TextAdded):
             self._hold(event)
             return
-        self._let_go()
-        self._write(event)
+        self._flush_text()
+        self._encode(event)
 
-    async def listened(self) -> bool:
-        """Whether somebody, here or elsewhere, wants the model's words as they come."""
-        if self._asked or self.tail.listeners:
+    async def wants_tokens(self) -> bool:
+        """Whether a client, of this process or another, reads the answer token by token."""
+        if self._stream_tokens or self.buffer.token_followers:
             return True
-        if self.tail.followers and self._loop.time() < self._opened + UNKNOWN_S:
+        if self.buffer.followers and self._loop.time() < self._opened_at + UNKNOWN_S:
             return False
-        self._asked = await self._streams.is_watched(*self.tail.key)
-        return self._asked
+        self._stream_tokens = await self._streams.is_watched(*self.buffer.key)
+        return self._stream_tokens
 
-    def say(self, event: bytes) -> None:
+    def append(self, event: bytes) -> None:
         self._position += 1
-        self.tail.add(self._position, event)
-        self._told(self.tail)
+        self.buffer.append(self._position, event)
+        self._on_append(self.buffer)
 
     def end(self, event: bytes) -> None:
-        self._let_go()
-        self.tail.add(END, event)
-        self._told(self.tail)
+        self._flush_text()
+        self.buffer.append(END, event)
+        self._on_append(self.buffer)
 
     def close(self) -> None:
-        self._let_go()
+        self._flush_text()
         self._closed = True
-        self.tail.fed_here = False
+        self.buffer.published_here = False
 
-    def _write(self, event: Event) -> None:
+    def _encode(self, event: Event) -> None:
         try:
-            written = self._writing.written(event)
+            encoded = self._encoder.encode(event)
         except (TypeError, ValueError) as error:  # JSON cannot hold it
             log.warning("event_dropped", kind=type(event).__name__, error=type(error).__name__)
             return
-        for each in written:
-            self.say(each)
+        for each in encoded:
+            self.append(each)
 
     def _hold(self, event: TextAdded) -> None:
         self._held.append(event)
-        wait = self._next_text - self._loop.time()
+        wait = self._next_text_at - self._loop.time()
         if wait <= 0:
-            self._let_go()
+            self._flush_text()
         elif self._timer is None:
-            self._timer = self._loop.call_later(wait, self._let_go)
+            self._timer = self._loop.call_later(wait, self._flush_text)
 
-    def _let_go(self) -> None:
-        """The text that came since the last event of text, as one."""
+    def _flush_text(self) -> None:
+        """Publishes the text held since the last text event, as one event."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -98,5 +106,5 @@ class Writer:
             return
         held, self._held = self._held, []
         self._texts += 1
-        self._next_text = self._loop.time() + TEXT_EVERY_S * (1 + self._texts // TEXTS_PER_PACE)
-        self._write(TextAdded(held[0].message_id, "".join(each.text for each in held)))
+        self._next_text_at = self._loop.time() + TEXT_INTERVAL_S * (1 + self._texts // TEXTS_PER_SLOWDOWN)
+        self._encode(TextAdded(held[0].message_id, "".join(each.text for each in held)))

@@ -1,47 +1,52 @@
-"""The event log of every turn: told once by whoever runs it, followed from any process, ended by whoever ends the turn.
+"""The event log of every turn: published by the process that runs it, followed from any process, ended exactly once.
 
-A log is a Redis stream that is kept for an hour. Where a turn runs, its followers are served from memory and Redis is
-written behind; elsewhere one connection reads for all. Where Redis is lost, the row still tells how a turn ended.
+A log is a Redis stream, kept for an hour. The process that runs the turn serves its followers from memory and saves to
+Redis in the background; other processes read Redis, all logs over one connection. If Redis loses a log, the outcome
+comes from the turn's row. Knows no table: `outcomes_of` reads the rows.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Self
 
-from segue.db.engine import Database
 from segue.db.redis import Batch, Streams
 from segue.domain.errors import AppError, NotFound
-from segue.domain.session import ChatAnswer, TurnKey
+from segue.domain.session import Outcome, TurnKey
 from segue.events import agui
-from segue.events.event_buffer import END, LOOK_AT_ROW_S, Entry, Tail
-from segue.events.event_publisher import Writer
-from segue.turns.queries import Result, open_turns, result_of
+from segue.events.event_buffer import CHECK_ROW_S, END, Entry, EventBuffer
+from segue.events.event_publisher import EventPublisher
 
-WRITE_EVERY_S = 0.03
+SAVE_EVERY_S = 0.03
 READ_EVERY_S = 0.01
 RETRY_S = 0.25
 MAX_EVENT_BYTES = 1_000_000
 
+OutcomesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, Outcome]]]
+
 
 class EventLog:
-    """The logs of all turns, as one process sees them, for as long as it is entered."""
+    """The logs of all turns as one process sees them, while it is entered.
 
-    def __init__(self, streams: Streams, database: Database) -> None:
+    `outcomes_of` gives the outcome of those of the turns, by id, that have ended: `NotFound` for a turn whose session
+    was deleted. It raises AppError if Postgres cannot be reached.
+    """
+
+    def __init__(self, streams: Streams, outcomes_of: OutcomesOf) -> None:
         self._streams = streams
-        self._database = database
-        self._tails: dict[str, Tail] = {}
-        self._writers: dict[str, Writer] = {}
-        self._unwritten: dict[Tail, None] = {}
-        self._to_write = asyncio.Event()
-        self._to_read = asyncio.Event()
+        self._outcomes_of = outcomes_of
+        self._buffers: dict[str, EventBuffer] = {}
+        self._publishers: dict[str, EventPublisher] = {}
+        self._unsaved: dict[EventBuffer, None] = {}
+        self._something_unsaved = asyncio.Event()
+        self._someone_follows = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
-        self._leaving = False
+        self._shutting_down = False
 
     async def __aenter__(self) -> Self:
-        work = (self._keep_writing, self._keep_reading, self._keep_looking)
+        work = (self._keep_saving, self._keep_reading, self._keep_checking_rows)
         self._tasks = [asyncio.create_task(each(), name=each.__name__) for each in work]
         return self
 
@@ -49,17 +54,17 @@ class EventLog:
         self._closed = True  # redis-py can swallow a cancellation that falls into the end of a pipeline
         for task in self._tasks:
             task.cancel()
-        self._to_write.set()
-        self._to_read.set()
+        self._something_unsaved.set()
+        self._someone_follows.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._unwritten:
-            await self._write()
+        if self._unsaved:
+            await self._save()
 
-    def leave(self) -> None:
-        """The process goes. Whoever waits for an answer hears that the turn goes on without it, and who comes later."""
-        self._leaving = True
-        for tail in self._tails.values():
-            tail.leave()
+    def shut_down(self) -> None:
+        """From now on waiting for an answer raises `turn_interrupted`: its turn goes on in another process."""
+        self._shutting_down = True
+        for buffer in self._buffers.values():
+            buffer.shut_down()
 
     @property
     def alive(self) -> bool:
@@ -67,196 +72,199 @@ class EventLog:
 
     @property
     def followers(self) -> tuple[int, int]:
-        """How many wait here for a turn, and how many of them read the model's words as they come."""
-        tails = list(self._tails.values())
-        return sum(tail.followers for tail in tails), sum(tail.listeners for tail in tails)
+        """How many wait here for events of a turn, and how many of them read the answer token by token."""
+        buffers = list(self._buffers.values())
+        return sum(buffer.followers for buffer in buffers), sum(buffer.token_followers for buffer in buffers)
 
-    async def open(self, turn: TurnKey, *, epoch: int, stream: bool) -> Writer:
-        """For whoever has claimed the turn. `stream`: its words were asked for as they come.
+    async def open(self, turn: TurnKey, *, epoch: int, stream: bool) -> EventPublisher:
+        """For the process that has claimed the turn. `stream`: the client asked for the answer token by token.
 
-        A later attempt goes on in the log of the one before: what that left open is closed, since a run starts once.
+        A later attempt continues the log of the one before and closes what that left open, since a run starts once.
         """
-        tail = self._hold(turn)
+        buffer = self._buffer(turn)
         if epoch > 1:
-            await self._load(tail)
-        tail.fed_here = True
-        tail.written = len(tail.entries)
-        writer = Writer(tail, self._streams, epoch=epoch, asked=stream, told=self._told)
-        self._writers[turn.turn_id] = writer
-        begin = [agui.run_started(turn)]
-        if tail.entries:
-            begin = [*agui.left_open([event for _, event in tail.entries]), agui.attempt(epoch)]
-        for event in begin:
-            writer.say(event)
-        return writer
+            await self._load(buffer)
+        buffer.published_here = True
+        buffer.saved = len(buffer.entries)
+        publisher = EventPublisher(buffer, self._streams, epoch=epoch, stream_tokens=stream, on_append=self._save_soon)
+        self._publishers[turn.turn_id] = publisher
+        if buffer.entries:
+            opening = [*agui.closing_events([event for _, event in buffer.entries]), agui.attempt(epoch)]
+        else:
+            opening = [agui.run_started(turn)]
+        for event in opening:
+            publisher.append(event)
+        return publisher
 
     def close(self, turn: TurnKey, *, epoch: int) -> None:
-        """The run is over here; where the turn is not, whoever follows it is served from Redis and the row."""
-        writer = self._writers.get(turn.turn_id)
-        if writer is not None and writer.epoch == epoch:
-            writer.close()
-            del self._writers[turn.turn_id]
-            self._to_read.set()
-            self._release(writer.tail)
+        """The run is over in this process. If the turn goes on elsewhere, its followers here read Redis and the row."""
+        publisher = self._publishers.get(turn.turn_id)
+        if publisher is not None and publisher.epoch == epoch:
+            publisher.close()
+            del self._publishers[turn.turn_id]
+            self._someone_follows.set()
+            self._release(publisher.buffer)
 
-    def ended(self, turn: TurnKey, outcome: Result) -> None:
-        """For whoever has stored the end of a turn, once it is stored. Saying it twice says it once."""
+    def end(self, turn: TurnKey, outcome: Outcome) -> None:
+        """Emits the terminal event. Call it after the outcome is committed; a second call changes nothing."""
         event = agui.run_ended(turn, outcome)
-        writer = self._writers.get(turn.turn_id)
-        if writer is not None:
-            writer.end(event)
+        publisher = self._publishers.get(turn.turn_id)
+        if publisher is not None:
+            publisher.end(event)
             return
-        alone = Tail(turn)
-        alone.add(END, event)
-        self._told(alone)
+        buffer = EventBuffer(turn)
+        buffer.append(END, event)
+        self._save_soon(buffer)
 
-    async def forget(self, session_id: str, turn_ids: Sequence[str]) -> None:
-        """The logs of a session that is deleted."""
+    async def delete(self, session_id: str, turn_ids: Sequence[str]) -> None:
+        """Deletes the logs of a session."""
         for turn_id in turn_ids:
-            if tail := self._tails.get(turn_id):
-                self._unwritten.pop(tail, None)
-                tail.forgotten = True
+            if buffer := self._buffers.get(turn_id):
+                self._unsaved.pop(buffer, None)
+                buffer.deleted = True
         await self._streams.delete(session_id, turn_ids)
 
-    async def outcome(self, turn: TurnKey) -> ChatAnswer:
-        """Waits for the end of a turn. Raises what it failed with."""
+    async def answer(self, turn: TurnKey) -> bytes:
+        """Waits for the end of a turn and returns its ChatAnswer as JSON. Raises the AppError the turn ended with."""
         async with aclosing(self.follow(turn, tokens=False, patient=False)) as entries:
             async for position, event in entries:
                 if position == END:
-                    outcome = agui.read_outcome(event)
-                    if isinstance(outcome, AppError):
-                        raise outcome
-                    return outcome
+                    return agui.answer_json(event)
         raise AssertionError("a log ends with its terminal event")
 
     async def follow(
         self, turn: TurnKey, *, after: int = 0, tokens: bool = True, patient: bool = True
     ) -> AsyncGenerator[Entry]:
-        """What stands in the log after a position, then what comes; see `Tail.after` for how it ends.
+        """Yields the entries after a position, then each new one; `EventBuffer.after` says how it ends.
 
-        `tokens`: the follower wants the model's words as they come, not only when they are complete.
+        `tokens`: the follower wants the answer token by token, not only when it is complete.
         """
-        tail = self._hold(turn)
-        tail.followers += 1
-        tail.listeners += tokens
+        buffer = self._buffer(turn)
+        buffer.followers += 1
+        buffer.token_followers += tokens
         try:
-            if not tail.fed_here:
-                self._to_read.set()
+            if not buffer.published_here:
+                self._someone_follows.set()
                 if tokens:
                     await self._streams.mark_watched(turn.session_id, turn.turn_id)
-            async with aclosing(tail.after(after, patient=patient)) as entries:
+            async with aclosing(buffer.after(after, patient=patient)) as entries:
                 async for entry in entries:
                     yield entry
         finally:
-            tail.followers -= 1
-            tail.listeners -= tokens
-            self._release(tail)
+            buffer.followers -= 1
+            buffer.token_followers -= tokens
+            self._release(buffer)
 
-    def _hold(self, turn: TurnKey) -> Tail:
-        return self._tails.setdefault(turn.turn_id, Tail(turn, left=self._leaving))
+    def _buffer(self, turn: TurnKey) -> EventBuffer:
+        return self._buffers.setdefault(turn.turn_id, EventBuffer(turn, shutting_down=self._shutting_down))
 
-    def _release(self, tail: Tail) -> None:
-        held = self._tails.get(tail.turn.turn_id) is tail  # an end told by somebody else has a tail of its own
-        if held and not (tail.followers or tail.fed_here or tail in self._unwritten):
-            del self._tails[tail.turn.turn_id]
+    def _release(self, buffer: EventBuffer) -> None:
+        held = self._buffers.get(buffer.turn.turn_id) is buffer  # end() without a publisher makes a buffer of its own
+        if held and not (buffer.followers or buffer.published_here or buffer in self._unsaved):
+            del self._buffers[buffer.turn.turn_id]
 
-    def _told(self, tail: Tail) -> None:
-        if not tail.forgotten:
-            self._unwritten[tail] = None
-            self._to_write.set()
+    def _save_soon(self, buffer: EventBuffer) -> None:
+        if not buffer.deleted:
+            self._unsaved[buffer] = None
+            self._something_unsaved.set()
 
-    async def _keep_writing(self) -> None:
+    async def _keep_saving(self) -> None:
         while not self._closed:
-            await self._to_write.wait()
-            await asyncio.sleep(WRITE_EVERY_S)
-            if not await self._write():
+            await self._something_unsaved.wait()
+            await asyncio.sleep(SAVE_EVERY_S)
+            if not await self._save():
                 await asyncio.sleep(RETRY_S)
 
-    async def _write(self) -> bool:
-        """Everything new of every log, at once. Where Redis is away only what still runs here is kept for later."""
-        self._to_write.clear()
-        tails = list(self._unwritten)
-        sizes = [len(tail.entries) for tail in tails]
-        appended = await self._streams.append([_batch(tail) for tail in tails])
-        if not appended:
-            self._to_write.set()
-        for tail, size in zip(tails, sizes, strict=True):
-            if appended:
-                tail.written = size
-            if tail.written == len(tail.entries) or not (appended or tail.fed_here):
-                self._unwritten.pop(tail, None)
-                self._release(tail)
-        return appended
+    async def _save(self) -> bool:
+        """Writes all unsaved entries to Redis in one round trip. False if Redis is lost.
+
+        Then only the turns that still run here are tried again: the others end in their rows.
+        """
+        self._something_unsaved.clear()
+        buffers = list(self._unsaved)
+        sizes = [len(buffer.entries) for buffer in buffers]
+        saved = await self._streams.append([_batch(buffer) for buffer in buffers])
+        if not saved:
+            self._something_unsaved.set()
+        for buffer, size in zip(buffers, sizes, strict=True):
+            if saved:
+                buffer.saved = size
+            if buffer.saved == len(buffer.entries) or not (saved or buffer.published_here):
+                self._unsaved.pop(buffer, None)
+                self._release(buffer)
+        return saved
 
     async def _keep_reading(self) -> None:
-        """One connection for every log that is followed here and written elsewhere."""
+        """One connection for every log that is followed here and published elsewhere."""
         while not self._closed:
-            await self._to_read.wait()
+            await self._someone_follows.wait()
             await asyncio.sleep(READ_EVERY_S)
-            tails = self._written_elsewhere()
-            if not tails:
-                self._to_read.clear()
+            buffers = self._published_elsewhere()
+            if not buffers:
+                self._someone_follows.clear()
                 continue
-            found = await self._streams.read({tail.key: tail.last for tail in tails})
-            for tail in tails:
-                tail.loaded, tail.cut_off = True, found is None
-                _feed(tail, (found or {}).get(tail.key, ()))
+            found = await self._streams.read({buffer.key: buffer.last for buffer in buffers})
+            for buffer in buffers:
+                buffer.loaded, buffer.redis_lost = True, found is None
+                _append_lines(buffer, (found or {}).get(buffer.key, ()))
             if found is None:
                 await asyncio.sleep(RETRY_S)
 
-    async def _load(self, tail: Tail) -> None:
-        while found := await self._streams.read({tail.key: tail.last}):
-            _feed(tail, found[tail.key])
+    async def _load(self, buffer: EventBuffer) -> None:
+        while found := await self._streams.read({buffer.key: buffer.last}):
+            _append_lines(buffer, found[buffer.key])
 
-    def _written_elsewhere(self) -> list[Tail]:
-        return [tail for tail in self._tails.values() if tail.followers and not (tail.fed_here or tail.over)]
+    def _published_elsewhere(self) -> list[EventBuffer]:
+        return [
+            buffer
+            for buffer in self._buffers.values()
+            if buffer.followers and not (buffer.published_here or buffer.complete)
+        ]
 
-    async def _keep_looking(self) -> None:
-        """At the rows of turns whose logs have gone quiet: their writers may have died, or Redis may have."""
+    async def _keep_checking_rows(self) -> None:
+        """Reads the rows of turns whose logs are silent: their publisher may have died, or Redis may be lost."""
         while not self._closed:
-            await self._to_read.wait()
-            await asyncio.sleep(LOOK_AT_ROW_S / 10)
+            await self._someone_follows.wait()
+            await asyncio.sleep(CHECK_ROW_S / 10)
             now = time.monotonic()
-            if due := [tail for tail in self._written_elsewhere() if tail.loaded and tail.next_look <= now]:
-                await self._look(due)
+            silent = [each for each in self._published_elsewhere() if each.loaded and each.next_check <= now]
+            if silent:
+                await self._check_rows(silent)
 
-    async def _look(self, tails: Sequence[Tail]) -> None:
-        """A turn that has ended may only just have: its log is given the time until the next look to tell."""
+    async def _check_rows(self, buffers: Sequence[EventBuffer]) -> None:
+        """A turn may have ended a moment ago: its log has until the next check to deliver the end itself."""
         try:
-            async with self._database.read_only() as connection:
-                going_on = await open_turns(connection, [tail.turn.turn_id for tail in tails])
-                outcomes = {
-                    tail: await result_of(connection, tail.turn)
-                    for tail in tails
-                    if tail.turn.turn_id not in going_on and (tail.seen_ended or tail.cut_off)
-                }
+            outcomes = await self._outcomes_of([buffer.turn.turn_id for buffer in buffers])
         except AppError:
-            for tail in tails:
-                tail.lose_rows()
+            for buffer in buffers:
+                buffer.lose_postgres()
             return
-        for tail in tails:
-            tail.looked_at(ended=tail.turn.turn_id not in going_on)
-            outcome = outcomes.get(tail)
+        for buffer in buffers:
+            outcome = outcomes.get(buffer.turn.turn_id)
+            due = buffer.ended_in_row or buffer.redis_lost
+            buffer.row_checked(ended=outcome is not None)
+            if outcome is None or not due:
+                continue
             if isinstance(outcome, NotFound):
-                await self.forget(tail.turn.session_id, [tail.turn.turn_id])
-            if outcome is not None and not tail.fed_here:
-                tail.end_from_row(agui.run_ended(tail.turn, outcome))
+                await self.delete(buffer.turn.session_id, [buffer.turn.turn_id])
+            if not buffer.published_here:
+                buffer.end_from_row(agui.run_ended(buffer.turn, outcome))
 
 
-def _batch(tail: Tail) -> Batch:
-    fresh = [entry for entry in tail.entries[tail.written :] if len(entry.event) <= MAX_EVENT_BYTES]
+def _batch(buffer: EventBuffer) -> Batch:
+    fresh = [entry for entry in buffer.entries[buffer.saved :] if len(entry.event) <= MAX_EVENT_BYTES]
     return Batch(
-        *tail.key,
+        *buffer.key,
         last=fresh[-1].position if fresh else 0,
         body=b"".join(b"%d %b\n" % entry for entry in fresh),
-        opens=tail.written == 0,
+        opens=buffer.saved == 0,
     )
 
 
-def _feed(tail: Tail, bodies: Sequence[bytes]) -> None:
-    """What is no line of ours counts as missing."""
+def _append_lines(buffer: EventBuffer, bodies: Sequence[bytes]) -> None:
+    """Skips a line that is not `position event`: that event counts as missing."""
     for body in bodies:
         for line in body.splitlines():
             position, _, event = line.partition(b" ")
             if position.isdigit():
-                tail.add(int(position), event)
+                buffer.append(int(position), event)

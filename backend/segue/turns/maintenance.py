@@ -61,6 +61,6 @@ async def _drop_idle(database: Database, cache: Cache, events: EventLog, *, befo
         owner, session_id = idle
         turns = await queries.turn_ids(connection, session_id)
         await sessions.delete_session(connection, owner, session_id)
-    await events.forget(session_id, turns)
+    await events.delete(session_id, turns)
     await short_term.forget(cache, session_id)
     return True

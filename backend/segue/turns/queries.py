@@ -4,20 +4,20 @@ Only reads. The rows are `store.py`'s to write while a turn lives and `endings.p
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import Row, Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, sessions, turns
 from segue.domain.errors import AppError, NotFound
-from segue.domain.session import ChatAnswer, Message, Turn, TurnError, TurnKey, TurnReport
+from segue.domain.session import ChatAnswer, Message, Outcome, Turn, TurnError, TurnKey, TurnReport
 from segue.domain.tool import ToolCall
 from segue.memory.history import final_messages
 from segue.tools.results import calls_of_turns
-
-Result = ChatAnswer | AppError
 
 _OTHER = turns.alias("other")
 _read_report = TypeAdapter(TurnReport).validate_python
@@ -61,20 +61,14 @@ async def turn_ids(connection: AsyncConnection, session_id: str) -> list[str]:
     return list((await connection.execute(select(turns.c.id).where(turns.c.session_id == session_id))).scalars())
 
 
-async def open_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> set[str]:
-    """Those of the turns that are still to end."""
-    statement = select(turns.c.id).where(turns.c.id.in_(turn_ids), turns.c.status.in_(OPEN_TURNS))
-    return set((await connection.execute(statement)).scalars())
-
-
-async def result_of(connection: AsyncConnection, turn: TurnKey) -> Result | None:
-    """What a turn came to; None while it is open. NotFound, given and not raised, where its session was deleted."""
-    row = (await connection.execute(select(turns).where(turns.c.id == turn.turn_id))).one_or_none()
-    if row is None:
-        return NotFound("session")
-    if row.error:
-        return AppError(**row.error)
-    return (await _turns(connection, [row]))[0].answer
+async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, Outcome]:
+    """The outcome of those of the turns that have ended, by id; NotFound, as a value, for one that was deleted."""
+    async with database.read_only() as connection:
+        rows = (await connection.execute(select(turns).where(turns.c.id.in_(turn_ids)))).all()
+        ended = await _turns(connection, [row for row in rows if row.status not in OPEN_TURNS])
+    outcomes: dict[str, Outcome] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
+    outcomes |= {turn.turn_id: AppError(**asdict(turn.error)) for turn in ended if turn.error}
+    return outcomes | {turn_id: NotFound("session") for turn_id in set(turn_ids) - {row.id for row in rows}}
 
 
 def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tuple[ToolCall, ...]) -> ChatAnswer:

@@ -69,7 +69,7 @@ async def _settle(deps: TurnDeps, turn: Neglected) -> None:
     if error is not None:
         tell_end(deps.observe, turn.key, TurnEnded(outcome_of(error), error.code), attempt=turn.attempts)
         await short_term.forget(deps.cache, turn.key.session_id)
-        deps.events.ended(turn.key, error)
+        deps.events.end(turn.key, error)
 
 
 def _verdict(turn: Neglected, *, timeout_s: float) -> AppError | None:

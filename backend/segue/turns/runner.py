@@ -54,7 +54,7 @@ class Unended:
                 self._ends.remove((claim, error, tally))
             if ended:
                 tally.tell_end(error)
-                self._deps.events.ended(claim.key, error)
+                self._deps.events.end(claim.key, error)
 
 
 class TurnRun:
@@ -134,7 +134,7 @@ class TurnRun:
             transaction=lambda: store.fenced_transaction(deps.database, claim),
             emit=self._tally.hearing(events.emit),
             span=deps.span,
-            listened=events.listened,
+            listened=events.wants_tokens,
         )
         return cast(TurnState, await deps.graph.ainvoke(snapshot, context=context))
 
@@ -157,7 +157,7 @@ class TurnRun:
             self._deps.summaries.wake()
         calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))
         answer = chat_answer(claim.key, message, report, calls)
-        self._deps.events.ended(claim.key, answer)
+        self._deps.events.end(claim.key, answer)
         self._tally.tell_end()
         return answer
 

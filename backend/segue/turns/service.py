@@ -15,7 +15,7 @@ from segue.db.redis import plans_of_owner_key
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.plan import Decision
-from segue.domain.session import ChatAnswer, Turn, TurnKey
+from segue.domain.session import Turn, TurnKey
 from segue.domain.telemetry import TurnEnded
 from segue.memory import sessions, short_term
 from segue.memory.sessions import get_session
@@ -107,10 +107,10 @@ class TurnService:
         await self._send_off(admitted.turn)
         return admitted
 
-    async def answer(self, turn: TurnKey) -> ChatAnswer:
-        """Waits for it, wherever it runs. Raises what went wrong, with the turn's id in it."""
+    async def answer(self, turn: TurnKey) -> bytes:
+        """Waits for a turn, wherever it runs, and returns its ChatAnswer as JSON. Raises the AppError it ended with."""
         try:
-            return await self._deps.events.outcome(turn)
+            return await self._deps.events.answer(turn)
         except AppError as error:
             error.with_extra(turn_id=turn.turn_id)
             raise
@@ -160,7 +160,7 @@ class TurnService:
         self._obey(session_id, wished)
         with suppress(TimeoutError, AppError):
             async with asyncio.timeout(CANCEL_WITHIN_S):
-                await self._deps.events.outcome(turn)
+                await self._deps.events.answer(turn)
         return await self.read(owner, session_id, turn_id)
 
     async def read(self, owner: str, session_id: str, turn_id: str) -> Turn:
@@ -180,7 +180,7 @@ class TurnService:
             await terminations.release(connection, owner, session_id)
             await sessions.delete_session(connection, owner, session_id)
         self._worker.stop_session(session_id)
-        await self._deps.events.forget(session_id, turns)
+        await self._deps.events.delete(session_id, turns)
         await short_term.forget(self._deps.cache, session_id)
         await self._deps.cache.delete_listed(plans_of_owner_key(owner))  # made from what was said in any session
 
@@ -208,7 +208,7 @@ class TurnService:
             if ended:
                 turn, error = TurnKey(session_id, turn_id, 0), turn_errors.cancelled()
                 tell_end(self._deps.observe, turn, TurnEnded("cancelled", error.code))
-                self._deps.events.ended(turn, error)
+                self._deps.events.end(turn, error)
             else:
                 self._worker.stop(turn_id, "cancelled")
 
@@ -219,7 +219,7 @@ class TurnService:
         await self._queue.stop_taking()
         for claim in await self._worker.close(grace_s=self._deps.limits.grace_s):
             await self._queue.send(claim.key.session_id, claim.key.turn_id, attempt=claim.epoch)
-        self._deps.events.leave()
+        self._deps.events.shut_down()
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
