@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import asyncpg
-import httpx
+import httpx2
 import pytest
 from redis.asyncio import Redis
 from starlette.applications import Starlette
@@ -115,7 +115,7 @@ async def test_no_secret_is_told_to_anybody(environment: dict[str, str], provide
     key, printed = said.split()[-1], [said.rpartition(" ")[0]]
     async with (
         serve(environment, printed) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, headers={"Authorization": f"Bearer {key}"}) as http,
+        httpx2.AsyncClient(base_url=url, timeout=30, headers={"Authorization": f"Bearer {key}"}) as http,
     ):
         answers = await converse(http, provider)
     seen = {
@@ -133,11 +133,11 @@ async def test_no_secret_is_told_to_anybody(environment: dict[str, str], provide
     assert "a message nobody logs" not in seen["log"]
 
 
-async def converse(http: httpx.AsyncClient, provider: Provider) -> list[str]:
+async def converse(http: httpx2.AsyncClient, provider: Provider) -> list[str]:
     """Everything the service answered while its provider, its tools and its callers went wrong."""
     answers: list[str] = []
 
-    async def ask(method: str, path: str, **options: Any) -> httpx.Response:
+    async def ask(method: str, path: str, **options: Any) -> httpx2.Response:
         response = await http.request(method, path, **options)
         answers.append(f"{response.headers} {response.text}")
         return response

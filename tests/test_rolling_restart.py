@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.service import Process
@@ -38,12 +38,12 @@ async def instances(environment: dict[str, str], count: int) -> AsyncIterator[tu
             process.kill()
 
 
-async def post(http: httpx.AsyncClient, urls: list[str], first: int, path: str, body: Any, **headers: str) -> Any:
+async def post(http: httpx2.AsyncClient, urls: list[str], first: int, path: str, body: Any, **headers: str) -> Any:
     """Asks the instances in turn until one has an answer, as a proxy does, or a client that can read a 503."""
     attempts = itertools.count(first)
     async with asyncio.timeout(30):
         while True:
-            with suppress(httpx.TransportError):
+            with suppress(httpx2.TransportError):
                 url = urls[next(attempts) % len(urls)]
                 response = await http.post(url + path, json=body, headers=headers)
                 if response.status_code != 503:
@@ -52,7 +52,7 @@ async def post(http: httpx.AsyncClient, urls: list[str], first: int, path: str, 
                 assert response.json()["code"] == "turn_interrupted"
 
 
-async def messages(http: httpx.AsyncClient, url: str) -> AsyncIterator[Any]:
+async def messages(http: httpx2.AsyncClient, url: str) -> AsyncIterator[Any]:
     """All of a session's, in order."""
     after: dict[str, str] = {}
     while True:
@@ -66,7 +66,7 @@ async def messages(http: httpx.AsyncClient, url: str) -> AsyncIterator[Any]:
 
 async def test_a_rolling_restart_loses_and_doubles_no_message(environment: dict[str, str]) -> None:
     talking, replaced = asyncio.Event(), asyncio.Event()
-    async with instances(environment, 2) as (processes, urls), httpx.AsyncClient(timeout=30) as http:
+    async with instances(environment, 2) as (processes, urls), httpx2.AsyncClient(timeout=30) as http:
 
         async def talk(number: int) -> tuple[str, list[str]]:
             session = (await post(http, urls, number, "/sessions", {}))["id"]

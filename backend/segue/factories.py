@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Protocol
 
-import httpx
+import httpx2
 import structlog
 from langchain_core.language_models import BaseChatModel
 from prometheus_client import start_http_server
@@ -29,7 +29,7 @@ from segue.mcp.servers import McpServers
 from segue.memory.long_term import LongTermMemory
 from segue.memory.recall import RecallLimits
 from segue.memory.tokens import Count, counter_for
-from segue.net.public_http import public_client
+from segue.net.http_client import checked_client, tls_context
 from segue.offline.model import OfflineModel
 from segue.telemetry.gauges import ProcessStanding, RedisClient
 from segue.telemetry.metrics import Metrics
@@ -74,7 +74,7 @@ async def authenticator(stack: AsyncExitStack, settings: Settings, database: Dat
 async def _token_keys(stack: AsyncExitStack, settings: Settings) -> KeySource:
     if settings.jwt_key is not None:
         return OneKey(verification_key(settings.jwt_key.get_secret_value()))
-    client = await stack.enter_async_context(httpx.AsyncClient())
+    client = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
     return await stack.enter_async_context(KeySet(settings.jwt_jwks_url or "", client))
 
 
@@ -124,7 +124,7 @@ async def builtin_tools(
     stack: AsyncExitStack, settings: Settings, database: Database, long_term: LongTermMemory
 ) -> tuple[Tool, ...]:
     fresh_bytes = settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR
-    fetching = await stack.enter_async_context(public_client())
+    fetching = await stack.enter_async_context(checked_client())
     tools = [
         current_time_tool(),
         web_fetch_tool(client=fetching),
@@ -133,7 +133,7 @@ async def builtin_tools(
         search_memory_tool(long_term.search),
     ]
     if settings.web_search_provider != "none":
-        searching = await stack.enter_async_context(httpx.AsyncClient())
+        searching = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
         tools.append(
             web_search_tool(
                 provider=settings.web_search_provider,

@@ -1,6 +1,6 @@
 """Browsers: none by default, those of CORS_ORIGINS when it is set."""
 
-import httpx
+import httpx2
 import pytest
 
 from segue.config import Settings
@@ -10,7 +10,7 @@ OURS = "https://chat.example"
 OTHERS = "https://elsewhere.example"
 
 
-async def preflight(client: Client, origin: str) -> httpx.Response:
+async def preflight(client: Client, origin: str) -> httpx2.Response:
     asked = {
         "Origin": origin,
         "Access-Control-Request-Method": "POST",

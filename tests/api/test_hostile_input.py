@@ -3,7 +3,7 @@
 import base64
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 
 from segue.api.deps import MAX_DEPTH
@@ -105,7 +105,7 @@ SESSION_ROUTES: tuple[tuple[str, str, Any], ...] = (
 BAD_LIMITS = ("0", "-1", "201", str(2**63), "1.5", "", "x")
 
 
-def problem(response: httpx.Response) -> tuple[int, str]:
+def problem(response: httpx2.Response) -> tuple[int, str]:
     """The status and code of a problem; for the code of anything else its beginning, to be looked at."""
     if response.headers.get("content-type") != "application/problem+json":
         return response.status_code, response.text[:100]

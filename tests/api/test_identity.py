@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2
 import pytest
 
 from segue.config import Settings
@@ -34,7 +34,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await opened.close()
 
 
-async def asked_as(client: Client, *headers: tuple[str, str]) -> httpx.Response:
+async def asked_as(client: Client, *headers: tuple[str, str]) -> httpx2.Response:
     return await client.http.get("/sessions", headers=list(headers))
 
 

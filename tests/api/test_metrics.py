@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
@@ -207,7 +207,7 @@ async def test_a_worker_serves_its_own_where_it_is_given_a_port(settings: Settin
         provider.will(says("from the worker"))
         await client.chat(await client.new_session(), "hello")
         here = await scraped(client)
-        async with httpx.AsyncClient() as http:
+        async with httpx2.AsyncClient() as http:
             there = Scrape((await http.get(url)).text)
         stopped.set()
         await worker

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
@@ -37,7 +37,7 @@ class Call:
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 
-    async def send(self, http: httpx.AsyncClient, things: Things) -> httpx.Response:
+    async def send(self, http: httpx2.AsyncClient, things: Things) -> httpx2.Response:
         path = self.path.format(**things, **SHARED)
         return await http.request(self.method, path, json=self.body, headers={"Accept": "application/json"})
 
@@ -123,12 +123,12 @@ def nothing() -> Things:
     return {name: new_id(prefix, utc_now()) for name, prefix in OWNED.items()}
 
 
-def seen(response: httpx.Response) -> tuple[int, set[str], dict[str, Any]]:
+def seen(response: httpx2.Response) -> tuple[int, set[str], dict[str, Any]]:
     """All that a caller can tell two answers apart by, but for the id of the request."""
     return response.status_code, set(response.headers), {**response.json(), "request_id": None}
 
 
-def is_turned_away(response: httpx.Response) -> bool:
+def is_turned_away(response: httpx2.Response) -> bool:
     problem = response.headers["content-type"] == "application/problem+json"
     return response.status_code in (401, 403) or (problem and response.json()["code"].endswith("_not_found"))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2
 import pytest
 from structlog.testing import capture_logs
 
@@ -20,7 +20,7 @@ async def stores(settings: Settings) -> AsyncIterator[Stores]:
         yield opened
 
 
-def assert_problem(response: httpx.Response, status: int, code: str) -> str:
+def assert_problem(response: httpx2.Response, status: int, code: str) -> str:
     """A problem of this status and code; gives its detail."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
@@ -48,7 +48,9 @@ async def there(settings: Settings) -> AsyncIterator[Client]:
         yield served
 
 
-async def send(client: Client, session: str, message: str, *, key: str | None = None, **options: Any) -> httpx.Response:
+async def send(
+    client: Client, session: str, message: str, *, key: str | None = None, **options: Any
+) -> httpx2.Response:
     headers = {"Idempotency-Key": key} if key is not None else {}
     return await client.http.post(f"/sessions/{session}/chat", json={"message": message, **options}, headers=headers)
 

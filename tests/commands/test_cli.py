@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from typer.testing import CliRunner
 
@@ -99,7 +99,7 @@ def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_i
     service = Process({**stores, "MCP_CONFIG": str(tmp_path / "none.json")})
     url = service.start()
     try:
-        with httpx.Client(base_url=url, headers={"X-API-Key": key}) as ada:
+        with httpx2.Client(base_url=url, headers={"X-API-Key": key}) as ada:
             assert ada.get("/tool-states").status_code == 200
         code, listed = segue("keys", "list", **stores)
         [line] = listed.splitlines()
@@ -112,7 +112,7 @@ def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_i
         assert segue("keys", "list", "--user", "bob", **stores) == (0, "")
         code, again = segue("keys", "revoke", key_id, **stores)
         assert (code, "no key with this id" in again.lower()) == (2, True)
-        with httpx.Client(base_url=url, headers={"X-API-Key": key}) as ada:
+        with httpx2.Client(base_url=url, headers={"X-API-Key": key}) as ada:
             while ada.get("/sessions").status_code == 200:
                 pass
     finally:

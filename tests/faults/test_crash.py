@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 import pytest
 from starlette.responses import Response
@@ -129,7 +129,7 @@ def script_after(provider: Provider) -> None:
     provider.will_to("quarto", says("Whether it burnt is unknown."))
 
 
-async def started(client: Client, words: list[str]) -> tuple[dict[str, str], list[asyncio.Task[httpx.Response]]]:
+async def started(client: Client, words: list[str]) -> tuple[dict[str, str], list[asyncio.Task[httpx2.Response]]]:
     """A session for each case and the request that will be cut off in it; of the plans the last three have been asked
     for, and what is cut off is the yes.
     """
@@ -145,7 +145,7 @@ async def started(client: Client, words: list[str]) -> tuple[dict[str, str], lis
     return sessions, cut_off
 
 
-async def post(client: Client, session: str, message: str, *, key: str) -> httpx.Response:
+async def post(client: Client, session: str, message: str, *, key: str) -> httpx2.Response:
     headers = {"Idempotency-Key": key}
     return await client.http.post(f"/sessions/{session}/chat", json={"message": message}, headers=headers)
 
@@ -176,7 +176,7 @@ async def cases(site: Site) -> AsyncIterator[Cases]:
         site.shelf.go.set()
         site.kill(accepts, works)
         for lost in await asyncio.gather(*cut_off, return_exceptions=True):
-            assert isinstance(lost, httpx.TransportError), lost
+            assert isinstance(lost, httpx2.TransportError), lost
     await site.postgres.begin("hangs_up")
     await site.postgres.open()
     async with site.stores() as stores:

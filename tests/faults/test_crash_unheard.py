@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 import pytest
 from starlette.responses import Response
@@ -61,7 +61,7 @@ async def killed(site: Site) -> AsyncIterator[Killed]:
         await lost.wait()
         site.kill(process)
         for refused in await asyncio.gather(*waiting, return_exceptions=True):
-            assert isinstance(refused, httpx.TransportError), refused
+            assert isinstance(refused, httpx2.TransportError), refused
     provider.will_to("is recorded", says("Stamped once."))
     provider.will_to("is spoken", says("One, two, three."))
     async with site.serving() as (_, client):
@@ -72,7 +72,7 @@ async def killed(site: Site) -> AsyncIterator[Killed]:
     site.shelf.go.clear()
 
 
-async def post(client: Client, session: str, message: str) -> httpx.Response:
+async def post(client: Client, session: str, message: str) -> httpx2.Response:
     return await client.http.post(f"/sessions/{session}/chat", json={"message": message}, headers=KEY)
 
 

@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.responses import Response
 
@@ -33,7 +33,7 @@ class Held:
         return says(f"answer to {body['messages'][-1]['content']}")
 
 
-async def post(client: Client, session: str, message: str, *, key: str, **options: Any) -> httpx.Response:
+async def post(client: Client, session: str, message: str, *, key: str, **options: Any) -> httpx2.Response:
     headers = {"Idempotency-Key": key}
     return await client.http.post(f"/sessions/{session}/chat", json={"message": message, **options}, headers=headers)
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.responses import Response
 
@@ -89,7 +89,7 @@ class Load:
     """Clients that keep talking, each in a session of its own, and what they were answered."""
 
     sessions: list[str] = field(default_factory=list)
-    answers: list[httpx.Response] = field(default_factory=list)
+    answers: list[httpx2.Response] = field(default_factory=list)
     answered: asyncio.Condition = field(default_factory=asyncio.Condition)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 

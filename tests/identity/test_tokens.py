@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -223,7 +223,7 @@ class Fetching:
 @pytest.fixture
 async def fetching(identity_provider: Provider) -> AsyncIterator[Fetching]:
     clock = Time()
-    async with httpx.AsyncClient() as client, KeySet(identity_provider.url, client, clock=clock) as keys:
+    async with httpx2.AsyncClient() as client, KeySet(identity_provider.url, client, clock=clock) as keys:
         yield Fetching(keys, clock, identity_provider)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from redis.asyncio import Redis
 from starlette.responses import Response
@@ -238,7 +238,7 @@ async def test_facts_survive_kill_nine_before_they_are_written_and_the_loss_of_r
         return notes()
 
     provider.will(says("Nice."), hangs)
-    async with httpx.AsyncClient(base_url=await asyncio.to_thread(process.start), timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=await asyncio.to_thread(process.start), timeout=30) as http:
         client = Client(http)
         await client.chat(await client.new_session(), "I have a cat")
         await provider.wait_for_requests(2)
@@ -246,7 +246,7 @@ async def test_facts_survive_kill_nine_before_they_are_written_and_the_loss_of_r
     async with Redis.from_url(servers.redis_url, protocol=2) as redis:
         await redis.flushall()
     provider.will(notes(fact("I have a cat")))
-    async with httpx.AsyncClient(base_url=await asyncio.to_thread(process.start), timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=await asyncio.to_thread(process.start), timeout=30) as http:
         try:
             await all_taken_in(settings)
             assert await known(Client(http)) == ["I have a cat"]

@@ -4,7 +4,7 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 from starlette.responses import Response
 
@@ -143,7 +143,7 @@ async def test_what_a_killed_process_left_is_summarised_by_the_next(
     }
     process = Process(environment)
     url = await asyncio.to_thread(process.start)
-    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
         session = await Client(http).new_session()
         await talk(Client(http), provider, session, range(1, 11))
         await provider.wait_for_summaries(1)

@@ -3,12 +3,11 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,10 +16,8 @@ from starlette.routing import Route
 
 from segue.domain.tool import ToolFailed
 from segue.mcp.config import read_mcp_config
-from segue.mcp.http import checked_client
 from segue.mcp.servers import McpServers
 from segue.mcp.stdio import MESSAGE_LIMIT_BYTES
-from segue.net.addresses import IPAddress, NotPublic
 from tests.support.server import serving
 
 SECRET = "canary-8f3a91"  # noqa: S105 (made up for the test)
@@ -113,28 +110,6 @@ async def test_a_private_address_that_is_written_out_is_the_operators_word(host:
 async def test_a_name_inside_may_be_allowed_for_one_server(tmp_path: Path) -> None:
     async with listening(Peer()) as port:
         assert await state_of(tmp_path, {"url": f"http://127.1:{port}/mcp", "allow_private": True}) == "ready"
-
-
-async def test_a_name_that_moves_inside_after_its_first_answer_is_not_dialled_again() -> None:
-    answers = [["127.0.0.1"], ["127.0.0.2"]]
-
-    async def resolve(_: str, __: int) -> Sequence[str]:
-        return answers.pop(0)
-
-    def is_here(address: IPAddress) -> bool:
-        return str(address) == "127.0.0.1"
-
-    async def ignore(_: httpx2.Response) -> None: ...
-
-    async with (
-        listening(peer := Peer()) as port,
-        checked_client({"Connection": "close"}, is_allowed=is_here, on_response=ignore, resolve=resolve) as client,
-    ):
-        url = f"http://rebinding.test:{port}/mcp"
-        await client.post(url, json={})
-        with pytest.raises(NotPublic):
-            await client.post(url, json={})
-    assert [headers["host"] for headers in peer.headers] == [f"rebinding.test:{port}"]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

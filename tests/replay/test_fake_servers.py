@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from segue.agent import prompts
@@ -22,8 +22,8 @@ def stage() -> Stage:
 
 
 @pytest.fixture
-async def model(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving(stage.app("127.0.0.1")) as url, httpx.AsyncClient(base_url=url) as client:
+async def model(stage: Stage) -> AsyncIterator[httpx2.AsyncClient]:
+    async with serving(stage.app("127.0.0.1")) as url, httpx2.AsyncClient(base_url=url) as client:
         yield client
 
 
@@ -33,13 +33,13 @@ def request(*said: str, results: str = "call_1", **more: Any) -> dict[str, Any]:
     return {"messages": [system, *users], "tools": TOOLS, **more}
 
 
-async def faults(stage: Stage, model: httpx.AsyncClient, body: dict[str, Any]) -> list[str]:
+async def faults(stage: Stage, model: httpx2.AsyncClient, body: dict[str, Any]) -> list[str]:
     await model.post("/v1/chat/completions", json=body)
     assert stage.scene is not None
     return stage.scene.faults
 
 
-async def test_the_recorded_answer_comes_at_once_or_as_a_stream(model: httpx.AsyncClient) -> None:
+async def test_the_recorded_answer_comes_at_once_or_as_a_stream(model: httpx2.AsyncClient) -> None:
     whole = await model.post("/v1/chat/completions", json=request("Hello", "And now?"))
     assert whole.json()["choices"][0]["message"]["content"] == "It is late."
     pieces = await model.post("/v1/chat/completions", json=request("Hello", "And now?", stream=True))
@@ -50,33 +50,35 @@ async def test_the_recorded_answer_comes_at_once_or_as_a_stream(model: httpx.Asy
 
 @pytest.mark.parametrize("said", [("Hello", "And now?"), ("And now?",)])
 async def test_the_last_messages_each_once_are_as_it_should_be(
-    stage: Stage, model: httpx.AsyncClient, said: tuple[str, ...]
+    stage: Stage, model: httpx2.AsyncClient, said: tuple[str, ...]
 ) -> None:
     assert await faults(stage, model, request(*said)) == []
 
 
 @pytest.mark.parametrize("said", [("Hello", "And now?", "And now?"), ("Hello",), ("Good day", "And now?")])
 async def test_a_message_twice_missing_or_not_the_users_is_a_fault(
-    stage: Stage, model: httpx.AsyncClient, said: tuple[str, ...]
+    stage: Stage, model: httpx2.AsyncClient, said: tuple[str, ...]
 ) -> None:
     [fault] = await faults(stage, model, request(*said))
     assert "not the last ones sent, each once" in fault
 
 
 async def test_a_result_of_an_earlier_turn_that_is_not_in_sight_is_a_fault(
-    stage: Stage, model: httpx.AsyncClient
+    stage: Stage, model: httpx2.AsyncClient
 ) -> None:
     [fault] = await faults(stage, model, request("Hello", "And now?", results=""))
     assert fault == "results of earlier turns the model cannot see: call_1"
 
 
-async def test_an_invalid_request_is_a_fault(stage: Stage, model: httpx.AsyncClient) -> None:
+async def test_an_invalid_request_is_a_fault(stage: Stage, model: httpx2.AsyncClient) -> None:
     body = request("Hello", "And now?")
     body["messages"].append({"role": "tool", "tool_call_id": "call_2", "content": "found"})
     assert await faults(stage, model, body) == ["an invalid request: a result nobody called for: call_2"]
 
 
-async def test_what_is_nothing_of_the_turns_is_answered_without_a_fault(stage: Stage, model: httpx.AsyncClient) -> None:
+async def test_what_is_nothing_of_the_turns_is_answered_without_a_fault(
+    stage: Stage, model: httpx2.AsyncClient
+) -> None:
     job = {"messages": [{"role": "system", "content": "Summarise."}, {"role": "user", "content": "…"}]}
     answer = await model.post("/v1/chat/completions", json=job)
     assert answer.json()["choices"][0]["message"]["content"] == "{}"

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2
 
 from segue.config import Settings
 from segue.db.engine import Database
@@ -26,5 +26,5 @@ async def new_key(settings: Settings, user: str, scopes: Iterable[Scope] = ()) -
 async def speaking(client: Client, credential: str) -> AsyncIterator[Client]:
     """The same service, called with this key or token."""
     headers = {"Authorization": f"Bearer {credential}"}
-    async with httpx.AsyncClient(base_url=client.http.base_url, headers=headers, timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=client.http.base_url, headers=headers, timeout=30) as http:
         yield Client(http)

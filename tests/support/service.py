@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from segue.config import Settings
 from segue.domain.clock import Clock, utc_now
@@ -26,14 +26,14 @@ ROOT = Path(__file__).resolve().parents[2]
 class Client:
     """The HTTP API as a test speaks it."""
 
-    http: httpx.AsyncClient
+    http: httpx2.AsyncClient
 
     async def new_session(self, **body: Any) -> str:
         response = await self.http.post("/sessions", json=body)
         assert response.status_code == 201, response.text
         return str(response.json()["id"])
 
-    async def send(self, session_id: str, message: str, **options: Any) -> httpx.Response:
+    async def send(self, session_id: str, message: str, **options: Any) -> httpx2.Response:
         return await self.http.post(f"/sessions/{session_id}/chat", json={"message": message, **options})
 
     async def chat(self, session_id: str, message: str, **options: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ async def running(settings: Settings, *, clock: Clock = utc_now, takes_turns: bo
     """The service in this process, over real HTTP. Leaving it is a clean shutdown."""
     async with (
         serving(create_app(settings, clock=clock, takes_turns=takes_turns)) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as http,
+        httpx2.AsyncClient(base_url=url, timeout=30) as http,
     ):
         yield Client(http)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import httpx
+import httpx2
 from pydantic import SecretStr
 from sqlalchemy import make_url
 
@@ -73,9 +73,9 @@ class Site:
 
     @asynccontextmanager
     async def _client(self, url: str) -> AsyncIterator[Client]:
-        # The server closes what is idle for 5 s, as httpx would: who is quicker is not what is tested.
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=1)
-        async with httpx.AsyncClient(base_url=url, timeout=30, limits=limits) as http:
+        # The server closes what is idle for 5 s, as httpx2 would: who is quicker is not what is tested.
+        limits = httpx2.Limits(max_connections=None, keepalive_expiry=1)
+        async with httpx2.AsyncClient(base_url=url, timeout=30, limits=limits) as http:
             client = Client(http)
             async with asyncio.timeout(30):
                 while set((await client.get("/health/ready"))["mcp"].values()) != {"ready"}:

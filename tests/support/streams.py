@@ -5,7 +5,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 from ag_ui.core import Event
 from pydantic import TypeAdapter
@@ -66,7 +66,7 @@ async def replayed(client: Client, session: str, turn: str, **params: Any) -> li
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    response: httpx.Response
+    response: httpx2.Response
     sent: AsyncIterator[Sent]
 
     async def next(self) -> Sent:
@@ -83,7 +83,7 @@ class Stream:
         return [sent async for sent in self.sent]
 
 
-async def _sent(response: httpx.Response) -> AsyncGenerator[Sent]:
+async def _sent(response: httpx2.Response) -> AsyncGenerator[Sent]:
     """LF framing: an id and one line of data, then a blank line; comments are heartbeats."""
     field: dict[str, str] = {}
     async for line in response.aiter_lines():

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from itertools import chain
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 import pytest
 
@@ -38,7 +38,7 @@ async def client(settings: Settings, shelf: Shelf) -> AsyncIterator[Client]:
         yield served
 
 
-def problem(response: httpx.Response) -> tuple[int, str]:
+def problem(response: httpx2.Response) -> tuple[int, str]:
     return response.status_code, response.json()["code"]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
@@ -21,7 +21,7 @@ def limited(settings: Settings, **limits: int) -> Settings:
     return settings.model_copy(update={f"limit_{name}": value for name, value in limits.items()})
 
 
-def assert_limited(response: httpx.Response, limit: str, *, at_most_s: int) -> None:
+def assert_limited(response: httpx2.Response, limit: str, *, at_most_s: int) -> None:
     assert response.status_code == 429, response.text
     problem = response.json()
     assert (problem["code"], problem["limit"]) == ("rate_limited", limit)
@@ -135,7 +135,7 @@ async def test_the_same_request_again_takes_nothing_of_the_share(settings: Setti
     async with running(limited(settings, concurrent_turns=1, turns_per_minute=3)) as client:
         session = await client.new_session()
 
-        async def ask() -> httpx.Response:
+        async def ask() -> httpx2.Response:
             path, key = f"/sessions/{session}/chat", {"Idempotency-Key": "one"}
             return await client.http.post(path, json={"message": "first"}, headers=key)
 

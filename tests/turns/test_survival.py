@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 import pytest
 from redis.asyncio import Redis
@@ -60,7 +60,7 @@ async def serving(environment: dict[str, str]) -> AsyncIterator[tuple[Process, C
     process = Process(environment)
     try:
         url = await asyncio.to_thread(process.start)
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
             client = Client(http)
             async with asyncio.timeout(30):
                 while set((await client.get("/health/ready"))["mcp"].values()) != {"ready"}:
@@ -150,7 +150,7 @@ async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_
         while not (await client.get(results, status="succeeded"))["items"]:
             pass
         process.kill()
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             await turn
     provider.will(says("It did not answer."), says("Nothing more."))
     async with serving({**scripted, "TOOL_TIMEOUT_S": "0.5"}) as (_, client):
@@ -262,7 +262,7 @@ async def test_a_worker_of_its_own_runs_what_a_service_without_one_accepts(
     accepting = Process(scripted, command=("serve", "--port", "0", "--no-worker"))
     try:
         url, _ = await asyncio.gather(asyncio.to_thread(accepting.start), asyncio.to_thread(worker.start))
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
             client = Client(http)
             answer = await client.chat(await client.new_session(), "hello")
     finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
-import httpx
+import httpx2
 import jwt
 import orjson
 import structlog
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 class KeySet:
     """For as long as it is entered; `clock` counts seconds."""
 
-    def __init__(self, url: str, client: httpx.AsyncClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, url: str, client: httpx2.AsyncClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
         self._client = client
         self._clock = clock
@@ -82,7 +82,7 @@ class KeySet:
             self._keys = _usable(orjson.loads(response.content))
             self._read_at = self._clock()
             pause = ASK_EVERY_S
-        except (httpx.HTTPError, TimeoutError, orjson.JSONDecodeError) as error:
+        except (httpx2.HTTPError, TimeoutError, orjson.JSONDecodeError) as error:
             log.warning("jwks_unreachable", error=type(error).__name__)
         finally:
             self._next_at = self._clock() + pause

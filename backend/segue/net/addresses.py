@@ -1,7 +1,7 @@
-"""Which addresses belong to the internet, and a host name as those of its addresses that may be dialled.
+"""Which IP addresses may be dialled for others: the policies, and a host name resolved under one of them.
 
-Whoever opens connections for others (`builtin/public_http.py`, `mcp/http.py`) resolves a name here once and dials what
-comes back, so that a name that changes its mind (rebinding) gets nobody inside.
+`http_client.py` resolves a name here once and dials what comes back, so a name that resolves to something else a moment
+later (DNS rebinding) leads nowhere.
 """
 
 import asyncio
@@ -50,16 +50,20 @@ _REFUSED_V6 = tuple(
     )
 )
 
+# An operator's own networks. Not link-local, where clouds keep credentials, nor forms that hide another address.
+_PRIVATE = tuple(
+    map(ip_network, ("10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"))
+)
 
 _UNKNOWN_NAMES = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
 class NotPublic(Exception):
-    """None of the addresses of a host may be connected to."""
+    """No address of a host may be dialled."""
 
 
 class NoSuchHost(Exception):
-    """The name has no address, or is no name; a resolver that is out of order is another matter."""
+    """The host has no address, or its name is not valid. A resolver that fails raises OSError instead."""
 
 
 def is_public(address: IPAddress) -> bool:
@@ -68,16 +72,33 @@ def is_public(address: IPAddress) -> bool:
     return address in _GLOBAL_V6 and not any(address in network for network in _REFUSED_V6)
 
 
+def allowed_for_operator(host: str, *, allow_private: bool) -> IsAllowed:
+    """The policy for a host that the operator wrote into a configuration.
+
+    A private address that is written out is what the operator means; a name that leads to one needs `allow_private`.
+    """
+    if allow_private:
+        return lambda _: True
+    if host == "localhost":
+        return lambda address: address.is_loopback or is_public(address)
+    try:
+        written = ip_address(host)
+    except ValueError:
+        return is_public
+    is_private = any(written in network for network in _PRIVATE)
+    return lambda address: is_public(address) or (is_private and address == written)
+
+
 async def resolve_host(host: str, port: int) -> Sequence[str]:
-    """The system's resolver, which also reads spellings such as `127.1` and `0x7f.1`."""
+    """The addresses that the system's resolver gives, which also reads spellings such as `127.1` and `0x7f.1`."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in found]
 
 
 async def allowed_addresses(host: str, port: int, *, resolve: Resolve, is_allowed: IsAllowed) -> list[str]:
-    """Those of the host's addresses that may be dialled, in the resolver's order.
+    """The host's addresses that may be dialled, in the resolver's order.
 
-    Raises NotPublic where none is left, NoSuchHost, and OSError where the name cannot be resolved now.
+    Raises NotPublic if there is none, NoSuchHost, and OSError if the resolver fails.
     """
     try:
         found = await resolve(host, port)

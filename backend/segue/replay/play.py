@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 
 from segue.domain.recording import RecordedPlan, RecordedTurn, Recording
 from segue.domain.tool import canonical_args
@@ -47,7 +47,7 @@ class Performance:
 
 
 async def play(
-    client: httpx.AsyncClient,
+    client: httpx2.AsyncClient,
     stage: Stage,
     performances: list[Performance],
     *,
@@ -69,7 +69,7 @@ async def play(
                 await _play_turn(client, stage, performance, index, results_in_view)
 
 
-async def come_to_serve(client: httpx.AsyncClient, cast: Cast, check: Check) -> None:
+async def come_to_serve(client: httpx2.AsyncClient, cast: Cast, check: Check) -> None:
     """Waits until the service offers the recorded tools. `check` raises where waiting is in vain."""
     missing: list[str] | None = None
     try:
@@ -78,7 +78,7 @@ async def come_to_serve(client: httpx.AsyncClient, cast: Cast, check: Check) -> 
                 check()
                 try:
                     missing = tools_missing(cast, (await _json(client.get("/tools")))["items"])
-                except httpx.TransportError:
+                except httpx2.TransportError:
                     missing = None
                 if missing is None or missing:
                     await asyncio.sleep(PAUSE_S)
@@ -88,7 +88,7 @@ async def come_to_serve(client: httpx.AsyncClient, cast: Cast, check: Check) -> 
         raise CannotPlay(f"The service does not take these tools from the replay: {', '.join(missing)}.") from None
 
 
-async def clear_away(client: httpx.AsyncClient, performances: list[Performance]) -> None:
+async def clear_away(client: httpx2.AsyncClient, performances: list[Performance]) -> None:
     """The sessions of what went as recorded; the others stay to be looked at."""
     for performance in performances:
         if not performance.differences:
@@ -96,7 +96,7 @@ async def clear_away(client: httpx.AsyncClient, performances: list[Performance])
 
 
 async def _play_turn(
-    client: httpx.AsyncClient, stage: Stage, performance: Performance, index: int, results_in_view: int
+    client: httpx2.AsyncClient, stage: Stage, performance: Performance, index: int, results_in_view: int
 ) -> None:
     turn = performance.recording.turns[index]
     before = performance.plans.get(turn.plan.number) if turn.plan else None
@@ -119,7 +119,7 @@ async def _play_turn(
         performance.plans[turn.plan.number] = turn.plan
 
 
-async def _played(client: httpx.AsyncClient, session_id: str, turn: RecordedTurn) -> Played:
+async def _played(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn) -> Played:
     response = await _send(client, session_id, turn)
     if "json" not in response.headers.get("Content-Type", ""):
         raise _unexpected(response)
@@ -132,12 +132,12 @@ async def _played(client: httpx.AsyncClient, session_id: str, turn: RecordedTurn
         client.get(f"/sessions/{session_id}/tool-results", params={"turn_id": said["turn_id"], "limit": 200})
     )
     calls = listed["items"][::-1]
-    if response.status_code != httpx.codes.OK:
+    if response.status_code != httpx2.codes.OK:
         return Played("failed", calls=calls)
     return Played("completed", said["message"]["content"], calls, said["plan"])
 
 
-async def _send(client: httpx.AsyncClient, session_id: str, turn: RecordedTurn) -> httpx.Response:
+async def _send(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn) -> httpx2.Response:
     """The message; or the button, for the version that waits now."""
     if turn.decision is None:
         body = {"message": turn.message, "force_web_search": turn.force_web_search}
@@ -147,7 +147,7 @@ async def _send(client: httpx.AsyncClient, session_id: str, turn: RecordedTurn) 
     return await client.post(f"/sessions/{session_id}/plan/decision", json=decision)
 
 
-async def _json(request: Awaitable[httpx.Response]) -> Mapping[str, Any]:
+async def _json(request: Awaitable[httpx2.Response]) -> Mapping[str, Any]:
     """Raises CannotPlay for anything but a success."""
     response = await request
     if not response.is_success:
@@ -156,7 +156,7 @@ async def _json(request: Awaitable[httpx.Response]) -> Mapping[str, Any]:
     return found
 
 
-def _unexpected(response: httpx.Response) -> CannotPlay:
-    hint = " Set SEGUE_API_KEY to a key it knows." if response.status_code == httpx.codes.UNAUTHORIZED else ""
+def _unexpected(response: httpx2.Response) -> CannotPlay:
+    hint = " Set SEGUE_API_KEY to a key it knows." if response.status_code == httpx2.codes.UNAUTHORIZED else ""
     said = f"{response.request.method} {response.url} answered {response.status_code}: {response.text[:SHOWN_CHARS]}"
     return CannotPlay(f"{said}{hint}")

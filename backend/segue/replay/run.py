@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import uvicorn
 
 from segue.domain.errors import AppError
@@ -86,7 +86,7 @@ async def _on_our_own(cast: Cast, performances: list[Performance], *, restarting
     async with _standing(stage, (LOOPBACK, 0)) as base_url:
         try:
             running = own_service(cast.environment(base_url), cast.mcp_config(base_url))
-            async with running as service, httpx.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
+            async with running as service, httpx2.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
                 await come_to_serve(client, cast, service.check)
 
                 async def restart() -> None:
@@ -98,7 +98,7 @@ async def _on_our_own(cast: Cast, performances: list[Performance], *, restarting
                 return Report(performances, service.restarts)
         except AppError as error:
             raise CannotPlay(error.detail) from error
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise CannotPlay(f"The service was lost on the way ({type(error).__name__}).") from error
 
 
@@ -109,7 +109,7 @@ async def _on_a_given_one(
     headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}
     async with (
         _standing(stage, given.stage) as base_url,
-        httpx.AsyncClient(base_url=given.url, headers=headers, timeout=TURN_TIMEOUT_S) as client,
+        httpx2.AsyncClient(base_url=given.url, headers=headers, timeout=TURN_TIMEOUT_S) as client,
     ):
         settings = [f"{name}={value}" for name, value in cast.environment(base_url).items()]
         given.tell("\n".join([f"For {given.url}, in its environment:", *settings, "and as its mcp.json:"]))
@@ -118,7 +118,7 @@ async def _on_a_given_one(
             await come_to_serve(client, cast, lambda: None)
             await play(client, stage, performances, results_in_view=results_in_view)
             await clear_away(client, performances)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise CannotPlay(f"{given.url} was lost on the way ({type(error).__name__}).") from error
         return Report(performances, 0)
 

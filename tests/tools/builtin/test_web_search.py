@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
+import httpx2
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -69,12 +69,12 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient() as client:
+async def client() -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient() as client:
         yield client
 
 
-def tool_for(provider: Provider, engine: Engine, client: httpx.AsyncClient, timeout_s: float = 20.0) -> Tool:
+def tool_for(provider: Provider, engine: Engine, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> Tool:
     return web_search_tool(
         provider=provider,
         client=client,
@@ -94,14 +94,14 @@ async def run(tool: Tool, query: str = "ferry Trieste", /, **arguments: int) -> 
 BOTH = pytest.mark.parametrize("provider", ["searxng", "tavily"])
 
 
-async def test_searxng_is_asked_for_json(engine: Engine, client: httpx.AsyncClient) -> None:
+async def test_searxng_is_asked_for_json(engine: Engine, client: httpx2.AsyncClient) -> None:
     await run(tool_for("searxng", engine, client), " città & C. ")
     ((head, _),) = engine.requests
     target = urlsplit(head.split()[1])
     assert (target.path, parse_qs(target.query)) == ("/search", {"q": ["città & C."], "format": ["json"]})
 
 
-async def test_tavily_is_asked_with_the_key_as_bearer(engine: Engine, client: httpx.AsyncClient) -> None:
+async def test_tavily_is_asked_with_the_key_as_bearer(engine: Engine, client: httpx2.AsyncClient) -> None:
     await run(tool_for("tavily", engine, client), max_results=3)
     ((head, body),) = engine.requests
     assert head.startswith("POST /search ")
@@ -111,7 +111,7 @@ async def test_tavily_is_asked_with_the_key_as_bearer(engine: Engine, client: ht
 
 @BOTH
 async def test_results_have_title_address_and_snippet(
-    provider: Provider, engine: Engine, client: httpx.AsyncClient
+    provider: Provider, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     found = [
         {"url": "https://a.example/", "title": "A", "content": "About a", "score": 0.5, "engine": "x"},
@@ -139,7 +139,7 @@ async def test_results_have_title_address_and_snippet(
     ],
 )
 async def test_a_search_is_summed_up_by_its_query_and_titles(
-    found: list[str], summary: str, engine: Engine, client: httpx.AsyncClient
+    found: list[str], summary: str, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     results = [{"url": f"https://{index}.example/", "title": title} for index, title in enumerate(found)]
     engine.body = json.dumps({"results": results})
@@ -151,14 +151,14 @@ async def test_a_search_is_summed_up_by_its_query_and_titles(
 @BOTH
 @pytest.mark.parametrize(("arguments", "count"), [({}, 5), ({"max_results": 2}, 2), ({"max_results": 10}, 10)])
 async def test_no_more_results_come_back_than_were_asked_for(
-    provider: Provider, arguments: dict[str, int], count: int, engine: Engine, client: httpx.AsyncClient
+    provider: Provider, arguments: dict[str, int], count: int, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.body = json.dumps({"results": [{"url": f"https://{number}.example/"} for number in range(20)]})
     assert len((await run(tool_for(provider, engine, client), **arguments))["results"]) == count
 
 
 @BOTH
-async def test_an_empty_search_says_so(provider: Provider, engine: Engine, client: httpx.AsyncClient) -> None:
+async def test_an_empty_search_says_so(provider: Provider, engine: Engine, client: httpx2.AsyncClient) -> None:
     answer = await run(tool_for(provider, engine, client))
     assert answer["results"] == []
     assert "Nothing was found" in answer["note"]
@@ -167,7 +167,7 @@ async def test_an_empty_search_says_so(provider: Provider, engine: Engine, clien
 @BOTH
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_search_that_is_not_understood_asks_the_model_for_other_words(
-    provider: Provider, status: int, engine: Engine, client: httpx.AsyncClient
+    provider: Provider, status: int, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.status = status
     with pytest.raises(ToolRetry, match="Word it differently"):
@@ -188,7 +188,7 @@ async def test_a_search_that_is_not_understood_asks_the_model_for_other_words(
     ],
 )
 async def test_a_refusal_is_a_sentence_without_secrets(
-    provider: Provider, status: int, said: str, engine: Engine, client: httpx.AsyncClient
+    provider: Provider, status: int, said: str, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.status, engine.body = status, json.dumps({"detail": f"bad key {KEY}"})
     with pytest.raises(ToolFailed, match=said) as failure:
@@ -203,7 +203,7 @@ async def test_a_refusal_is_a_sentence_without_secrets(
     "body", ["", "<html>", "[]", "{}", '{"results": 1}', '{"results": [1]}', '{"results": [{"url": 1}]}']
 )
 async def test_an_answer_that_is_not_results_is_a_plain_failure(
-    provider: Provider, body: str, engine: Engine, client: httpx.AsyncClient
+    provider: Provider, body: str, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.body = body
     with pytest.raises(ToolFailed, match="could not be read"):
@@ -212,7 +212,7 @@ async def test_an_answer_that_is_not_results_is_a_plain_failure(
 
 @BOTH
 async def test_a_provider_that_does_not_answer_is_left_after_the_total_time(
-    provider: Provider, engine: Engine, client: httpx.AsyncClient
+    provider: Provider, engine: Engine, client: httpx2.AsyncClient
 ) -> None:
     engine.status = None
     with pytest.raises(ToolFailed, match="did not answer in time"):
@@ -220,14 +220,14 @@ async def test_a_provider_that_does_not_answer_is_left_after_the_total_time(
 
 
 @BOTH
-async def test_a_provider_that_is_not_there_is_a_plain_failure(provider: Provider, client: httpx.AsyncClient) -> None:
+async def test_a_provider_that_is_not_there_is_a_plain_failure(provider: Provider, client: httpx2.AsyncClient) -> None:
     with pytest.raises(ToolFailed, match="could not be reached"):
         await run(tool_for(provider, Engine(port=9), client))
 
 
 @pytest.mark.parametrize(("provider", "missing"), [("searxng", "address"), ("tavily", "API key")])
 async def test_a_provider_without_its_setting_is_refused_when_it_is_made(
-    provider: Provider, missing: str, client: httpx.AsyncClient
+    provider: Provider, missing: str, client: httpx2.AsyncClient
 ) -> None:
     with pytest.raises(ValueError, match=missing):
         web_search_tool(provider=provider, client=client, searxng_url="", tavily_api_key=None)
@@ -276,7 +276,7 @@ async def internet(tls: ssl.SSLContext, answer: Answer | None) -> AsyncIterator[
         yield internet
 
 
-def ddgs_tool(internet: Internet, client: httpx.AsyncClient, timeout_s: float = 20.0) -> Tool:
+def ddgs_tool(internet: Internet, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> Tool:
     return web_search_tool(
         provider="ddgs",
         client=client,
@@ -298,21 +298,21 @@ def wikipedia_and_duckduckgo(host: str, target: str) -> bytes:
     return http(404, "")
 
 
-async def test_ddgs_results_have_title_address_and_snippet(tls: ssl.SSLContext, client: httpx.AsyncClient) -> None:
+async def test_ddgs_results_have_title_address_and_snippet(tls: ssl.SSLContext, client: httpx2.AsyncClient) -> None:
     async with internet(tls, wikipedia_and_duckduckgo) as web:
         found = (await run(ddgs_tool(web, client), "ferry"))["results"]
     assert {"title": "Ferry", "url": "https://en.wikipedia.org/wiki/Ferry", "snippet": "A ferry is a boat."} in found
     assert {"title": "Ferries of Trieste", "url": "https://ferry.example/", "snippet": "All ferry times."} in found
 
 
-async def test_a_ddgs_search_that_finds_nothing_says_so(tls: ssl.SSLContext, client: httpx.AsyncClient) -> None:
+async def test_a_ddgs_search_that_finds_nothing_says_so(tls: ssl.SSLContext, client: httpx2.AsyncClient) -> None:
     async with internet(tls, lambda *_: http(404, "<html><body>Go away</body></html>")) as web:
         answer = await run(ddgs_tool(web, client))
     assert answer["results"] == []
     assert "gave no answer" in answer["note"]
 
 
-async def test_ddgs_without_a_way_out_is_a_plain_failure(tls: ssl.SSLContext, client: httpx.AsyncClient) -> None:
+async def test_ddgs_without_a_way_out_is_a_plain_failure(tls: ssl.SSLContext, client: httpx2.AsyncClient) -> None:
     web = Internet(tls, None, port=9)
     with pytest.raises(ToolFailed, match="could not be reached") as failure:
         await run(ddgs_tool(web, client))
@@ -320,7 +320,7 @@ async def test_ddgs_without_a_way_out_is_a_plain_failure(tls: ssl.SSLContext, cl
 
 
 async def test_ddgs_engines_that_answer_nonsense_are_a_plain_failure(
-    tls: ssl.SSLContext, client: httpx.AsyncClient
+    tls: ssl.SSLContext, client: httpx2.AsyncClient
 ) -> None:
     async with internet(tls, lambda *_: b"SSH-2.0-OpenSSH_9.6\r\n") as web:
         with pytest.raises(ToolFailed, match="could not be read"):
@@ -328,7 +328,7 @@ async def test_ddgs_engines_that_answer_nonsense_are_a_plain_failure(
 
 
 async def test_a_ddgs_search_that_hangs_is_left_after_the_total_time(
-    tls: ssl.SSLContext, client: httpx.AsyncClient
+    tls: ssl.SSLContext, client: httpx2.AsyncClient
 ) -> None:
     async with internet(tls, None) as web:
         with pytest.raises(ToolFailed, match="did not answer in time"):
@@ -336,7 +336,7 @@ async def test_a_ddgs_search_that_hangs_is_left_after_the_total_time(
 
 
 async def test_a_ddgs_search_that_hangs_does_not_hold_up_its_cancellation(
-    tls: ssl.SSLContext, client: httpx.AsyncClient
+    tls: ssl.SSLContext, client: httpx2.AsyncClient
 ) -> None:
     async with internet(tls, None) as web:
         search = asyncio.create_task(run(ddgs_tool(web, client)))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2
 from redis.asyncio import Redis
 
 from segue.config import Settings
@@ -110,7 +110,7 @@ async def process_of(
     )
     try:
         url = await asyncio.to_thread(process.start)
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
             yield Client(http)
     finally:
         process.kill()

@@ -1,7 +1,7 @@
 """`web_fetch`: the readable text of one public page.
 
 Everything that arrives is hostile: redirects, compression, encoding names, markup; each is bounded here, the addresses
-in `public_http.py`. Built in `main`, run by `tools/run.py`.
+by the HTTP client it is given.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 import trafilatura
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
@@ -48,10 +48,10 @@ class _Body:
     cut: bool
 
 
-def web_fetch_tool(*, client: httpx.AsyncClient, timeout_s: float = 20.0) -> Tool:
+def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> Tool:
     """Returns `{"url", "title", "content_type", "text", "truncated"}`; `url` is where the redirects ended.
 
-    `client` is a `public_client`. `timeout_s` bounds the whole call, from the name to the text.
+    `client` dials checked addresses only (`checked_client`). `timeout_s` bounds the whole call, from name to text.
     """
     spec = ToolSpec(
         name="web_fetch",
@@ -89,18 +89,18 @@ def _summary(_: dict[str, Any], page: dict[str, Any]) -> str:
     return f"{page['title']} — {size}" if page["title"] else size
 
 
-def _requested(address: str) -> httpx.URL:
+def _requested(address: str) -> httpx2.URL:
     try:
-        url = httpx.URL(address.strip())
+        url = httpx2.URL(address.strip())
         objection = _objection(url)
-    except (httpx.InvalidURL, ValueError):
+    except (httpx2.InvalidURL, ValueError):
         raise ToolRetry("`url` is not a valid address. Give a full one, such as https://example.org/page.") from None
     if objection:
         raise ToolRetry(f"web_fetch {objection}.")
     return url
 
 
-def _objection(url: httpx.URL) -> str | None:
+def _objection(url: httpx2.URL) -> str | None:
     if url.scheme not in {"http", "https"} or not url.host:
         return "opens only full addresses that start with http:// or https://"
     if url.userinfo:
@@ -110,7 +110,7 @@ def _objection(url: httpx.URL) -> str | None:
     return None
 
 
-async def _fetch(client: httpx.AsyncClient, url: httpx.URL) -> _Body:
+async def _fetch(client: httpx2.AsyncClient, url: httpx2.URL) -> _Body:
     try:
         async with _last_hop(client, url) as response:
             return await _body(response)
@@ -118,15 +118,15 @@ async def _fetch(client: httpx.AsyncClient, url: httpx.URL) -> _Body:
         raise ToolRetry("web_fetch refuses addresses that are not public.") from None
     except NoSuchHost:
         raise ToolRetry("There is no such host. Check the address, or try another.") from None
-    except httpx.TimeoutException:
+    except httpx2.TimeoutException:
         raise ToolFailed("The page's server did not answer in time.") from None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError):
         raise ToolFailed("The page's server could not be reached, or its answer could not be read.") from None
 
 
 @asynccontextmanager
-async def _last_hop(client: httpx.AsyncClient, url: httpx.URL) -> AsyncIterator[httpx.Response]:
-    # Not httpx's `follow_redirects`: that reads the body of every redirect to its end, whatever it decodes to.
+async def _last_hop(client: httpx2.AsyncClient, url: httpx2.URL) -> AsyncIterator[httpx2.Response]:
+    # Not httpx2's `follow_redirects`: that reads the body of every redirect to its end, whatever it decodes to.
     request = client.build_request("GET", url, headers=_HEADERS)
     for _ in range(MAX_REDIRECTS + 1):
         response = await client.send(request, stream=True, follow_redirects=False)
@@ -142,7 +142,7 @@ async def _last_hop(client: httpx.AsyncClient, url: httpx.URL) -> AsyncIterator[
     raise ToolRetry(f"The page redirects more than {MAX_REDIRECTS} times. Try another address.")
 
 
-async def _body(response: httpx.Response) -> _Body:
+async def _body(response: httpx2.Response) -> _Body:
     _check_status(response.status_code)
     content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not _TEXT_TYPE.fullmatch(content_type):
@@ -153,13 +153,13 @@ async def _body(response: httpx.Response) -> _Body:
 
 
 def _check_status(status: int) -> None:
-    if httpx.codes.is_client_error(status):
+    if httpx2.codes.is_client_error(status):
         raise ToolRetry(f"The page cannot be read: its server answers {status}. Try another address.")
-    if not httpx.codes.is_success(status):
+    if not httpx2.codes.is_success(status):
         raise ToolFailed(f"The page cannot be read: its server answers {status}.")
 
 
-async def _read(response: httpx.Response) -> tuple[bytes, bool]:
+async def _read(response: httpx2.Response) -> tuple[bytes, bool]:
     decode = _decoder(response.headers.get("content-encoding", ""))
     content = bytearray()
     try:
@@ -173,7 +173,7 @@ async def _read(response: httpx.Response) -> tuple[bytes, bool]:
 
 
 def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
-    """Decodes one chunk to at most that many bytes. Not httpx's decoders, which have no limit and may be stacked."""
+    """Decodes one chunk to at most that many bytes. Not httpx2's decoders, which have no limit and may be stacked."""
     match encoding.strip().lower():
         case "" | "identity":
             return lambda chunk, _: chunk

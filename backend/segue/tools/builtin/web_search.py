@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, assert_never
 
-import httpx
+import httpx2
 from ddgs import DDGS
 from ddgs.exceptions import DDGSException, TimeoutException
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -45,7 +45,7 @@ def _new_ddgs() -> DDGS:
 def web_search_tool(
     *,
     provider: Provider,
-    client: httpx.AsyncClient,
+    client: httpx2.AsyncClient,
     searxng_url: str | None,
     tavily_api_key: SecretStr | None,
     tavily_url: str = "https://api.tavily.com",
@@ -123,12 +123,12 @@ async def _search_ddgs(new_ddgs: Callable[[], DDGS], threads: ThreadPoolExecutor
     return [_hit(result["href"], result["title"], result["body"]) for result in found]
 
 
-async def _search_searxng(client: httpx.AsyncClient, url: str, query: str, _: int) -> list[Hit]:
+async def _search_searxng(client: httpx2.AsyncClient, url: str, query: str, _: int) -> list[Hit]:
     request = client.build_request("GET", f"{url}/search", params={"q": query, "format": "json"})
     return await _ask(client, request, name="SearXNG", refusal="is its JSON format enabled?")
 
 
-async def _search_tavily(client: httpx.AsyncClient, url: str, key: SecretStr, query: str, limit: int) -> list[Hit]:
+async def _search_tavily(client: httpx2.AsyncClient, url: str, key: SecretStr, query: str, limit: int) -> list[Hit]:
     request = client.build_request(
         "POST",
         f"{url}/search",
@@ -138,12 +138,12 @@ async def _search_tavily(client: httpx.AsyncClient, url: str, key: SecretStr, qu
     return await _ask(client, request, name="Tavily", refusal="check the API key.")
 
 
-async def _ask(client: httpx.AsyncClient, request: httpx.Request, *, name: str, refusal: str) -> list[Hit]:
+async def _ask(client: httpx2.AsyncClient, request: httpx2.Request, *, name: str, refusal: str) -> list[Hit]:
     try:
         response = await client.send(request)
-    except httpx.TimeoutException:
+    except httpx2.TimeoutException:
         raise ToolFailed(f"{name} did not answer in time.") from None
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         raise ToolFailed(f"{name} could not be reached.") from None
     _check_status(response.status_code, name=name, refusal=refusal)
     try:
@@ -156,13 +156,13 @@ async def _ask(client: httpx.AsyncClient, request: httpx.Request, *, name: str, 
 def _check_status(status: int, *, name: str, refusal: str) -> None:
     if status in {401, 403}:
         raise ToolUnauthorized(f"{name} refused authentication ({status}): {refusal}")
-    if status == httpx.codes.TOO_MANY_REQUESTS:
+    if status == httpx2.codes.TOO_MANY_REQUESTS:
         raise ToolFailed(f"{name} is limiting requests ({status}). Try again later.")
     if status in {400, 422}:
         raise ToolRetry(f"{name} did not understand the search ({status}). Word it differently.")
-    if httpx.codes.is_server_error(status):
+    if httpx2.codes.is_server_error(status):
         raise ToolFailed(f"{name} is having trouble of its own ({status}).")
-    if status != httpx.codes.OK:
+    if status != httpx2.codes.OK:
         raise ToolFailed(f"{name} did not accept the search ({status}).")
 
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
-import httpx
+import httpcore2
+import httpx2
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from segue.net.addresses import IPAddress, NoSuchHost, NotPublic, is_public
-from segue.net.public_http import public_client
+from segue.net.http_client import checked_client
 
 HERE = "127.0.0.1"
 
@@ -124,21 +125,21 @@ def test_an_address_of_any_special_range_is_not_public(address: str) -> None:
     ],
 )
 async def test_every_spelling_of_loopback_is_refused_by_the_systems_own_resolver(host: str) -> None:
-    async with host_echo() as port, public_client() as client:
+    async with host_echo() as port, checked_client() as client:
         with pytest.raises(NotPublic):
             await client.get(f"http://{host}:{port}/")
 
 
 async def test_a_name_is_resolved_once_and_the_checked_address_is_dialled() -> None:
     names = Names([HERE], ["127.0.0.2"])
-    async with host_echo() as port, public_client(resolve=names, is_allowed=only_here) as client:
+    async with host_echo() as port, checked_client(resolve=names, is_allowed=only_here) as client:
         answer = await client.get(f"http://shop.test:{port}/")
         assert (answer.text, names.asked) == (f"shop.test:{port}", [f"shop.test:{port}"])
 
 
 async def test_a_name_that_moves_inside_after_its_first_answer_is_refused() -> None:
     names = Names([HERE], ["127.0.0.2"])
-    async with host_echo() as port, public_client(resolve=names, is_allowed=only_here) as client:
+    async with host_echo() as port, checked_client(resolve=names, is_allowed=only_here) as client:
         await client.get(f"http://rebinding.test:{port}/")
         with pytest.raises(NotPublic):
             await client.get(f"http://rebinding.test:{port}/")
@@ -146,31 +147,31 @@ async def test_a_name_that_moves_inside_after_its_first_answer_is_refused() -> N
 
 async def test_of_a_names_mixed_addresses_only_the_allowed_ones_are_dialled() -> None:
     names = Names(["127.0.0.2", "::1", HERE])
-    async with host_echo() as port, public_client(resolve=names, is_allowed=only_here) as client:
-        assert (await client.get(f"http://mixed.test:{port}/")).status_code == httpx.codes.OK
+    async with host_echo() as port, checked_client(resolve=names, is_allowed=only_here) as client:
+        assert (await client.get(f"http://mixed.test:{port}/")).status_code == httpx2.codes.OK
 
 
 async def test_the_next_allowed_address_is_tried_where_one_does_not_answer() -> None:
     names = Names(["::1", HERE])
-    async with host_echo() as port, public_client(resolve=names, is_allowed=lambda _: True) as client:
-        assert (await client.get(f"http://two.test:{port}/")).status_code == httpx.codes.OK
+    async with host_echo() as port, checked_client(resolve=names, is_allowed=lambda _: True) as client:
+        assert (await client.get(f"http://two.test:{port}/")).status_code == httpx2.codes.OK
 
 
 @pytest.mark.parametrize("host", ["a" * 300, "a..b"])
 async def test_what_is_no_name_is_no_host(host: str) -> None:
-    async with public_client() as client:
+    async with checked_client() as client:
         with pytest.raises(NoSuchHost):
             await client.get(f"http://{host}/")
 
 
-@pytest.mark.parametrize(("code", "error"), [(socket.EAI_NONAME, NoSuchHost), (socket.EAI_AGAIN, httpx.ConnectError)])
+@pytest.mark.parametrize(("code", "error"), [(socket.EAI_NONAME, NoSuchHost), (socket.EAI_AGAIN, httpx2.ConnectError)])
 async def test_a_resolver_that_does_not_answer_is_not_taken_for_a_host_that_is_not_there(
     code: int, error: type[Exception]
 ) -> None:
     async def resolve(_: str, __: int) -> Sequence[str]:
         raise socket.gaierror(code, "no answer")
 
-    async with public_client(resolve=resolve) as client:
+    async with checked_client(resolve=resolve) as client:
         with pytest.raises(error):
             await client.get("http://shop.test/")
 
@@ -178,8 +179,8 @@ async def test_a_resolver_that_does_not_answer_is_not_taken_for_a_host_that_is_n
 async def test_a_proxy_of_the_environment_is_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
-    async with host_echo() as port, public_client(resolve=Names([HERE]), is_allowed=only_here) as client:
-        assert (await client.get(f"http://shop.test:{port}/")).status_code == httpx.codes.OK
+    async with host_echo() as port, checked_client(resolve=Names([HERE]), is_allowed=only_here) as client:
+        assert (await client.get(f"http://shop.test:{port}/")).status_code == httpx2.codes.OK
 
 
 async def test_tls_is_verified_against_the_name_while_the_checked_address_is_dialled(tmp_path: Path) -> None:
@@ -187,10 +188,10 @@ async def test_tls_is_verified_against_the_name_while_the_checked_address_is_dia
     names = Names([HERE])
     async with (
         host_echo(serving) as port,
-        public_client(resolve=names, is_allowed=only_here, tls=trusting) as client,
+        checked_client(resolve=names, is_allowed=only_here, tls=trusting) as client,
     ):
         assert (await client.get(f"https://shop.test:{port}/")).text == f"shop.test:{port}"
-        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             await client.get(f"https://other.test:{port}/")
 
 
@@ -218,3 +219,14 @@ def certified(name: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     serving.load_cert_chain(folder / "server.pem")
     return serving, ssl.create_default_context(cadata=pem.decode())
+
+
+def test_every_transport_error_of_httpcore2_has_its_name_in_httpx2() -> None:
+    """The client translates by name; this fails if one of the libraries renames an error."""
+    errors = {
+        name: kind
+        for name, kind in vars(httpcore2).items()
+        if isinstance(kind, type) and issubclass(kind, Exception) and kind is not httpcore2.ConnectionNotAvailable
+    }
+    assert "ConnectTimeout" in errors
+    assert [name for name in errors if not issubclass(getattr(httpx2, name, object), httpx2.TransportError)] == []

@@ -1,0 +1,150 @@
+"""HTTP clients that dial checked addresses only (SSRF), for what others name: pages of the web, MCP servers.
+
+The check sits where a connection is made, so no redirect gets around it; TLS and the Host header keep the name. Knows
+nothing of tools or MCP: they pass a policy from `addresses.py`.
+"""
+
+import ssl
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Final
+
+import httpcore2
+import httpx2
+
+from segue.net.addresses import IsAllowed, Resolve, allowed_addresses, is_public, resolve_host
+
+_MAX_CONNECTIONS: Final = 100
+_TRANSPORT_ERRORS: Final = (
+    httpcore2.NetworkError,
+    httpcore2.ProtocolError,
+    httpcore2.TimeoutException,
+    httpcore2.UnsupportedProtocol,
+)
+
+
+class BodyTooLarge(httpx2.StreamError):
+    """A body is larger than `max_body_bytes`."""
+
+
+def checked_client(
+    *,
+    is_allowed: IsAllowed = is_public,
+    resolve: Resolve = resolve_host,
+    tls: ssl.SSLContext | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+    max_body_bytes: int | None = None,
+    keep_cookies: bool = False,
+) -> httpx2.AsyncClient:
+    """A client that follows no redirect and uses no proxy of the environment; the caller closes it.
+
+    Requests raise NotPublic, NoSuchHost and httpx2's own errors. A body over `max_body_bytes` raises BodyTooLarge while
+    it is read; an event stream has no such limit.
+    """
+    return httpx2.AsyncClient(
+        transport=_CheckedTransport(_CheckedNetwork(is_allowed, resolve), tls or tls_context(), max_body_bytes),
+        trust_env=False,
+        cookies=CookieJar(None if keep_cookies else DefaultCookiePolicy(allowed_domains=[])),
+        timeout=timeout or httpx2.Timeout(10.0, connect=5.0),
+        headers=headers,
+    )
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    """The context that all clients share: reading the certificates takes a tenth of a second of CPU."""
+    return httpx2.create_ssl_context()
+
+
+class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
+    """Resolves a name once and dials only addresses it has checked. Unix sockets stay unimplemented."""
+
+    def __init__(self, is_allowed: IsAllowed, resolve: Resolve) -> None:
+        self._is_allowed = is_allowed
+        self._resolve = resolve
+        self._network = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 (httpcore2's signature)
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        failure: Exception = httpcore2.ConnectError("no address")
+        try:
+            addresses = await allowed_addresses(host, port, resolve=self._resolve, is_allowed=self._is_allowed)
+        except OSError as error:
+            raise httpcore2.ConnectError("the name could not be resolved") from error
+        for address in addresses:
+            try:
+                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+
+class _CheckedTransport(httpx2.AsyncBaseTransport):
+    """httpx2 over a pool of ours, since its own transport takes no network backend."""
+
+    def __init__(self, network: _CheckedNetwork, tls: ssl.SSLContext, max_body_bytes: int | None) -> None:
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=tls, network_backend=network, max_connections=_MAX_CONNECTIONS
+        )
+        self._max_body_bytes = max_body_bytes
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        with _as_httpx2_errors():
+            answer = await self._pool.handle_async_request(
+                httpcore2.Request(
+                    method=request.method,
+                    url=httpcore2.URL(
+                        scheme=request.url.raw_scheme,
+                        host=request.url.raw_host,
+                        port=request.url.port,
+                        target=request.url.raw_path,
+                    ),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        headers = httpx2.Headers(answer.headers)
+        is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
+        body = _Body(answer, None if is_event_stream else self._max_body_bytes)
+        return httpx2.Response(answer.status, headers=headers, stream=body, extensions=answer.extensions)
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, answer: httpcore2.Response, max_bytes: int | None) -> None:
+        self._answer = answer
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        with _as_httpx2_errors():
+            async for chunk in self._answer.aiter_stream():
+                read += len(chunk)
+                if self._max_bytes is not None and read > self._max_bytes:
+                    raise BodyTooLarge(f"it is larger than {self._max_bytes // 2**20} MiB")
+                yield chunk
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
+
+
+@contextmanager
+def _as_httpx2_errors() -> Iterator[None]:
+    """Raises httpx2's error of the same name for one of httpcore2, as httpx2's own transport does."""
+    try:
+        yield
+    except _TRANSPORT_ERRORS as error:
+        known = next(kind.__name__ for kind in type(error).__mro__ if hasattr(httpx2, kind.__name__))
+        raise getattr(httpx2, known)(str(error)) from error
