@@ -32,7 +32,7 @@ check: install  ## everything CI checks beside the tests
 	$(BIN)/python .ci/check.py
 	$(BIN)/python .ci/audit.py
 
-bench: install  ## what a turn costs, in five minutes: writes bench/results.md, its picture and the table in README.md
+bench: install  ## what a turn costs: writes bench/results.md, its picture and the table in docs/performance.md
 	$(BIN)/python -m bench --profile
 
 bench-quick: install  ## the same in one minute, only printed

@@ -1,7 +1,7 @@
 """`python -m bench`: what a turn of Segue costs, on this machine, beside the bare model call inside it.
 
 Everything runs on embedded servers of its own and a model that answers at once. Writes `bench/results.md`,
-`bench/results.svg` and the table in README.md; `--quick` takes a minute and only prints.
+`bench/results.svg` and the table in docs/performance.md; `--quick` takes a minute and only prints.
 """
 
 import argparse
@@ -106,7 +106,8 @@ def write(results: Results) -> None:
     )
     (FOLDER / "results.svg").write_text(picture, "utf-8")
     with_targets = [measure for measure in results.measures if isinstance(measure, Measure) and measure.met is not None]
-    report.fill_readme(ROOT / "README.md", [*report.table(with_targets), "", f"Measured: {results.machine}"])
+    page = ROOT / "docs" / "performance.md"
+    report.fill_page(page, [*report.table(with_targets), "", f"Measured: {results.machine}"])
 
 
 def main() -> None:

@@ -89,8 +89,8 @@ def _said(*command: str) -> str:
     return told.stdout.strip()
 
 
-def fill_readme(path: Path, lines: Iterable[str]) -> None:
-    """Between the marks."""
+def fill_page(path: Path, lines: Iterable[str]) -> None:
+    """Replaces what stands between the two marks of the page."""
     before, _, rest = path.read_text("utf-8").partition(OPENED)
     _, _, after = rest.partition(CLOSED)
     path.write_text(before + OPENED + "\n".join(lines) + "\n" + CLOSED + after, "utf-8")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A first conversation: search a mailbox, say yes, have the mail read. Start the service with `make run` before.
 set -euo pipefail
-SEGUE=${SEGUE:-http://127.0.0.1:8000}
+SEGUE=${SEGUE:-http://127.0.0.1:${PORT:-8000}}
 
 field() { # a field of the JSON on standard input: field message.content
   python3 -c 'import functools, json, sys; print(functools.reduce(lambda value, key: value[key], sys.argv[1].split("."), json.load(sys.stdin)))' "$1"

@@ -2,7 +2,7 @@
 # How ops see and steer the tools with curl: the example mailbox goes down, is taken out of the model's hands, comes back.
 # Start the service with `make run` before.
 set -euo pipefail
-SEGUE=${SEGUE:-http://127.0.0.1:8000}
+SEGUE=${SEGUE:-http://127.0.0.1:${PORT:-8000}}
 OFFLINE=${MAILBOX_OFFLINE:-$(dirname "$0")/mailbox/offline} # while this file exists, the mailbox is down
 TOOL=mcp_search_emails
 trap 'rm -f "$OFFLINE"' EXIT

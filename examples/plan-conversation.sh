@@ -5,7 +5,7 @@
 #   examples/plan-conversation.sh ask        the first half: the plan is made and waits; prints the session's id last
 #   examples/plan-conversation.sh reply ID "va bene, grazie"    the second half, whenever you like: now, after a restart, …
 set -euo pipefail
-SEGUE=${SEGUE:-http://127.0.0.1:8000}
+SEGUE=${SEGUE:-http://127.0.0.1:${PORT:-8000}}
 
 field() { # a field of the JSON on standard input: field message.content
   python3 -c 'import functools, json, sys; print(functools.reduce(lambda value, key: value[key], sys.argv[1].split("."), json.load(sys.stdin)))' "$1"

@@ -1,4 +1,4 @@
-"""What a reader can paste works as it stands, on the service a newcomer starts: embedded servers, offline model."""
+"""What a reader can paste works as it stands, on one service started as a newcomer does: embedded stores, no model."""
 
 import os
 import re
@@ -13,16 +13,33 @@ import pytest
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import ROOT, Process
 
-README = (ROOT / "README.md").read_text("utf-8")
-BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-PASTED = [block for block in BLOCKS if not block.startswith("make ")]
-TARGETS = [line.split()[1] for block in BLOCKS for line in block.splitlines() if line.startswith("make ")]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = {
+    page.relative_to(ROOT).as_posix(): re.findall(
+        r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    for page in PAGES
+}
+PASTED = {page: [block for block in blocks if not block.startswith("make ")] for page, blocks in BLOCKS.items()}
+TARGETS = {
+    line.split()[1]
+    for blocks in BLOCKS.values()
+    for block in blocks
+    for line in block.splitlines()
+    if line.startswith("make ")
+}
+TOOL_CHANGES = [
+    ["maintenance → available", "reset"],
+    ["failed → maintenance", "set_by_person"],
+    ["available → failed", "consecutive_failures"],
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     url: str
     settings: dict[str, str]
+    folder: Path
 
 
 @pytest.fixture(scope="module")
@@ -33,47 +50,72 @@ def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     settings = {"DATA_DIR": str(folder), "MCP_CONFIG": str(config)}
     process = Process(settings)
     url = process.start()
-    yield Served(url, settings)
+    process.wait_for("mcp_server_ready")
+    yield Served(url, settings, folder)
     assert process.stop() == 0
 
 
 def run(script: str, segue: Served) -> str:
-    """As pasted in the folder of a checkout, on this service and with the interpreter of the tests."""
-    local = script.replace("http://127.0.0.1:8000", segue.url)
-    local = local.replace(".venv/bin/segue", f"{sys.executable} -m segue")
-    state = {"XDG_STATE_HOME": segue.settings["DATA_DIR"]}
-    environment = {**os.environ, **segue.settings, **state, "SEGUE": segue.url}
+    """What a terminal shows that stands in a checkout, with PORT set as for the service."""
+    local = script.replace(".venv/bin/segue", f"{sys.executable} -m segue")
+    inherited = {name: value for name, value in os.environ.items() if name != "SEGUE"}
+    own = {
+        "PORT": segue.url.rpartition(":")[2],
+        "XDG_STATE_HOME": str(segue.folder),
+        "MAILBOX_OFFLINE": str(segue.folder / "offline"),
+    }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", local],
         cwd=ROOT,
-        env=environment,
+        env={**inherited, **segue.settings, **own},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_there_are_commands_to_paste_and_to_make() -> None:
-    assert len(PASTED) >= 2
-    assert {"run", "test", "check"} <= set(TARGETS)
+def test_the_tour_sees_a_tool_fail_takes_it_out_and_gives_it_back(segue: Served) -> None:
+    """First: it counts the sessions of the service."""
+    said = run("examples/ops-tour.sh", segue)
+    tools, new, failed, fleet, maintenance, back, history = said.split("\n== ")[1:]
+    assert "mcp_search_emails (read_only, mcp:mailbox)" in tools
+    assert "available, available: True, failures in a row: 0" in new
+    assert "failed, available: False, failures in a row: 3, The mail server cannot be reached." in failed
+    assert "available: False, It has failed in several sessions., sessions: {'failed': 3}" in fleet
+    assert fleet.count("consecutive_failures, to be tried again at ") == 3
+    assert "maintenance, available: False" in maintenance
+    assert "available, available: True, failures in a row: 0, None" in back
+    assert "available: True, None, sessions: {'available': 1, 'failed': 2}" in back
+    assert "eml-" in back
+    assert [line.split("  ")[1:3] for line in history.splitlines()[1:]] == TOOL_CHANGES
+    assert not (segue.folder / "offline").exists()
 
 
-@pytest.mark.parametrize("target", TARGETS)
+def test_the_pages_have_commands_to_paste_and_to_make() -> None:
+    assert len(PASTED["README.md"]) >= 3
+    assert {"run", "test", "check"} <= TARGETS
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
 def test_every_make_target_it_names_exists(target: str) -> None:
     subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, check=True, timeout=30)
 
 
-@pytest.mark.parametrize("block", PASTED)
-def test_every_block_runs_as_pasted(block: str, segue: Served) -> None:
-    assert run(block, segue)
+@pytest.mark.parametrize("page", [page for page, blocks in PASTED.items() if blocks])
+def test_the_blocks_of_a_page_run_as_pasted_one_after_another(page: str, segue: Served) -> None:
+    said = run("\n".join(PASTED[page]), segue)
+    assert said
+    if page == "README.md":
+        in_english, in_italian = said.split("Shall I open the first one")[1], said.split("Vuoi che apra la prima")[-1]
+        assert "Gentile dottoressa Conti" in in_english
+        assert "Gentile dottoressa Conti" in in_italian
 
 
 def test_the_first_conversation_searches_hears_a_yes_and_reads_the_mail(segue: Served) -> None:
-    said = run("examples/first-conversation.sh", segue)
-    searched, read = said.split("> sì, grazie")
+    searched, read = run("examples/first-conversation.sh", segue).split("> sì, grazie")
     [newest] = re.findall(r"\((eml-[0-9a-f]{6})\)", searched)[:1]
     assert newest in searched
     assert "Gentile dottoressa Conti" in read
@@ -81,3 +123,9 @@ def test_the_first_conversation_searches_hears_a_yes_and_reads_the_mail(segue: S
 
 def test_every_script_is_executable() -> None:
     assert all(os.access(script, os.X_OK) for script in Path(ROOT / "examples").glob("*.sh"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_to_a_file_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8"))
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
