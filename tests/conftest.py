@@ -16,7 +16,7 @@ from segue.db.migrations import upgrade
 from segue.embedded.servers import Servers, embedded_servers
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
-from tests.support.stores import named, new_database, plain
+from tests.support.stores import named, new_database, notify_changes, plain
 
 TEMPLATE = "segue_template"
 
@@ -58,6 +58,7 @@ async def template(servers: Servers) -> str:
     finally:
         await connection.close()
     await asyncio.to_thread(upgrade, named(servers.database_url, TEMPLATE))
+    await notify_changes(named(servers.database_url, TEMPLATE))
     return TEMPLATE
 
 

@@ -5,7 +5,6 @@ What a user types into a message is the conversation's content, not a secret of 
 
 import asyncio
 import json
-import os
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
@@ -26,7 +25,7 @@ from starlette.routing import Route
 from tests.support.commands import segue
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.server import serving
-from tests.support.service import ROOT
+from tests.support.service import ROOT, surroundings
 from tests.support.stores import plain
 
 CANARIES = {
@@ -86,9 +85,8 @@ async def environment(
 @asynccontextmanager
 async def serve(environment: dict[str, str], printed: list[str]) -> AsyncIterator[str]:
     """The base URL of `segue serve` as a process of its own; all it ever prints is added to `printed`."""
-    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     command = (sys.executable, "-m", "segue", "serve", "--port", "0")
-    env = {**inherited, **environment}
+    env = surroundings(environment)
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=env, stdout=PIPE, stderr=STDOUT)
     assert process.stdout is not None
     started: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -1,10 +1,9 @@
 """The command line as a user runs it, in a process of its own."""
 
-import os
 import subprocess
 import sys
 
-from tests.support.service import ROOT
+from tests.support.service import ROOT, surroundings
 
 
 def segue(*arguments: str, **environment: str) -> tuple[int, str]:
@@ -25,9 +24,3 @@ def piped(given: str, *arguments: str, **environment: str) -> subprocess.Complet
         timeout=60,
         check=False,
     )
-
-
-def surroundings(environment: dict[str, str]) -> dict[str, str]:
-    """The environment of a command: nothing of the test run's own settings."""
-    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-    return {**inherited, **environment}

@@ -20,6 +20,7 @@ from segue.main import create_app
 from tests.support.server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
+INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,11 @@ async def running(settings: Settings, *, clock: Clock = utc_now, takes_turns: bo
         yield Client(http)
 
 
+def surroundings(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a process: none of the test run's own settings, but the same code."""
+    return {**{name: os.environ[name] for name in INHERITED if name in os.environ}, **environment}
+
+
 class Process:
     """`segue serve`, or another command, as its own process, to be killed and started again."""
 
@@ -90,8 +96,7 @@ class Process:
         command: tuple[str, ...] = ("serve", "--port", "0"),
         ready: str = "Uvicorn running on ",
     ) -> None:
-        inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-        self._environment = {**inherited, "LOG_FORMAT": "json", **environment}
+        self._environment = surroundings({"LOG_FORMAT": "json", **environment})
         self._cwd = cwd
         self._command = command
         self._ready = ready

@@ -1,9 +1,11 @@
 """Databases of a test's own, and what is left in Postgres and Redis, looked at behind the service's back."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import asyncpg
 from redis.asyncio import Redis
@@ -12,6 +14,17 @@ from segue.config import Settings
 from segue.embedded.servers import Servers
 
 TABLES = ("sessions", "turns", "messages", "tool_calls", "tool_results")
+CHANNEL = "rows"
+NOTIFY_CHANGES = """
+CREATE FUNCTION notify_test() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_notify('rows', TG_TABLE_NAME); RETURN NULL; END $$;
+DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' LOOP
+        EXECUTE format('CREATE TRIGGER notify_test AFTER INSERT OR UPDATE OR DELETE ON %I
+                        FOR EACH STATEMENT EXECUTE FUNCTION notify_test()', name);
+    END LOOP;
+END $$
+"""
 _numbers = itertools.count(1)
 
 
@@ -23,6 +36,20 @@ class Stores:
     async def rows(self) -> dict[str, int]:
         """How many rows each table has."""
         return {table: await self.database.fetchval(f"SELECT count(*) FROM {table}") for table in TABLES}  # noqa: S608
+
+    async def until(self, query: str, *values: Any) -> Any:
+        """The first value of a query's first row, once a change to some table has made it true."""
+        changed = asyncio.Event()
+        await self.database.add_listener(CHANNEL, lambda *_: changed.set())
+        async with asyncio.timeout(20):
+            while not (found := await self.database.fetchval(query, *values)):
+                await changed.wait()
+                changed.clear()
+        return found
+
+    async def until_messages(self, session_id: str, count: int) -> None:
+        """Returns once a session has at least as many messages."""
+        await self.until("SELECT count(*) >= $2 FROM messages WHERE session_id = $1", session_id, count)
 
     async def keys(self, session_id: str) -> list[str]:
         """The Redis keys with a session's id in their name."""
@@ -41,6 +68,15 @@ async def looking_into(settings: Settings) -> AsyncIterator[Stores]:
     finally:
         await redis.aclose()
         await database.close()
+
+
+async def notify_changes(url: str) -> None:
+    """Makes a database, and every copy of it, announce its changes: what `Stores.until` waits for."""
+    connection = await asyncpg.connect(plain(url))
+    try:
+        await connection.execute(NOTIFY_CHANGES)
+    finally:
+        await connection.close()
 
 
 @asynccontextmanager

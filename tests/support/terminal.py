@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from tests.support.commands import surroundings
-from tests.support.service import ROOT
+from tests.support.service import ROOT, surroundings
 
 CTRL_C = "\x03"
 PATIENCE_S = 40

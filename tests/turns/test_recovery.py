@@ -1,14 +1,19 @@
 """A turn whose process is killed goes on in another one: from what is stored, without doing anything twice."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import select
+from starlette.responses import Response
 
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.db.models import turns
 from segue.domain import turn_errors
 from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
@@ -36,27 +41,86 @@ async def abandoned(settings: Settings, session: str, *, lease_s: float = 0.0) -
     await database.close()
 
 
-async def test_a_worker_that_wakes_up_after_its_turn_was_taken_writes_nothing(
+async def test_a_worker_that_wakes_up_while_its_turn_runs_elsewhere_writes_nothing(
     client: Client, settings: Settings, provider: Provider
 ) -> None:
-    provider.will(says("taken over"))
+    go = asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        await go.wait()
+        return says("taken over")
+
+    provider.will(held)
     session = await client.new_session()
     async with abandoned(settings, session) as (database, claim):
+        await provider.wait_for_requests(1)
+        [before] = await client.turns(session)
+        assert (before["status"], before["attempts"]) == ("running", 2)
+        await writes_nothing(database, claim)
+        assert await client.turns(session) == [before]
+        go.set()
         [turn] = await client.ended(session)
         rows = await client.messages(session)
-        with pytest.raises(StaleTurn):
-            async with store.fenced_transaction(database, claim) as connection:
-                await append_message(connection, claim.key, role="assistant", content="late", now=utc_now())
-        async with database.autocommit() as connection:
-            with pytest.raises(StaleTurn):
-                await store.finish_turn(
-                    connection, claim, answer="late", message_id="msg", report=NOTHING, cut_off=None, now=utc_now()
-                )
-            assert not await terminations.end_turn(connection, claim, turn_errors.internal(), now=utc_now())
-            assert not await terminations.hand_back(connection, claim, timeout_s=300)
-    assert (turn["status"], turn["attempts"]) == ("completed", 2)
+        await writes_nothing(database, claim)
+    assert (turn["status"], turn["answer"]["message"]["content"]) == ("completed", "taken over")
+    assert [row["content"] for row in rows] == ["hello?", "taken over"]
     assert await client.messages(session) == rows
     assert await client.turns(session) == [turn]
+
+
+async def writes_nothing(database: Database, claim: Claim) -> None:
+    """Each statement that a worker writes a turn by, under a claim that another worker has taken from it."""
+    with pytest.raises(StaleTurn):
+        async with store.fenced_transaction(database, claim) as connection:
+            await append_message(connection, claim.key, role="assistant", content="late", now=utc_now())
+    async with database.autocommit() as connection:
+        with pytest.raises(StaleTurn):
+            await store.finish_turn(
+                connection, claim, answer="late", message_id="msg", report=NOTHING, cut_off=None, now=utc_now()
+            )
+        assert not await terminations.end_turn(connection, claim, turn_errors.internal(), now=utc_now())
+        assert not await terminations.hand_back(connection, claim, timeout_s=300)
+        assert await store.renew_leases(connection, [claim], lease_s=600) == set()
+        assert await store.look_after(connection, [claim]) == (set(), set())
+
+
+async def test_a_turn_begun_again_has_the_time_that_its_first_attempt_left(
+    client: Client, settings: Settings, provider: Provider
+) -> None:
+    never = asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        await never.wait()
+        return says("too late")
+
+    provider.will(held)
+    session = await client.new_session()
+    async with abandoned(settings, session, lease_s=600), looking_into(settings) as stores:
+        await stores.database.execute(
+            "UPDATE turns SET lease_until = now(), started_at = now() - make_interval(secs => $1)",
+            settings.turn_timeout_s - 1,
+        )
+        await provider.wait_for_requests(1)
+        assert 0 < await stores.database.fetchval("SELECT left_s FROM turns") <= 1
+        [turn] = await client.ended(session)
+    never.set()
+    assert (turn["error"]["code"], turn["attempts"]) == ("turn_timeout", 2)
+
+
+async def test_a_turn_is_cancelled_and_taken_by_nobody_but_its_owner(settings: Settings, client: Client) -> None:
+    session = await client.new_session()
+    async with (
+        abandoned(settings, session, lease_s=600) as (database, claim),
+        database.autocommit() as connection,
+        looking_into(settings) as stores,
+    ):
+        row = await stores.database.fetchrow("SELECT * FROM turns")
+        assert await terminations.cancel_turn(connection, "mallory", claim.key) == {}
+        assert await terminations.cancel_before(connection, "mallory", replace(claim.key, turn_seq=9)) == {}
+        await terminations.release(connection, "mallory", session)
+        assert await stores.database.fetchrow("SELECT * FROM turns") == row
+        assert await terminations.cancel_turn(connection, LOCAL_USER, claim.key) == {claim.key.turn_id: False}
+        assert (await connection.execute(select(turns.c.cancel_requested_at))).scalar_one() is not None
 
 
 @pytest.mark.parametrize(

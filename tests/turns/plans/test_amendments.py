@@ -1,13 +1,17 @@
 """An amended plan keeps its references and its confirmations."""
 
+import asyncio
 import json
+from typing import Any
 
 import pytest
 
+from segue.config import Settings
 from segue.plans.plan_parser import read_draft
 from tests.support.plans import THREE_STEPS, deletion, offered, planned
 from tests.support.provider import Provider
 from tests.support.service import Client
+from tests.support.stores import looking_into
 
 
 async def test_an_amendment_refers_to_its_own_new_step(client: Client, provider: Provider) -> None:
@@ -39,6 +43,31 @@ async def test_an_amendment_does_not_lift_the_confirmation_of_a_later_step(
     answer = await client.chat(session, "sì, ma solo la seconda")
     assert answer["plan"]["status"] == "waiting"
     assert effects == []
+
+
+async def test_an_amendment_that_a_button_overtakes_leaves_what_the_button_decided(
+    client: Client, provider: Provider, effects: list[str], settings: Settings
+) -> None:
+    session, asked = await offered(client, provider, [deletion(1), deletion(2)])
+    go = asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Any:
+        await go.wait()
+        return planned([deletion(2)])
+
+    provider.will(held)
+    amending = asyncio.create_task(client.send(session, "sì, ma solo la seconda"))
+    await provider.wait_for_requests(2)
+    body = {"decision": "confirm", "version": asked["plan"]["version"]}
+    button = asyncio.create_task(client.http.post(f"/sessions/{session}/plan/decision", json=body))
+    async with looking_into(settings) as stores:
+        await stores.until_messages(session, 4)
+    go.set()
+    refused = await amending
+    assert (refused.status_code, refused.json()["code"]) == (409, "plan_changed")
+    decided = (await button).json()
+    assert [step["status"] for step in decided["plan"]["steps"]] == ["complete", "waiting"]
+    assert effects == ["delete itm-1"]
 
 
 @pytest.mark.parametrize("target", [1, "1"])

@@ -4,13 +4,21 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import httpx2
 import pytest
 
+from segue.config import Settings
 from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned
 from tests.support.provider import Provider, fails, says
 from tests.support.service import Client
+from tests.support.stores import looking_into
 
 THINK = [THREE_STEPS[0], {"id": 2, "description": "Think", "tool": None}, THREE_STEPS[2]]
+
+
+async def press(client: Client, session: str, decision: str, version: int) -> httpx2.Response:
+    body = {"decision": decision, "version": version}
+    return await client.http.post(f"/sessions/{session}/plan/decision", json=body)
 
 
 @pytest.mark.parametrize(("decision", "status"), [("confirm", "waiting"), ("reject", "cancelled")])
@@ -24,11 +32,27 @@ async def test_a_plan_whose_turn_died_can_be_decided_by_its_version(
     provider.will(planned(THINK), fails(500), *([says("Thought.")] if decision == "confirm" else []))
     session = await client.new_session()
     assert (await client.send(session, ASK)).status_code == 502
-    body = {"decision": decision, "version": (await client.get(f"/sessions/{session}/plan"))["version"]}
-    response = await client.http.post(f"/sessions/{session}/plan/decision", json=body)
+    response = await press(client, session, decision, (await client.get(f"/sessions/{session}/plan"))["version"])
     assert response.status_code == 200, response.text
     assert response.json()["plan"]["status"] == status
     assert effects == []
+
+
+@pytest.mark.parametrize("decision", ["confirm", "reject"])
+@pytest.mark.parametrize("beside", [-2, -1, 1])
+async def test_a_button_of_another_question_decides_nothing(
+    client: Client, provider: Provider, effects: list[str], decision: str, beside: int
+) -> None:
+    session, first = await offered(client, provider, [deletion(1), deletion(2)])
+    second = (await press(client, session, "confirm", first["plan"]["version"])).json()
+    assert second["plan"]["status"] == "waiting"
+    assert second["plan"]["version"] > first["plan"]["version"] + 1
+    before = await client.turns(session), await client.messages(session)
+    response = await press(client, session, decision, second["plan"]["version"] + beside)
+    assert (response.status_code, response.json()["code"]) == (409, "plan_changed")
+    assert (await client.turns(session), await client.messages(session)) == before
+    assert await client.get(f"/sessions/{session}/plan") == second["plan"]
+    assert effects == ["delete itm-1"]
 
 
 async def test_a_late_button_does_not_end_a_plan_that_is_running(
@@ -48,8 +72,7 @@ async def test_a_late_button_does_not_end_a_plan_that_is_running(
     await provider.wait_for_requests(2)
     plan = await client.get(f"/sessions/{session}/plan")
     clock.now += timedelta(days=2)
-    body = {"decision": "confirm", "version": plan["version"]}
-    response = await client.http.post(f"/sessions/{session}/plan/decision", json=body)
+    response = await press(client, session, "confirm", plan["version"])
     assert response.json()["code"] == "plan_changed"
     go.set()
     assert (await turn).status_code == 200
@@ -60,6 +83,7 @@ async def test_a_button_whose_turn_comes_after_the_expiry_runs_nothing(
     provider: Provider,
     effects: list[str],
     clock: Frozen,
+    settings: Settings,
 ) -> None:
     session, answer = await offered(client, provider, [deletion(1), deletion(2)])
     go = asyncio.Event()
@@ -72,10 +96,9 @@ async def test_a_button_whose_turn_comes_after_the_expiry_runs_nothing(
     question = "How many items would you say there are altogether on the shelf in the hall downstairs?"
     first = asyncio.create_task(client.send(session, question))
     await provider.wait_for_requests(2)
-    body = {"decision": "confirm", "version": answer["plan"]["version"]}
-    button = asyncio.create_task(client.http.post(f"/sessions/{session}/plan/decision", json=body))
-    while (await client.get(f"/sessions/{session}"))["message_count"] < 4:
-        pass
+    button = asyncio.create_task(press(client, session, "confirm", answer["plan"]["version"]))
+    async with looking_into(settings) as stores:
+        await stores.until_messages(session, 4)
     clock.now += timedelta(days=2)
     go.set()
     await first
