@@ -30,7 +30,8 @@ from bench.turn import (
     tool_measures,
     with_a_tool,
 )
-from segue.embedded.servers import Servers, embedded_servers
+from segue.embedded.servers import embedded_servers
+from segue.embedded.urls import ServerUrls
 
 FOLDER = ROOT / "bench"
 
@@ -58,7 +59,7 @@ class Results:
     profile: Profile | Left
 
 
-async def run(servers: Servers, folder: Path, size: Size, *, sampled: bool) -> Results:
+async def run(servers: ServerUrls, folder: Path, size: Size, *, sampled: bool) -> Results:
     machine = report.machine(flushes_ms(folder))
     measures: list[Measure | Left] = []
     async with surroundings(servers, folder) as within:

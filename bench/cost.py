@@ -12,7 +12,7 @@ import psutil
 from redis.asyncio import Redis
 
 from bench.storage import looking_into
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 
 MEGABYTE: Final = 1_000_000
 FLUSHES: Final = 200
@@ -51,7 +51,7 @@ def resident_mb(pid: int) -> float:
     return float(psutil.Process(pid).memory_info().rss) / MEGABYTE
 
 
-async def server_pids(servers: Servers) -> dict[str, list[int]]:
+async def server_pids(servers: ServerUrls) -> dict[str, list[int]]:
     """PostgreSQL's first process, whose children the others are, and Redis'."""
     async with looking_into(servers) as database:
         postmaster = psutil.Process(await database.fetchval("SELECT pg_backend_pid()")).ppid()

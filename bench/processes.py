@@ -18,7 +18,7 @@ from typing import Any, cast
 import orjson
 
 from bench.load import connected
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 
 ROOT = Path(__file__).resolve().parents[1]
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
@@ -34,7 +34,7 @@ class NotStarted(Exception):
 class Surroundings:
     """What all the processes of a run share. Their logs go to `folder`."""
 
-    servers: Servers
+    servers: ServerUrls
     provider: Process
     provider_port: int
     folder: Path
@@ -79,7 +79,7 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def surroundings(servers: Servers, folder: Path) -> AsyncIterator[Surroundings]:
+async def surroundings(servers: ServerUrls, folder: Path) -> AsyncIterator[Surroundings]:
     port = free_port()
     async with started("-m", "bench.provider", str(port), folder=folder) as provider:
         await listens(provider, port, folder)

@@ -9,7 +9,7 @@ from typing import Self
 import asyncpg
 from redis.asyncio import Redis
 
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 
 TABLES = """
 SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'session_id'
@@ -28,7 +28,7 @@ WHERE session_id = ANY($1) AND started_at IS NOT NULL ORDER BY seq
 
 
 @asynccontextmanager
-async def looking_into(servers: Servers) -> AsyncIterator[asyncpg.Connection]:
+async def looking_into(servers: ServerUrls) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(servers.database_url.replace("postgresql+asyncpg://", "postgresql://"))
     try:
         yield connection
@@ -63,7 +63,7 @@ async def stored(database: asyncpg.Connection, session_id: str) -> Stored:
     )
 
 
-async def questions(database: asyncpg.Connection, servers: Servers) -> dict[str, int]:
+async def questions(database: asyncpg.Connection, servers: ServerUrls) -> dict[str, int]:
     """What the stores have been asked since they were started: a statement outside a transaction is one of its own."""
     transactions = await database.fetchval(TRANSACTIONS)
     async with Redis.from_url(servers.redis_url, protocol=2) as redis:

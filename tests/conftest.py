@@ -13,7 +13,8 @@ from redis.asyncio import Redis
 
 from segue.config import Settings
 from segue.db.migrations import upgrade
-from segue.embedded.servers import Servers, embedded_servers
+from segue.embedded.servers import embedded_servers
+from segue.embedded.urls import ServerUrls
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
 from tests.support.stores import named, new_database, notify_changes, plain
@@ -44,13 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUrls]:
     with embedded_servers(tmp_path_factory.mktemp("servers"), fast=True) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
-async def template(servers: Servers) -> str:
+async def template(servers: ServerUrls) -> str:
     """The name of an empty database at the newest revision, with the extensions of the one that `segue` would use."""
     connection = await asyncpg.connect(plain(named(servers.database_url, "postgres")))
     try:
@@ -63,13 +64,13 @@ async def template(servers: Servers) -> str:
 
 
 @pytest.fixture
-async def database_url(servers: Servers, template: str) -> AsyncIterator[str]:
+async def database_url(servers: ServerUrls, template: str) -> AsyncIterator[str]:
     async with new_database(servers, template) as url:
         yield url
 
 
 @pytest.fixture
-async def redis_url(servers: Servers) -> str:
+async def redis_url(servers: ServerUrls) -> str:
     """Redis, empty."""
     async with Redis.from_url(servers.redis_url, protocol=2) as redis:
         await redis.flushall()

@@ -1,97 +1,127 @@
-"""The parts that `main` puts together, each made from the settings. Nothing else reads the settings into objects."""
+"""The parts of the service by subsystem, each made from the settings. The stack that a part is given closes it again.
+
+Only this file turns settings into objects. A library that costs much time to import and that only some settings need
+is imported in the function that makes its part.
+"""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import httpx2
-import structlog
 from langchain_core.language_models import BaseChatModel
-from prometheus_client import start_http_server
 
-from segue.agent.context import AgentLimits
-from segue.agent.embeddings import OpenAIEmbedder, openai_embedder
+from segue import limits
+from segue.agent.graph import build_graph
 from segue.agent.model import ChatModel
-from segue.agent.provider import openai_model
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.db.rates import Rates
+from segue.db.redis import Cache, Streams
 from segue.domain.clock import Clock
-from segue.domain.errors import AppError
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.domain.tool import Tool
+from segue.embedded.urls import server_urls
+from segue.events.log import EventLog
 from segue.identity.api_keys import ApiKeys
 from segue.identity.authenticator import Anonymous, Authenticator
-from segue.identity.key_set import KeySet
-from segue.identity.tokens import KeySource, OneKey, Tokens, verification_key
+from segue.jobs.afterwards import Afterwards, AfterwardsDeps
 from segue.jobs.summaries import Summaries, SummaryDeps
-from segue.mcp.servers import McpServers
+from segue.log import never_log
+from segue.mcp.config import read_mcp_config
 from segue.memory.long_term import LongTermMemory
-from segue.memory.recall import RecallLimits
-from segue.memory.tokens import Count, counter_for
 from segue.net.http_client import checked_client, tls_context
 from segue.offline.model import OfflineModel
-from segue.telemetry.gauges import ProcessStanding, RedisClient
+from segue.telemetry.gauges import ProcessStanding, RedisClient, Standing
 from segue.telemetry.metrics import Metrics
+from segue.telemetry.tracing import tracing
+from segue.tools.availability import NewGuard, ToolGuard
 from segue.tools.builtin.clock import current_time_tool
 from segue.tools.builtin.get_tool_result import get_tool_result_tool
 from segue.tools.builtin.memory import remember_tool, search_memory_tool
 from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool
+from segue.tools.catalog import ToolCatalog
+from segue.tools.global_state import Fleet
 from segue.tools.health import HealthRules
-from segue.tools.retention import Retention
-from segue.tools.run import RunLimits
 from segue.turns.deps import TurnDeps
-from segue.turns.limits import UserLimits
+from segue.turns.limits import Limiter
 from segue.turns.load_context import SnapshotLimits
+from segue.turns.queries import outcomes_of
 from segue.turns.service import TurnService
 
 OFFLINE = "offline"
-FRESH_RESULT_FACTOR = 10
-
-log = structlog.get_logger()
+EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 
 
-def health_rules(settings: Settings) -> HealthRules:
-    return HealthRules(
-        threshold=settings.tool_failure_threshold,
-        failure_s=settings.tool_failure_duration_s,
-        fleet_threshold=settings.tool_fleet_threshold,
-    )
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    metrics: Metrics
+    span: OpenSpan
 
 
-async def authenticator(stack: AsyncExitStack, settings: Settings, database: Database, clock: Clock) -> Authenticator:
-    match settings.auth:
-        case "none":
-            return Anonymous()
-        case "api_key":
-            return ApiKeys(database, clock)
-        case "jwt":
-            keys = await _token_keys(stack, settings)
-            return Tokens(keys, issuer=settings.jwt_issuer or "", audience=settings.jwt_audience or "")
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The clients of PostgreSQL and Redis, and the event log, which uses both."""
+
+    redis_url: str
+    database: Database
+    cache: Cache
+    streams: Streams
+    rates: Rates
+    events: EventLog
 
 
-async def _token_keys(stack: AsyncExitStack, settings: Settings) -> KeySource:
-    if settings.jwt_key is not None:
-        return OneKey(verification_key(settings.jwt_key.get_secret_value()))
-    client = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
-    return await stack.enter_async_context(KeySet(settings.jwt_jwks_url or "", client))
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What every other part is made from."""
+
+    settings: Settings
+    clock: Clock
+    telemetry: Telemetry
+    model: ChatModel
+    stores: Stores
 
 
-def user_limits(settings: Settings) -> UserLimits:
-    return UserLimits(
-        requests_per_minute=settings.limit_requests_per_minute,
-        turns_per_minute=settings.limit_turns_per_minute,
-        concurrent_turns=settings.limit_concurrent_turns,
-        tokens_per_day=settings.limit_tokens_per_day,
-    )
+@dataclass(frozen=True, slots=True)
+class Tooling:
+    """`mcp_states` returns each MCP server's state by its name."""
+
+    catalog: ToolCatalog
+    rules: HealthRules
+    fleet: Fleet
+    mcp_states: Callable[[], dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """What works after a turn, and the `snapshot` limits, which depend on whether summaries are written."""
+
+    afterwards: Afterwards
+    summaries: Summaries
+    snapshot: SnapshotLimits
+
+
+async def foundation(
+    stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, clock: Clock
+) -> Foundation:
+    span = await stack.enter_async_context(tracing(settings.otel_exporter_otlp_endpoint))
+    telemetry = Telemetry(Metrics(), span)
+    wrapped = chat_model(settings, model, telemetry.metrics.observe, span)
+    return Foundation(settings, clock, telemetry, wrapped, await stores(stack, settings))
 
 
 def chat_model(settings: Settings, model: BaseChatModel | None, observe: Observe, span: OpenSpan) -> ChatModel:
+    """Returns `model`, else the configured one, else the offline model."""
     name = OFFLINE
     if model is not None:
         name = model.get_name()
     elif settings.model_configured:
+        from segue.agent.provider import openai_model  # noqa: PLC0415 (langchain-openai is not needed offline)
+
         name = settings.llm_model
         model = openai_model(
             model=settings.llm_model,
@@ -110,20 +140,92 @@ def chat_model(settings: Settings, model: BaseChatModel | None, observe: Observe
     )
 
 
-async def embedder(stack: AsyncExitStack, settings: Settings) -> OpenAIEmbedder | None:
+async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
+    """Raises AppError if embedded servers do not start or the database cannot be migrated."""
+    urls = await stack.enter_async_context(server_urls(settings.database_url, settings.redis_url, settings.data_dir))
+    if settings.migrate_on_start:
+        from segue.db.migrations import upgrade  # noqa: PLC0415 (alembic is not needed after `segue migrate`)
+
+        await asyncio.to_thread(upgrade, urls.database_url)
+    database = Database(urls.database_url)
+    stack.push_async_callback(database.close)
+    cache = Cache(urls.redis_url)
+    stack.push_async_callback(cache.close)
+    streams = Streams(urls.redis_url)
+    stack.push_async_callback(streams.close)
+    events = await stack.enter_async_context(EventLog(streams, partial(outcomes_of, database)))
+    rates = Rates(urls.redis_url)
+    stack.push_async_callback(rates.close)
+    return Stores(urls.redis_url, database, cache, streams, rates, events)
+
+
+async def authenticator(stack: AsyncExitStack, base: Foundation) -> Authenticator:
+    """Raises AppError if JWT_KEY is no key."""
+    match base.settings.auth:
+        case "none":
+            return Anonymous()
+        case "api_key":
+            return ApiKeys(base.stores.database, base.clock)
+        case "jwt":
+            return await _token_authenticator(stack, base.settings)
+
+
+async def _token_authenticator(stack: AsyncExitStack, settings: Settings) -> Authenticator:
+    from segue.identity import key_set, tokens  # noqa: PLC0415 (PyJWT and cryptography are for AUTH=jwt)
+
+    keys: tokens.KeySource
+    if settings.jwt_key is not None:
+        keys = tokens.OneKey(tokens.verification_key(settings.jwt_key.get_secret_value()))
+    else:
+        client = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
+        keys = await stack.enter_async_context(key_set.KeySet(settings.jwt_jwks_url or "", client))
+    return tokens.Tokens(keys, issuer=settings.jwt_issuer or "", audience=settings.jwt_audience or "")
+
+
+def limiter(base: Foundation) -> Limiter:
+    stores = base.stores
+    return Limiter(limits.user_limits(base.settings), stores.rates, stores.cache, stores.database, base.clock)
+
+
+async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermMemory:
+    settings = base.settings
     if settings.embedding_model is None:
-        return None
-    return await stack.enter_async_context(
-        openai_embedder(
-            model=settings.embedding_model, api_key=settings.openai_api_key, base_url=settings.openai_base_url
-        )
+        return LongTermMemory(base.stores.database, None)
+    from segue.agent.embeddings import openai_embedder  # noqa: PLC0415 (as langchain-openai in `chat_model`)
+
+    embedder = openai_embedder(
+        model=settings.embedding_model, api_key=settings.openai_api_key, base_url=settings.openai_base_url
     )
+    return LongTermMemory(base.stores.database, await stack.enter_async_context(embedder))
+
+
+async def tooling(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory) -> Tooling:
+    """Raises AppError if mcp.json cannot be used."""
+    mcp_tools, mcp_states = await _mcp(stack, base.settings)
+    builtin = await builtin_tools(stack, base.settings, base.stores.database, long_term)
+    rules = limits.health_rules(base.settings)
+    fleet = Fleet(base.stores.cache, rules, base.telemetry.metrics.observe)
+    return Tooling(ToolCatalog(builtin, mcp_tools), rules, fleet, mcp_states)
+
+
+async def _mcp(
+    stack: AsyncExitStack, settings: Settings
+) -> tuple[Callable[[], tuple[Tool, ...]], Callable[[], dict[str, str]]]:
+    """Two functions: one returns the tools of the MCP servers, one their states."""
+    config = read_mcp_config(settings.mcp_config)
+    never_log(config.untold)
+    if all(server.off for server in config.servers.values()):
+        return tuple, dict
+    from segue.mcp.servers import McpServers  # noqa: PLC0415 (mcp is not needed without servers)
+
+    servers = await stack.enter_async_context(McpServers(config, timeout_s=settings.tool_timeout_s))
+    return servers.tools, servers.states
 
 
 async def builtin_tools(
     stack: AsyncExitStack, settings: Settings, database: Database, long_term: LongTermMemory
 ) -> tuple[Tool, ...]:
-    fresh_bytes = settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR
+    fresh_bytes = limits.fresh_result_bytes(settings)
     fetching = await stack.enter_async_context(checked_client())
     tools = [
         current_time_tool(),
@@ -145,47 +247,70 @@ async def builtin_tools(
     return tuple(tool for tool in tools if tool.spec.name not in settings.disabled_tools)
 
 
-def agent_limits(settings: Settings) -> AgentLimits:
-    return AgentLimits(
-        run=RunLimits(timeout_s=settings.tool_timeout_s, max_result_bytes=settings.tool_result_max_bytes),
-        retention=Retention(
-            payload_ttl_days=settings.tool_result_ttl_days,
-            preview_chars=settings.tool_result_preview_chars,
-            session_bytes=settings.tool_result_session_bytes,
-        ),
-        memory_ttl_s=settings.short_term_memory_ttl,
-        fresh_result_bytes=settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR,
-        planning=settings.planning,
-        confirm=settings.confirm,
-        plan_ttl_s=settings.plan_ttl_s,
+async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory) -> Jobs:
+    settings, database, model = base.settings, base.stores.database, base.model
+    deps = AfterwardsDeps(
+        database=database,
+        model=model,
+        long_term=long_term,
+        clock=base.clock,
+        lease_s=settings.llm_timeout_s * EXTRACTION_SHARE,
+        look_s=settings.turn_lease_s / 4,
     )
-
-
-def snapshot_limits(settings: Settings, *, summarises: bool) -> SnapshotLimits:
-    return SnapshotLimits(
-        recall=RecallLimits(settings.history_limit, settings.context_token_budget, summarises=summarises),
-        count=counter_for(settings.llm_model),
-        memory_ttl_s=settings.short_term_memory_ttl,
-        inline_bytes=settings.tool_result_inline_bytes,
-        all_inline_bytes=settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR,
-    )
-
-
-def rolling_summaries(settings: Settings, database: Database, model: ChatModel, count: Count) -> Summaries:
-    return Summaries(
+    afterwards = await stack.enter_async_context(Afterwards(deps))
+    snapshot = await asyncio.to_thread(limits.snapshot_limits, settings, summarises=model.name != OFFLINE)
+    summaries = Summaries(
         SummaryDeps(
             database=database,
             model=model,
-            count=count,
+            count=snapshot.count,
             max_tokens=settings.context_token_budget,
             lease_s=settings.llm_timeout_s + settings.turn_lease_s,
             look_s=settings.turn_lease_s / 4,
         )
     )
+    if snapshot.recall.summarises:
+        await stack.enter_async_context(summaries)
+    return Jobs(afterwards, summaries, snapshot)
 
 
-class MayBeLost(Protocol):
-    """A client of Redis."""
+def turn_deps(
+    base: Foundation, *, tooling: Tooling, long_term: LongTermMemory, jobs: Jobs, limiter: Limiter
+) -> TurnDeps:
+    settings, stores = base.settings, base.stores
+    return TurnDeps(
+        database=stores.database,
+        cache=stores.cache,
+        events=stores.events,
+        graph=build_graph(),
+        model=base.model,
+        new_guard=_guards(base, tooling),
+        limiter=limiter,
+        clock=base.clock,
+        long_term=long_term,
+        afterwards=jobs.afterwards,
+        summaries=jobs.summaries,
+        agent_limits=limits.agent_limits(settings),
+        limits=limits.turn_limits(settings, jobs.snapshot),
+        observe=base.telemetry.metrics.observe,
+        span=base.telemetry.span,
+    )
+
+
+def _guards(base: Foundation, tooling: Tooling) -> NewGuard:
+    return partial(
+        ToolGuard,
+        tooling.catalog,
+        base.stores.database,
+        tooling.fleet,
+        tooling.rules,
+        base.clock,
+        timeout_s=base.settings.tool_timeout_s,
+    )
+
+
+class RedisHealth(Protocol):
+    """Whether a client has lost Redis, and how often."""
 
     @property
     def degraded(self) -> bool: ...
@@ -194,41 +319,27 @@ class MayBeLost(Protocol):
     def outages(self) -> int: ...
 
 
-def process_standing(
-    deps: TurnDeps, turns: TurnService, mcp: McpServers, redis: Mapping[str, MayBeLost]
-) -> ProcessStanding:
-    watchers, streams = deps.events.followers
-    in_use, pool_size = deps.database.connections
-    return ProcessStanding(
-        turns_running=turns.running,
-        turn_places=turns.places,
-        streams=streams,
-        watchers=watchers,
-        pool_size=pool_size,
-        pool_in_use=in_use,
-        redis={name: RedisClient(client.degraded, client.outages) for name, client in redis.items()},
-        mcp_ready={server: state == "ready" for server, state in mcp.states().items()},
-    )
+def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> Standing:
+    """The state of this process, read anew at each scrape."""
+    redis: dict[str, RedisHealth] = {
+        "cache": stores.cache,
+        "streams": stores.streams,
+        "rates": stores.rates,
+        "queue": turns.queue,
+    }
 
+    def read() -> ProcessStanding:
+        watchers, streams = stores.events.followers
+        in_use, pool_size = stores.database.connections
+        return ProcessStanding(
+            turns_running=turns.running,
+            turn_places=turns.places,
+            streams=streams,
+            watchers=watchers,
+            pool_size=pool_size,
+            pool_in_use=in_use,
+            redis={name: RedisClient(client.degraded, client.outages) for name, client in redis.items()},
+            mcp_ready={server: state == "ready" for server, state in mcp_states().items()},
+        )
 
-def serve_metrics(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> None:
-    """For a process without the API, on a thread of its own. Raises AppError where the port is taken."""
-    if settings.worker_metrics_port is None:
-        return
-    try:
-        server, thread = start_http_server(settings.worker_metrics_port, settings.host, metrics.registry)
-    except OSError as error:
-        raise AppError(
-            "port_taken",
-            status=500,
-            title="The port cannot be used",
-            detail=f"WORKER_METRICS_PORT={settings.worker_metrics_port} cannot be listened on: {error.strerror}.",
-        ) from error
-
-    async def stop() -> None:
-        await asyncio.to_thread(server.shutdown)
-        server.server_close()
-        thread.join()
-
-    stack.push_async_callback(stop)
-    log.info("metrics_served", url=f"http://{settings.host}:{server.server_port}/metrics")
+    return Standing(read)

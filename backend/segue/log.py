@@ -13,7 +13,7 @@ from segue.domain.redaction import without, without_secrets
 
 _TRACES = ("exception", "stack")  # of several lines, written by Python
 
-_untold: set[str] = set()
+_secrets: set[str] = set()
 
 
 def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> None:
@@ -50,13 +50,13 @@ class _Unfailing:
             self._stream.flush()
 
 
-def never_tell(secrets: Iterable[str]) -> None:
+def never_log(secrets: Iterable[str]) -> None:
     """Texts that no event of this process holds from now on, wherever they stand."""
-    _untold.update(secrets)
+    _secrets.update(secrets)
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    cleaned: EventDict = without_secrets(without(event, _untold))
+    cleaned: EventDict = without_secrets(without(event, _secrets))
     return cleaned
 
 

@@ -14,7 +14,7 @@ from alembic import command
 from segue.config import Settings
 from segue.db.migrations import config
 from segue.db.models import metadata
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 from tests.support.provider import Provider, calls, says
 from tests.support.service import running
 from tests.support.stores import looking_into, new_database, plain
@@ -104,7 +104,7 @@ async def connection(settings: Settings) -> AsyncIterator[asyncpg.Connection]:
         yield stores.database
 
 
-async def test_every_migration_leaves_alone_what_the_version_before_it_uses(servers: Servers) -> None:
+async def test_every_migration_leaves_alone_what_the_version_before_it_uses(servers: ServerUrls) -> None:
     async with new_database(servers, "template0") as url:
         made = config(url)
         revisions = [found.revision for found in ScriptDirectory.from_config(made).walk_revisions()][::-1]

@@ -19,7 +19,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from segue.domain.errors import AppError
 from segue.embedded.process import wait_until
-from segue.embedded.servers import Servers, embedded_servers
+from segue.embedded.servers import embedded_servers
+from segue.embedded.urls import ServerUrls
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(redis.__file__).parents[1]
@@ -63,14 +64,14 @@ def start_user(data_dir: Path, *options: str, cwd: Path = ROOT / "backend") -> s
 
 
 @contextmanager
-def another_user(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], Servers]]:
+def another_user(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], ServerUrls]]:
     """Another process inside `embedded_servers`, which leaves at the end of the block if it is still there."""
     with start_user(data_dir) as user:
         assert user.stdout
-        yield user, Servers(*user.stdout.readline().split())
+        yield user, ServerUrls(*user.stdout.readline().split())
 
 
-def kill_user(data_dir: Path) -> Servers:
+def kill_user(data_dir: Path) -> ServerUrls:
     with another_user(data_dir) as (user, servers):
         user.kill()
     return servers
@@ -96,7 +97,7 @@ def kill(*pids: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def sql(servers: Servers, statement: str) -> Any:
+def sql(servers: ServerUrls, statement: str) -> Any:
     async def scalar() -> Any:
         engine = create_async_engine(servers.database_url, poolclass=NullPool)
         async with engine.begin() as connection:
@@ -106,7 +107,7 @@ def sql(servers: Servers, statement: str) -> Any:
     return asyncio.run(scalar())
 
 
-def ping(servers: Servers) -> bool:
+def ping(servers: ServerUrls) -> bool:
     with redis.Redis.from_url(servers.redis_url) as client:
         return bool(client.ping())
 

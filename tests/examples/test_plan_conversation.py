@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import ROOT, Process
 
@@ -21,7 +21,7 @@ def outbox(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def process(servers: Servers, database_url: str, tmp_path: Path) -> Iterator[Process]:
+def process(servers: ServerUrls, database_url: str, tmp_path: Path) -> Iterator[Process]:
     config, _ = write_mailbox_config(tmp_path)
     started = Process({"DATABASE_URL": database_url, "REDIS_URL": servers.redis_url, "MCP_CONFIG": str(config)})
     yield started
@@ -49,7 +49,7 @@ def sent(outbox: Path) -> list[mailbox.mboxMessage]:
 
 
 def test_a_plan_waits_through_kill_nine_and_goes_on_at_its_step_with_a_spoken_yes(
-    process: Process, servers: Servers, outbox: Path
+    process: Process, servers: ServerUrls, outbox: Path
 ) -> None:
     asked = converse(process.start(), "ask")
     assert "[plan: waiting, complete, complete, waiting]" in asked

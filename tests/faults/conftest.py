@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from segue.db.migrations import upgrade
-from segue.embedded.servers import Servers, embedded_servers
+from segue.embedded.servers import embedded_servers
+from segue.embedded.urls import ServerUrls
 from tests.support.service import Client, Process
 from tests.support.site import Site, site_on
 
@@ -21,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def own_servers(data: Path) -> Iterator[Servers]:
+def own_servers(data: Path) -> Iterator[ServerUrls]:
     """Which may be killed, other than those of the other tests."""
     with embedded_servers(data, fast=True) as started:
         upgrade(started.database_url)
@@ -29,7 +30,7 @@ def own_servers(data: Path) -> Iterator[Servers]:
 
 
 @pytest.fixture(scope="package")
-async def site(own_servers: Servers, data: Path) -> AsyncIterator[Site]:
+async def site(own_servers: ServerUrls, data: Path) -> AsyncIterator[Site]:
     async with site_on(own_servers, data) as whole:
         yield whole
 

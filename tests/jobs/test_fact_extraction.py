@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from segue.agent.prompts import FACTS
 from segue.config import Settings
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.provider import Provider, calls, fails, fence_after, says
 from tests.support.service import Client, Process, running
@@ -215,7 +215,7 @@ async def test_a_session_that_is_deleted_before_it_was_read_for_facts_leaves_non
 
 
 async def test_facts_survive_kill_nine_before_they_are_written_and_the_loss_of_redis(
-    servers: Servers, settings: Settings, provider: Provider
+    servers: ServerUrls, settings: Settings, provider: Provider
 ) -> None:
     assert settings.database_url is not None
     process = Process(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from segue.agent.prompts import SUMMARY
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 from segue.memory.summary import DueSummary, store_summary
 from tests.support.provider import Provider, fails, fence_after, says
 from tests.support.service import Client, Process, running
@@ -122,7 +122,7 @@ async def test_a_summary_that_failed_is_made_later(settings: Settings, provider:
 
 
 async def test_what_a_killed_process_left_is_summarised_by_the_next(
-    settings: Settings, servers: Servers, database_url: str, provider: Provider
+    settings: Settings, servers: ServerUrls, database_url: str, provider: Provider
 ) -> None:
     never = asyncio.Event()
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from segue.agent.prompts import FACTS
 from segue.config import Settings
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, fails, fence_after, says
@@ -180,7 +180,7 @@ async def test_another_model_embeds_the_known_facts_anew_whatever_its_dimensions
 
 
 async def test_a_server_without_pgvector_finds_facts_by_their_words(
-    servers: Servers, settings: Settings, provider: Provider
+    servers: ServerUrls, settings: Settings, provider: Provider
 ) -> None:
     name = "without_vectors"
     admin = await asyncpg.connect(plain(named(servers.database_url, "postgres")))

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from segue.config import Settings
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 from tests.support.service import ROOT, Client, running
 from tests.support.stores import new_database
 
@@ -38,7 +38,7 @@ def outbox(sent: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-async def client(servers: Servers, template: str, sent: Path) -> AsyncIterator[Client]:
+async def client(servers: ServerUrls, template: str, sent: Path) -> AsyncIterator[Client]:
     """One service for all: each conversation is a session of its own, and the mailbox takes a second to start."""
     server = {
         "command": "python",

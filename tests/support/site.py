@@ -17,7 +17,8 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 
 from segue.config import Settings
-from segue.embedded.servers import Servers, embedded_servers
+from segue.embedded.servers import embedded_servers
+from segue.embedded.urls import ServerUrls
 from tests.support.provider import Provider, says, scripted_provider
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, Process
@@ -130,7 +131,7 @@ class Site:
 
 
 @asynccontextmanager
-async def site_on(servers: Servers, data: Path) -> AsyncIterator[Site]:
+async def site_on(servers: ServerUrls, data: Path) -> AsyncIterator[Site]:
     """A site on servers of its own, in the folder `data`, that are at the newest revision."""
     folder = data.parent
     socket = make_url(servers.database_url).query

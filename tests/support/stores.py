@@ -11,7 +11,7 @@ import asyncpg
 from redis.asyncio import Redis
 
 from segue.config import Settings
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 
 TABLES = ("sessions", "turns", "messages", "tool_calls", "tool_results")
 CHANNEL = "rows"
@@ -80,7 +80,7 @@ async def notify_changes(url: str) -> None:
 
 
 @asynccontextmanager
-async def new_database(servers: Servers, template: str) -> AsyncIterator[str]:
+async def new_database(servers: ServerUrls, template: str) -> AsyncIterator[str]:
     """The URL of a copy of a database, for as long as the block lasts."""
     name = f"test_{next(_numbers)}"
     connection = await asyncpg.connect(plain(servers.database_url))

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from segue.db.engine import Database
 from segue.db.models import turns
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.service import ROOT, Client, Process
 from tests.support.streams import chatting, kinds, listening
@@ -28,7 +28,7 @@ EMAIL_ID = re.compile(r"eml-[0-9a-f]{6}")
 
 
 @pytest.fixture
-def environment(servers: Servers, database_url: str, tmp_path: Path) -> dict[str, str]:
+def environment(servers: ServerUrls, database_url: str, tmp_path: Path) -> dict[str, str]:
     """Settings of a process on the test's stores, with the mailbox and the toolbox; no model configured."""
     outbox = {"MAILBOX_OUTBOX": str(tmp_path / "outbox.mbox")}
     configured = {

@@ -22,7 +22,6 @@ from segue.domain.plan import Confirm, Planning
 from segue.domain.telemetry import OpenSpan
 from segue.events.log import EventLog
 from segue.identity.authenticator import Authenticator
-from segue.mcp.servers import McpServers
 from segue.memory.long_term import LongTermMemory
 from segue.telemetry.metrics import Metrics
 from segue.tools.catalog import ToolCatalog
@@ -49,7 +48,7 @@ class Services:
     health_rules: HealthRules
     planning: Planning
     confirm: Confirm
-    mcp: McpServers
+    mcp_states: Callable[[], dict[str, str]]
     clock: Clock
     long_term: LongTermMemory
     memory_ttl_s: int

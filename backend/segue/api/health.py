@@ -29,7 +29,7 @@ async def ready(services: ServicesDep, response: Response) -> dict[str, str | di
     worker = services.turns.worker if services.events.alive else "down"
     if "down" in (postgres, worker):
         response.status_code = 503
-    return {"postgres": postgres, "redis": redis, "worker": worker, "mcp": services.mcp.states()}
+    return {"postgres": postgres, "redis": redis, "worker": worker, "mcp": services.mcp_states()}
 
 
 async def _postgres(services: Services) -> Condition:

@@ -1,7 +1,6 @@
 """`segue migrate`: the schema, once, before a rollout."""
 
 import asyncio
-from contextlib import AsyncExitStack
 
 import typer
 
@@ -16,9 +15,8 @@ def migrate() -> None:
     settings = settings_with()
 
     async def run() -> None:
-        async with AsyncExitStack() as stack:
-            urls = await server_urls(stack, settings)
-            await asyncio.to_thread(upgrade, urls.database)
+        async with server_urls(settings.database_url, settings.redis_url, settings.data_dir) as urls:
+            await asyncio.to_thread(upgrade, urls.database_url)
 
     try:
         asyncio.run(run())

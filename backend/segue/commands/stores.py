@@ -21,10 +21,11 @@ def on_the_stores(run: Callable[[Database, Cache], Awaitable[Done]]) -> Done:
 
     async def opened() -> Done:
         async with AsyncExitStack() as stack:
-            urls = await server_urls(stack, settings)
+            given = settings.database_url, settings.redis_url, settings.data_dir
+            urls = await stack.enter_async_context(server_urls(*given))
             if settings.migrate_on_start:
-                await asyncio.to_thread(upgrade, urls.database)
-            database, cache = Database(urls.database, writing=1, reading=1), Cache(urls.redis)
+                await asyncio.to_thread(upgrade, urls.database_url)
+            database, cache = Database(urls.database_url, writing=1, reading=1), Cache(urls.redis_url)
             stack.push_async_callback(database.close)
             stack.push_async_callback(cache.close)
             return await run(database, cache)

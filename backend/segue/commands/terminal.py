@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from segue.config import Settings
-from segue.log import configure_logging, never_tell
+from segue.log import configure_logging, never_log
 
 
 def settings_with(**flags: Any) -> Settings:
@@ -18,7 +18,7 @@ def settings_with(**flags: Any) -> Settings:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
         raise refusal("\n".join(_sentence(fault) for fault in error.errors())) from None
-    never_tell(settings.secrets)
+    never_log(settings.secrets)
     configure_logging(level=settings.log_level, log_format=settings.log_format)
     return settings
 

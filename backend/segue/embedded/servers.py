@@ -13,13 +13,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from segue.domain.errors import AppError
 from segue.embedded import process, stores
 from segue.embedded.process import Server
+from segue.embedded.urls import ServerUrls
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +30,9 @@ LOOK_AT_LEAST_EVERY = 30.0  # seconds, while a server does not start
 SOCKET_BASE_MAX = 60  # bytes; a whole socket path may have 103 on macOS, 107 on Linux
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    database_url: str
-    redis_url: str
-
-
 @contextmanager
-def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[Servers]:
-    """Servers under `data_dir`, made if missing. `fast` gives up safety against a crash of the machine for speed.
+def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[ServerUrls]:
+    """ServerUrls under `data_dir`, made if missing. `fast` gives up safety against a crash of the machine for speed.
 
     May be entered and left in different threads; both wait, at most for `DOOR_TIMEOUT`. Raises AppError
     `data_dir_unwritable`, `data_dir_unusable`, `data_dir_busy`, `embedded_unavailable`, `embedded_failed`.
@@ -62,7 +56,7 @@ def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[Servers]
                 _leave(folder, users, servers)
 
 
-def running_servers(data_dir: Path) -> Servers | None:
+def running_servers(data_dir: Path) -> ServerUrls | None:
     """Those that other processes have running, as they are: one that has died is not started again. None where nobody
     uses them. Raises AppError `data_dir_empty`, `data_dir_unwritable`, `data_dir_busy`.
     """
@@ -81,8 +75,8 @@ def running_servers(data_dir: Path) -> Servers | None:
             return _urls((folder / "sockets").readlink())
 
 
-def _urls(sockets: Path) -> Servers:
-    return Servers(
+def _urls(sockets: Path) -> ServerUrls:
+    return ServerUrls(
         database_url=f"postgresql+asyncpg://segue@/segue?host={quote(str(sockets))}&port=5432",
         redis_url=f"unix://{quote(str(sockets / 'redis.sock'))}",
     )

@@ -1,44 +1,44 @@
-"""Where PostgreSQL and Redis are: at the URLs that are set, or embedded ones for as long as somebody uses them."""
+"""The URLs of PostgreSQL and Redis: those that are set, or those of embedded servers, which start and stop here.
+
+Knows no settings. Does not import the embedded servers if both URLs are set.
+"""
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from segue.config import Settings
+from pydantic import SecretStr
 
 
 @dataclass(frozen=True, slots=True)
 class ServerUrls:
-    database: str
-    redis: str
+    database_url: str
+    redis_url: str
 
 
-async def server_urls(stack: AsyncExitStack, settings: Settings) -> ServerUrls:
-    """The servers that are configured, or embedded ones for as long as the stack is open."""
-    database, redis = settings.database_url, settings.redis_url
-    if database is not None and redis is not None:
-        return ServerUrls(database.get_secret_value(), redis.get_secret_value())
-    from segue.embedded.servers import embedded_servers  # noqa: PLC0415 (not even imported where URLs are given)
+@asynccontextmanager
+async def server_urls(
+    database_url: SecretStr | None, redis_url: SecretStr | None, data_dir: Path, *, join_only: bool = False
+) -> AsyncIterator[ServerUrls]:
+    """Yields the given URLs. For one that is missing, embedded servers in `data_dir` run until the block ends.
 
-    entered = embedded_servers(settings.data_dir)
-    servers = await asyncio.to_thread(entered.__enter__)
-    stack.push_async_callback(asyncio.to_thread, entered.__exit__, None, None, None)
-    return ServerUrls(
-        database.get_secret_value() if database else servers.database_url,
-        redis.get_secret_value() if redis else servers.redis_url,
-    )
+    With `join_only`, servers that another process runs are used as they are, and none is made in an empty folder.
+    Raises what `embedded_servers` raises.
+    """
+    if database_url is not None and redis_url is not None:
+        yield ServerUrls(database_url.get_secret_value(), redis_url.get_secret_value())
+        return
+    from segue.embedded import servers  # noqa: PLC0415 (needs fcntl and the wheels, which URLs do not)
 
-
-async def visited_server_urls(stack: AsyncExitStack, settings: Settings) -> ServerUrls:
-    """The same, but embedded servers that run already are taken as they are, and none is made where none was."""
-    if settings.database_url is None or settings.redis_url is None:
-        from segue.embedded.servers import running_servers  # noqa: PLC0415 (the same)
-
-        running = await asyncio.to_thread(running_servers, settings.data_dir)
-        if running is not None:
-            database, redis = settings.database_url, settings.redis_url
-            return ServerUrls(
-                database.get_secret_value() if database else running.database_url,
-                redis.get_secret_value() if redis else running.redis_url,
-            )
-    return await server_urls(stack, settings)
+    async with AsyncExitStack() as stack:
+        embedded = await asyncio.to_thread(servers.running_servers, data_dir) if join_only else None
+        if embedded is None:
+            started = servers.embedded_servers(data_dir)
+            embedded = await asyncio.to_thread(started.__enter__)
+            stack.push_async_callback(asyncio.to_thread, started.__exit__, None, None, None)
+        yield ServerUrls(
+            database_url.get_secret_value() if database_url else embedded.database_url,
+            redis_url.get_secret_value() if redis_url else embedded.redis_url,
+        )

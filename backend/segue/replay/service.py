@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import segue
 from segue.embedded.servers import embedded_servers
 from segue.replay.config import CannotPlay
 
@@ -82,7 +81,7 @@ async def own_service(environment: Mapping[str, str], mcp_config: str) -> AsyncI
         try:
             inherited = {variable: os.environ[variable] for variable in INHERITED if variable in os.environ}
             own = {
-                "PYTHONPATH": str(Path(segue.__path__[0]).parent),
+                "PYTHONPATH": str(Path(__file__).parents[2]),
                 "DATABASE_URL": servers.database_url,
                 "REDIS_URL": servers.redis_url,
                 "MCP_CONFIG": "mcp.json",

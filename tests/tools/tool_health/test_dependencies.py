@@ -8,7 +8,7 @@ import httpx2
 from redis.asyncio import Redis
 
 from segue.config import Settings
-from segue.embedded.servers import Servers
+from segue.embedded.urls import ServerUrls
 from tests.support.health import QUESTION, called, connect, offered, put, reset, state
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, says
@@ -94,7 +94,7 @@ async def test_a_sequence_is_followed_in_its_order(
 
 @asynccontextmanager
 async def process_of(
-    settings: Settings, servers: Servers, database_url: str, provider: Provider
+    settings: Settings, servers: ServerUrls, database_url: str, provider: Provider
 ) -> AsyncIterator[Client]:
     """A service in a process of its own. Leaving it is kill -9."""
     process = Process(
@@ -117,7 +117,7 @@ async def process_of(
 
 
 async def test_what_was_unlocked_and_what_has_failed_survive_kill_nine_and_the_loss_of_redis(
-    settings: Settings, servers: Servers, database_url: str, provider: Provider, shelf: Shelf
+    settings: Settings, servers: ServerUrls, database_url: str, provider: Provider, shelf: Shelf
 ) -> None:
     shelf.trouble = "closed"
     async with process_of(settings, servers, database_url, provider) as client:

@@ -14,7 +14,6 @@ from typing import IO
 
 import httpx
 
-import segue
 from segue.commands.chat.api import Refused
 from segue.config import Settings
 from segue.domain.identity import is_loopback
@@ -47,13 +46,13 @@ def local_service(settings: Settings, say: Callable[[str], None]) -> Iterator[st
 
 def _start(url: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """In a session of its own: Ctrl-C is for the conversation."""
-    path = os.pathsep.join(filter(None, (str(Path(segue.__path__[0]).parent), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(  # noqa: S603 (our own program)
         [
             sys.executable,
             "-P",
             "-m",
-            "segue.commands.cli",
+            "segue",
             "serve",
             "--host",
             "127.0.0.1",

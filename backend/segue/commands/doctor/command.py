@@ -7,7 +7,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from segue import factories
+from segue import factories, limits
 from segue.commands.doctor.case import SESSION_PARTS, ToolRules, look_at_session
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.service import look_at_service
@@ -72,14 +72,14 @@ async def _examine(settings: Settings, session_id: str | None) -> Report:
 async def _examine_session(
     stack: AsyncExitStack, settings: Settings, session_id: str, stores: Stores, mcp: McpServers, report: Report
 ) -> None:
-    _, server = await look_at_postgres(stores.database, stores.urls.database, report)
+    _, server = await look_at_postgres(stores.database, stores.urls.database_url, report)
     migrations = look_at_migrations(server.revision, report) if server else None
-    await look_at_redis(stores.cache, stores.urls.redis, report)
+    await look_at_redis(stores.cache, stores.urls.redis_url, report)
     look_at_mcp(mcp, report)
     if migrations is None or migrations.missing:
         return
     builtin = await factories.builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
-    tools = ToolRules(ToolCatalog(builtin, mcp.tools), factories.health_rules(settings), settings.tool_timeout_s)
+    tools = ToolRules(ToolCatalog(builtin, mcp.tools), limits.health_rules(settings), settings.tool_timeout_s)
     try:
         await look_at_session(session_id, stores, tools, utc_now, report)
     except NotFound:

@@ -16,7 +16,7 @@ from segue.commands.doctor.surroundings import look_at_data_folder, look_at_mcp,
 from segue.config import Settings
 from segue.db.inspection import ServerFacts
 from segue.domain.telemetry import unobserved
-from segue.factories import health_rules
+from segue.limits import health_rules
 from segue.mcp.servers import McpServers
 from segue.tools.global_state import Fleet
 from segue.turns.overview import TurnsOverview, overview
@@ -42,11 +42,11 @@ async def look_at_service(settings: Settings, stores: Stores | None, mcp: McpSer
 
 async def _look_at_stores(settings: Settings, stores: Stores, report: Report) -> dict[str, Any]:
     (postgres, server), redis = await asyncio.gather(
-        look_at_postgres(stores.database, stores.urls.database, report),
-        look_at_redis(stores.cache, stores.urls.redis, report),
+        look_at_postgres(stores.database, stores.urls.database_url, report),
+        look_at_redis(stores.cache, stores.urls.redis_url, report),
     )
     migrations = look_at_migrations(server.revision, report) if server else None
-    queue = await look_at_queue(stores.urls.redis) if redis.reachable else None
+    queue = await look_at_queue(stores.urls.redis_url) if redis.reachable else None
     turns = None
     if migrations is not None and not migrations.missing:
         turns = await _look_at_turns(stores, queue, report)

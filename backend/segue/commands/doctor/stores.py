@@ -20,7 +20,7 @@ from segue.db.inspection import ServerFacts, look_at_server
 from segue.db.migrations import missing_revisions
 from segue.db.redis import Cache, Streams
 from segue.domain.errors import AppError
-from segue.embedded.urls import ServerUrls, visited_server_urls
+from segue.embedded.urls import ServerUrls, server_urls
 
 LOOK_S = 6.0
 NEARLY_FULL = 0.9
@@ -81,9 +81,12 @@ class Unreachable(Exception):
 async def opened(settings: Settings) -> AsyncIterator[Stores]:
     """Raises AppError where there is nothing to open. That it is open does not say that it answers."""
     async with AsyncExitStack() as stack:
-        urls = await visited_server_urls(stack, settings)
+        given = settings.database_url, settings.redis_url, settings.data_dir
+        urls = await stack.enter_async_context(server_urls(*given, join_only=True))
         try:
-            stores = Stores(urls, Database(urls.database, writing=1, reading=2), Cache(urls.redis), Streams(urls.redis))
+            stores = Stores(
+                urls, Database(urls.database_url, writing=1, reading=2), Cache(urls.redis_url), Streams(urls.redis_url)
+            )
         except (ArgumentError, ValueError) as error:
             raise AppError(
                 "url_invalid",
@@ -101,7 +104,7 @@ async def opened(settings: Settings) -> AsyncIterator[Stores]:
 async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
     """Raises Unreachable, within seconds, for whatever goes wrong between here and there."""
     try:
-        async with asyncio.timeout(LOOK_S), database.read_only() as connection:
+        async with asyncio.timeout(LOOK_S), database.autocommit() as connection:
             yield connection
     except (AppError, DBAPIError, OSError, TimeoutError) as error:
         raise Unreachable(_reason(error)) from error

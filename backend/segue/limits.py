@@ -1,0 +1,77 @@
+"""The limits of each subsystem, from the settings: numbers only. Knows no part and makes none."""
+
+from segue.agent.context import AgentLimits
+from segue.config import Settings
+from segue.memory.recall import RecallLimits
+from segue.memory.tokens import counter_for
+from segue.tools.health import HealthRules
+from segue.tools.retention import Retention
+from segue.tools.run import RunLimits
+from segue.turns.deps import TurnLimits
+from segue.turns.limits import UserLimits
+from segue.turns.load_context import SnapshotLimits
+from segue.turns.maintenance import KeepLimits
+
+FRESH_RESULT_FACTOR = 10
+LEASE_SHARE = 0.8  # the rest is for recovery to find the turn and to end it, within TURN_LEASE_S
+SHUTDOWN_SHARE = 0.6  # for turns to end; the rest gives them back, answers requests and closes the stores
+
+
+def user_limits(settings: Settings) -> UserLimits:
+    return UserLimits(
+        requests_per_minute=settings.limit_requests_per_minute,
+        turns_per_minute=settings.limit_turns_per_minute,
+        concurrent_turns=settings.limit_concurrent_turns,
+        tokens_per_day=settings.limit_tokens_per_day,
+    )
+
+
+def health_rules(settings: Settings) -> HealthRules:
+    return HealthRules(
+        threshold=settings.tool_failure_threshold,
+        failure_s=settings.tool_failure_duration_s,
+        fleet_threshold=settings.tool_fleet_threshold,
+    )
+
+
+def fresh_result_bytes(settings: Settings) -> int:
+    """What the model sees of a result in the turn that made it."""
+    return settings.tool_result_inline_bytes * FRESH_RESULT_FACTOR
+
+
+def agent_limits(settings: Settings) -> AgentLimits:
+    return AgentLimits(
+        run=RunLimits(timeout_s=settings.tool_timeout_s, max_result_bytes=settings.tool_result_max_bytes),
+        retention=Retention(
+            payload_ttl_days=settings.tool_result_ttl_days,
+            preview_chars=settings.tool_result_preview_chars,
+            session_bytes=settings.tool_result_session_bytes,
+        ),
+        memory_ttl_s=settings.short_term_memory_ttl,
+        fresh_result_bytes=fresh_result_bytes(settings),
+        planning=settings.planning,
+        confirm=settings.confirm,
+        plan_ttl_s=settings.plan_ttl_s,
+    )
+
+
+def snapshot_limits(settings: Settings, *, summarises: bool) -> SnapshotLimits:
+    """Blocks while it reads the token table of the model."""
+    return SnapshotLimits(
+        recall=RecallLimits(settings.history_limit, settings.context_token_budget, summarises=summarises),
+        count=counter_for(settings.llm_model),
+        memory_ttl_s=settings.short_term_memory_ttl,
+        inline_bytes=settings.tool_result_inline_bytes,
+        all_inline_bytes=fresh_result_bytes(settings),
+    )
+
+
+def turn_limits(settings: Settings, snapshot: SnapshotLimits) -> TurnLimits:
+    return TurnLimits(
+        timeout_s=settings.turn_timeout_s,
+        lease_s=settings.turn_lease_s * LEASE_SHARE,
+        grace_s=settings.shutdown_grace_s * SHUTDOWN_SHARE,
+        snapshot=snapshot,
+        kept=KeepLimits(session_days=settings.session_ttl_days, change_days=settings.tool_result_ttl_days),
+        concurrency=settings.worker_concurrency,
+    )
