@@ -1,8 +1,10 @@
 """Which messages may tell something worth keeping, and what a text is found by."""
 
+from typing import Any
+
 import pytest
 
-from segue.memory.fact_cues import LANGUAGE, corrects, may_tell_facts, parse_language, search_words
+from segue.memory.fact_cues import FACT_WORDS, is_correction, may_state_facts, parse_fact_words, search_words
 
 TELLS = [
     "My name is Bob",
@@ -46,20 +48,20 @@ TELLS_NOTHING = [
 
 @pytest.mark.parametrize("message", TELLS)
 def test_what_people_say_of_themselves_is_worth_a_look(message: str) -> None:
-    assert may_tell_facts(message)
+    assert may_state_facts(message)
 
 
 @pytest.mark.parametrize("message", TELLS_NOTHING)
 def test_requests_questions_and_whole_documents_are_not(message: str) -> None:
-    assert not may_tell_facts(message)
+    assert not may_state_facts(message)
 
 
 @pytest.mark.parametrize(
     "message", ["non più lunedì, martedì", "no longer Monday", "不再是周一，改到周二", "لم يعد يوم الاثنين"]
 )
 def test_taking_something_back_is_known_for_what_it_is(message: str) -> None:
-    assert corrects(message)
-    assert not corrects("La riunione è di lunedì")
+    assert is_correction(message)
+    assert not is_correction("La riunione è di lunedì")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,19 @@ def test_an_endless_question_is_searched_by_few_words() -> None:
     assert len(search_words(" ".join(f"word{number}" for number in range(10_000))).split()) <= 48
 
 
-def test_a_list_of_cues_that_nobody_reads_is_refused() -> None:
-    assert set(LANGUAGE.little) >= {"en", "it", "zh", "ar"}
+def _with_cues(**lists: str) -> dict[str, Any]:
+    return {"cues": {"en": lists}, "stopwords": {}, "retold": {"words": ""}, "synonyms": {}}
+
+
+def test_an_unknown_list_of_cues_is_refused() -> None:
     with pytest.raises(ValueError, match="wishes"):
-        parse_language('[cues.en]\nwishes = "i wish"\n[little]\n[retold]\nwords = ""\n[alike]\n')
+        parse_fact_words(_with_cues(wishes="i wish"))
+
+
+def test_a_cue_in_two_lists_of_a_language_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\[cues\.en\] has 'my meeting' in both"):
+        parse_fact_words(_with_cues(fact="my meeting", project="My meeting"))
+
+
+def test_the_stopwords_of_many_languages_are_known() -> None:
+    assert set(FACT_WORDS.stopwords) >= {"en", "it", "zh", "ar"}

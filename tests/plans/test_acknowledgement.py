@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segue.language.phrase_matcher import parse_lexicon
-from segue.plans.acknowledgement import KINDS, LEXICON, LONGEST_MESSAGE, classify, detect_acknowledgement
+from segue.plans.acknowledgement import LEXICON, LONGEST_MESSAGE, classify, detect_acknowledgement
 
 CONFIRMS = {
     "en": [
@@ -125,6 +124,34 @@ REPLIES = [
 ]
 
 
+RULES = [
+    ("x" * 1_001, "too_long"),
+    ("sì, quanto costa?", "question"),
+    ("what?", "question"),
+    ("maybe", "doubt"),
+    ("no, thanks, Friday", "no_with_a_reason"),
+    ("no, make it Friday", "no_with_a_change"),
+    ("okay, do it. no choices", "no_and_go_ahead"),
+    ("no", "no"),
+    ("forget it", "stop"),
+    ("no, Rossi", "no_and_more"),
+    ("yes, but tomorrow", "yes_with_a_change"),
+    ("yes, cancel it", "yes_or_cancel"),
+    ("cancel it", "cancel"),
+    ("later", "later"),
+    ("don't send it", "negated"),
+    ("yes, Rossi", "yes_and_more"),
+    ("find me a hotel in Lyon", "more_than_a_reply"),
+    ("أرسل رسالة", "order"),
+    ("bye", "goodbye"),
+    ("sì", "yes"),
+    ("procedi", "go_ahead"),
+    ("grazie", "thanks_alone"),
+    ("perfetto", "praise_alone"),
+    ("", "nothing_decided"),
+]
+
+
 def replies(table: dict[str, list[str]]) -> list[tuple[str, str]]:
     return [(language, reply) for language, listed in table.items() for reply in listed]
 
@@ -159,10 +186,7 @@ def test_the_language_is_named_where_the_words_belong_to_one(reply: str, languag
     assert classify(reply).language == language
 
 
-@pytest.mark.parametrize(
-    ("reply", "rule"),
-    [("sì", "yes"), ("procedi", "go_ahead"), ("no", "no"), ("grazie", "thanks_alone"), ("perfetto", "praise_alone")],
-)
+@pytest.mark.parametrize(("reply", "rule"), RULES)
 def test_the_rule_that_decided_is_named(reply: str, rule: str) -> None:
     assert classify(reply).rule == rule
 
@@ -317,18 +341,3 @@ def test_hostile_text_confirms_nothing_but_what_is_readable(text: str) -> None:
 
 def test_the_shipped_lexicon_speaks_fifteen_languages() -> None:
     assert set(LEXICON.phrases) - {"any"} == set(CONFIRMS)
-
-
-def test_a_word_in_two_kinds_of_one_language_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"\[it\] has 'certo' in both 'yes' and 'filler'"):
-        parse_lexicon('[it]\nyes = "sì, certo"\nfiller = "Certo!"', kinds=KINDS)
-
-
-def test_a_word_may_mean_something_else_in_another_language() -> None:
-    lexicon = parse_lexicon('[it]\nno = "no"\n[pl]\nyes = "no"', kinds=KINDS)
-    assert lexicon.speakers["no"] == ("it", "pl")
-
-
-def test_a_list_of_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="'yess'"):
-        parse_lexicon('[it]\nyess = "sì"', kinds=KINDS)

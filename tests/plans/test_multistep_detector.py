@@ -285,19 +285,19 @@ def test_a_very_long_message_of_one_kind_of_sign_is_answered() -> None:
 
 def test_a_word_in_two_lists_of_a_language_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\[xx\] has 'foo' in both"):
-        parse_cues('[xx]\nverb = "first"\nact = "foo"\ntell = "Foo"\n')
+        parse_cues({"xx": {"verb": "first", "act": "foo", "tell": "Foo"}})
 
 
-def test_a_list_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_list_is_refused() -> None:
     with pytest.raises(ValueError, match="a list called 'acts'"):
-        parse_cues('[xx]\nverb = "first"\nacts = "foo"\n')
+        parse_cues({"xx": {"verb": "first", "acts": "foo"}})
 
 
 def test_a_stem_of_a_letter_or_two_is_refused() -> None:
     with pytest.raises(ValueError, match="too little"):
-        parse_cues('[xx]\nverb = "first"\nact = "fo*"\n')
+        parse_cues({"xx": {"verb": "first", "act": "fo*"}})
 
 
-def test_a_place_of_the_verb_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_place_of_the_verb_is_refused() -> None:
     with pytest.raises(ValueError, match="verb"):
-        parse_cues('[xx]\nverb = "middle"\nact = "foo"\n')
+        parse_cues({"xx": {"verb": "middle", "act": "foo"}})

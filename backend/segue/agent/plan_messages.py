@@ -6,7 +6,8 @@ from types import MappingProxyType
 import orjson
 
 from segue.domain.plan import Plan, Step
-from segue.plans.translations import language_of, say
+from segue.language.detect_language import detect_language
+from segue.language.translations import translate
 from segue.tools.summaries import one_line
 
 MAX_ARGUMENT_CHARS = 4000
@@ -23,22 +24,22 @@ def ask(
     step = plan.waiting_step
     if step is None:
         return ended(plan)
-    language = language_of(plan.goal)
+    language = detect_language(plan.goal)
     parts = [done(plan)] if not again else []
     if changed:
-        parts.append(say("changed", language))
+        parts.append(translate("changed", language))
     for tool, reason in blocked.items():
-        parts.append(say("blocked", language, tool=tool, reason=one_line(reason, MAX_LINE_CHARS)))
-    parts += [say("ask_step", language, description=step.description), _call_block(step)]
-    parts.append(say("ask_again_plainly", language) if again else say("ask", language))
+        parts.append(translate("blocked", language, tool=tool, reason=one_line(reason, MAX_LINE_CHARS)))
+    parts += [translate("ask_step", language, description=step.description), _call_block(step)]
+    parts.append(translate("ask_again_plainly", language) if again else translate("ask", language))
     return "\n\n".join(part for part in parts if part)
 
 
 def done(plan: Plan) -> str:
     """A line for each step that has been carried out."""
-    language = language_of(plan.goal)
+    language = detect_language(plan.goal)
     return "\n".join(
-        say(
+        translate(
             "done_step",
             language,
             description=step.description,
@@ -51,15 +52,15 @@ def done(plan: Plan) -> str:
 
 def ended(plan: Plan) -> str:
     """How a plan ended that has no synthesis of its own: cancelled, expired, failed, or unknown in a step."""
-    language = language_of(plan.goal)
+    language = detect_language(plan.goal)
     if plan.status in ("cancelled", "expired"):
-        return say(plan.status, language)
+        return translate(plan.status, language)
     told = [done(plan), *(_fate(step, language) for step in plan.steps)]
     return "\n".join(part for part in told if part)
 
 
 def still_waiting(plan: Plan) -> str:
-    return say("still_waiting", language_of(plan.goal), goal=one_line(plan.goal, MAX_LINE_CHARS))
+    return translate("still_waiting", detect_language(plan.goal), goal=one_line(plan.goal, MAX_LINE_CHARS))
 
 
 def _call_block(step: Step) -> str:
@@ -73,9 +74,9 @@ def _call_block(step: Step) -> str:
 def _fate(step: Step, language: str) -> str:
     match step.status:
         case "failed":
-            return say("failed", language, number=step.id, description=step.description, error=step.error or "")
+            return translate("failed", language, number=step.id, description=step.description, error=step.error or "")
         case "unknown":
-            return say("unknown", language, number=step.id, description=step.description)
+            return translate("unknown", language, number=step.id, description=step.description)
         case _:
             return ""
 

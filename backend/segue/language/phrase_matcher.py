@@ -1,97 +1,78 @@
-"""The words people say, read from word lists and found in a message, longest phrase first.
+"""Finds phrases in a sequence of words. Of the phrases that begin at a word the longest counts.
 
-Knows nothing of what a kind of words means; `acknowledgement.py` and `policy.py` stand above, `wordlists.py` below.
+A phrase whose last word ends in `*` matches every word that begins so. Scripts without spaces need no special case:
+their words are single characters. Knows nothing of languages and of what a phrase means.
 """
 
-import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from segue.language.utterance import is_stretched, squeeze
-from segue.language.word_lists import Phrase, kinds_by_phrase, read_toml
+from segue.language.word_lists import Phrase
 
-ANY_LANGUAGE: Final = "any"
-UNKNOWN: Final = "unknown"
+ANY_ENDING: Final = "*"
+SHORTEST_STEM: Final = 3  # letters
 
-Section = Mapping[Phrase, str]
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Match = tuple[Phrase, Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Lexicon:
-    """`phrases` is by language and first word, longest first; `speakers` names the languages that use a word."""
+class PhraseMatcher(Generic[Value]):
+    """Every step is a look-up by a whole phrase, so that the number of phrases does not matter.
 
-    phrases: Mapping[str, Mapping[str, tuple[tuple[Phrase, str], ...]]]
-    speakers: Mapping[str, tuple[str, ...]]
-    stretchable: Mapping[str, str]
+    `lengths` gives the words of the phrases that begin with a word, `stem_lengths` the letters of the stems that may
+    follow some words; both longest first.
+    """
+
+    matches: Mapping[Phrase, tuple[Match[Value], ...]]
+    lengths: Mapping[str, tuple[int, ...]]
+    stem_lengths: Mapping[Phrase, tuple[int, ...]]
+
+    def longest_at(self, words: Phrase, at: int) -> Match[Value] | None:
+        """Returns the longest phrase that begins at this word, with its value."""
+        found = self.all_at(words, at)
+        return found[0] if found else None
+
+    def all_at(self, words: Phrase, at: int) -> list[Match[Value]]:
+        """Returns every phrase that begins at this word, with its value, the longest first."""
+        found: list[Match[Value]] = []
+        for length in self.lengths.get(words[at], (1,)):
+            here = words[at : at + length]
+            if len(here) == length:
+                found += self.matches.get(here, ())
+                if self.stem_lengths:
+                    found += self._stems_of(here)
+        return found
+
+    def _stems_of(self, words: Phrase) -> Iterator[Match[Value]]:
+        before, last = words[:-1], words[-1]
+        for letters in self.stem_lengths.get(before, ()):
+            if letters <= len(last):
+                yield from self.matches.get((*before, last[:letters] + ANY_ENDING), ())
 
 
-def load_lexicon(name: str, *, kinds: frozenset[str], stretchable: frozenset[str] = frozenset()) -> Lexicon:
-    """Reads `segue/plans/<name>`. Words of the `stretchable` kinds are known with letters held, as in `yesss`."""
-    return parse_lexicon(read_toml(name), kinds=kinds, stretchable=stretchable)
-
-
-def parse_lexicon(toml: str, *, kinds: frozenset[str], stretchable: frozenset[str] = frozenset()) -> Lexicon:
-    """Raises ValueError as `kinds_by_phrase` does."""
-    sections = {language: kinds_by_phrase(language, lists, kinds) for language, lists in tomllib.loads(toml).items()}
-    shared = sections.get(ANY_LANGUAGE, {})
-    return Lexicon(
-        phrases={language: _by_first_word({**shared, **section}) for language, section in sections.items()},
-        speakers=_speakers(sections),
-        stretchable={
-            squeeze(phrase[0]): phrase[0]
-            for section in sections.values()
-            for phrase, kind in section.items()
-            if kind in stretchable and len(phrase) == 1
-        },
+def match_phrases(entries: Iterable[Match[Value]]) -> PhraseMatcher[Value]:
+    """Raises ValueError if a phrase is a stem of fewer letters than SHORTEST_STEM, or begins with a stem."""
+    matches: dict[Phrase, list[Match[Value]]] = defaultdict(list)
+    lengths: dict[str, set[int]] = defaultdict(lambda: {1})
+    stem_lengths: dict[Phrase, set[int]] = defaultdict(set)
+    for phrase, value in entries:
+        *before, last = phrase
+        if last.endswith(ANY_ENDING):
+            stem_lengths[tuple(before)].add(len(last) - 1)
+        if phrase[0].endswith(ANY_ENDING) and (before or len(last) <= SHORTEST_STEM):
+            raise ValueError(f"{' '.join(phrase)!r}: too little to recognise a word by")
+        matches[phrase].append((phrase, value))
+        lengths[phrase[0]].add(len(phrase))
+    return PhraseMatcher(
+        {phrase: tuple(found) for phrase, found in matches.items()},
+        _longest_first(lengths),
+        _longest_first(stem_lengths),
     )
 
 
-def languages_of(words: Iterable[str], lexicon: Lexicon) -> list[str]:
-    """The languages that use most of the words; `any` where the words belong to none in particular."""
-    known: dict[str, int] = defaultdict(int)
-    for word in words:
-        for language in lexicon.speakers.get(word, ()):
-            known[language] += 1
-    most = max(known.values(), default=0)
-    return [language for language, count in known.items() if count == most] or [ANY_LANGUAGE]
-
-
-def unstretch(word: str, lexicon: Lexicon) -> str:
-    if word in lexicon.speakers:
-        return word
-    plain = lexicon.stretchable.get(squeeze(word))
-    return plain if plain and is_stretched(word, plain) else word
-
-
-def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
-    """The kind of every phrase in order, `unknown` for each word that is in none."""
-    phrases = lexicon.phrases[language]
-    kinds: list[str] = []
-    at = 0
-    while at < len(words):
-        for phrase, kind in phrases.get(words[at], ()):
-            if words[at : at + len(phrase)] == phrase:
-                kinds.append(kind)
-                at += len(phrase)
-                break
-        else:
-            kinds.append(UNKNOWN)
-            at += 1
-    return kinds
-
-
-def _by_first_word(section: Section) -> dict[str, tuple[tuple[Phrase, str], ...]]:
-    grouped: dict[str, list[tuple[Phrase, str]]] = defaultdict(list)
-    for phrase, kind in sorted(section.items(), key=lambda entry: -len(entry[0])):
-        grouped[phrase[0]].append((phrase, kind))
-    return {word: tuple(entries) for word, entries in grouped.items()}
-
-
-def _speakers(sections: Mapping[str, Section]) -> dict[str, tuple[str, ...]]:
-    speakers: dict[str, dict[str, None]] = defaultdict(dict)
-    for language, section in sections.items():
-        for word in {word for phrase in section for word in phrase}:
-            speakers[word].update({} if language == ANY_LANGUAGE else {language: None})
-    return {word: tuple(languages) for word, languages in speakers.items()}
+def _longest_first(lengths: Mapping[Key, set[int]]) -> dict[Key, tuple[int, ...]]:
+    return {key: tuple(sorted(each, reverse=True)) for key, each in lengths.items()}

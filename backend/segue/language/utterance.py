@@ -1,7 +1,7 @@
-"""A chat message as folded words: one spelling for case, accents, width, marks and stretched letters.
+"""A chat message as folded words: one spelling for case, accents, width, marks and held letters.
 
-Chinese, Japanese, Korean and Thai come out one character a word, so a phrase of the lexicon is a run of words in
-every script. Knows nothing of meaning: what reads messages by word lists, in `plans/` and `memory/`, stands above.
+Chinese, Japanese, Korean and Thai come out one character a word, so a phrase is a sequence of words in every script.
+Knows nothing of word lists and of what a word means.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Final
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u11ff\u1780-\u17ff\u3005\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7ff\uf900-\ufaff"
 )
-_INDIC: Final = "\u0900-\u0963\u0966-\u0dff"  # its vowel signs are no word characters to `re`
+_INDIC: Final = "\u0900-\u0963\u0966-\u0dff"  # `\w` does not match its vowel signs
 _EMOJI: Final = "\u2190-\u21ff\u2300-\u2bff\U0001f000-\U0001faff"
 _WORD: Final = re.compile(rf"[{_UNSPACED}{_EMOJI}]|\+1\b|(?:[^\W_{_UNSPACED}]|[{_INDIC}])+")
 _HELD_LETTER: Final = re.compile(r"(.)\1\1")
@@ -36,28 +36,32 @@ _FOLDS: Final[dict[int, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
+    """`asks` is true if the text has a question mark in it."""
+
     words: tuple[str, ...]
     asks: bool
 
 
-def hear(text: str) -> Utterance:
+def parse_utterance(text: str) -> Utterance:
+    """Emoticons such as `:)` are no words; emoji are."""
     folded = fold(text)
     asks = "?" in folded or "؟" in folded
     return Utterance(tuple(_WORD.findall(_EMOTICON.sub(" ", folded))), asks)
 
 
 def words_of(text: str) -> tuple[str, ...]:
+    """Returns the folded words of a text in their order."""
     return tuple(_WORD.findall(fold(text)))
 
 
 def fold(text: str) -> str:
-    """`SÌ`, `si` and `s\u0131\u0300` all give `si`; Turkish dotted and dotless i are one letter."""
+    """Returns one spelling: `SÌ`, `si` and `s\u0131\u0300` give `si`; Turkish dotted and dotless i are one letter."""
     decomposed = unicodedata.normalize("NFKD", text).casefold()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKD", decomposed).translate(_FOLDS))
 
 
 def is_unspaced(word: str) -> bool:
-    """Whether it is one letter of a script that writes no spaces, or none that part words."""
+    """Returns whether the word is one letter of a script that puts no spaces between words."""
     return _UNSPACED_LETTER.fullmatch(word) is not None
 
 
@@ -66,10 +70,10 @@ def is_emoji(word: str) -> bool:
 
 
 def squeeze(word: str) -> str:
-    """`siiii` and `si` both give `si`."""
+    """Returns the word with each run of a letter as one letter: `siiii` and `si` both give `si`."""
     return "".join(letter for letter, _ in groupby(word))
 
 
 def is_stretched(word: str, plain: str) -> bool:
-    """True where `word` is `plain` with a letter held: three in a row, or the last one doubled (`yess`, not `noon`)."""
+    """`word` is `plain` with a letter held: three in a row, or the last one doubled (`yess`, not `noon`)."""
     return len(word) > len(plain) and (word[-2:] == word[-1] * 2 or _HELD_LETTER.search(word) is not None)

@@ -1,22 +1,25 @@
-"""Word lists in TOML that a speaker can correct without reading code: a section per language, a list per kind of word.
+"""Reads and checks the word lists, which are TOML files that a speaker of a language can correct without reading code.
 
-Knows nothing of what a kind means. `lexicon.py`, `cues.py` and `phrases.py` stand above, `utterance.py` below.
+Knows nothing of what a list is for.
 """
 
+import tomllib
 from collections.abc import Callable, Collection, Mapping
 from importlib.resources import files
+from typing import Any
 
 from segue.language.utterance import words_of
 
 Phrase = tuple[str, ...]
 
 
-def read_toml(name: str) -> str:
-    """The text of `segue/plans/<name>`."""
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+def load_toml(name: str, *, package: str = "segue.language") -> dict[str, Any]:
+    """Returns the content of a TOML file that ships as data of `package`."""
+    return tomllib.loads(files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
-def listed(words: str) -> list[str]:
+def split_list(words: str) -> list[str]:
+    """Returns the entries of a comma-separated list."""
     return [word.strip() for word in words.split(",") if word.strip()]
 
 
@@ -27,12 +30,15 @@ def kinds_by_phrase(
     *,
     phrase_of: Callable[[str], Phrase] = words_of,
 ) -> dict[Phrase, str]:
-    """A section's phrases. Raises ValueError on a list that is none of `kinds` and on a phrase that stands in two."""
-    section: dict[Phrase, str] = {}
+    """Returns the phrases of a language, each with the name of its list, which is its kind.
+
+    Raises ValueError if a list is none of `kinds`, or if a phrase is in two lists.
+    """
+    found: dict[Phrase, str] = {}
     for kind, words in lists.items():
         if kind not in kinds:
             raise ValueError(f"[{language}] has a list called {kind!r}; the lists are {', '.join(sorted(kinds))}")
-        for phrase in filter(None, map(phrase_of, listed(words))):
-            if section.setdefault(phrase, kind) != kind:
-                raise ValueError(f"[{language}] has {' '.join(phrase)!r} in both {section[phrase]!r} and {kind!r}")
-    return section
+        for phrase in filter(None, map(phrase_of, split_list(words))):
+            if found.setdefault(phrase, kind) != kind:
+                raise ValueError(f"[{language}] has {' '.join(phrase)!r} in both {found[phrase]!r} and {kind!r}")
+    return found

@@ -40,7 +40,7 @@ from segue.db.models import memories
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.memory import Memory, NewFact
-from segue.memory.fact_cues import index_words, said_words
+from segue.memory.fact_cues import index_words, split_words
 
 CONFIGURATIONS = (
     *("simple", "english", "italian", "spanish", "french", "german", "portuguese", "dutch", "russian", "turkish"),
@@ -179,7 +179,7 @@ def has_facts(owner: ColumnElement[str]) -> Exists:
 
 def _content_hash(content: str) -> str:
     """Of the words, whatever their case, accents and punctuation."""
-    return hashlib.sha256((" ".join(said_words(content)) or content).encode()).hexdigest()[:32]
+    return hashlib.sha256((" ".join(split_words(content)) or content).encode()).hexdigest()[:32]
 
 
 def _joined(function: Any, words: ColumnElement[str]) -> ColumnElement[Any]:

@@ -16,7 +16,7 @@ from segue.db.engine import Database
 from segue.domain.memory import Memory, MemoryKind, NewFact
 from segue.domain.session import Message
 from segue.memory import facts
-from segue.memory.fact_cues import LONGEST_READ, corrects, search_words
+from segue.memory.fact_cues import LONGEST_READ, is_correction, search_words
 from segue.memory.facts import Source
 from segue.memory.history import recent_user_messages
 from segue.memory.verify_fact import is_said
@@ -75,7 +75,7 @@ class LongTermMemory:
             )
         if source is None:
             return None
-        corrected = leans_on.id if leans_on and corrects(str(source.content)) else None
+        corrected = leans_on.id if leans_on and is_correction(str(source.content)) else None
         async with self._database.transaction() as connection:
             return await facts.add_fact(
                 connection,

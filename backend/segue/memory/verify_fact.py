@@ -1,26 +1,28 @@
-"""Did the user say this? A fact is kept only in the user's own words, whatever a model, a tool or a page makes of it.
+"""Did the user say this? A fact is kept only in the user's own words.
 
-Pure. Every word of a fact has to be one the user said, up to its ending, or one that may stand for it: `[alike]` in
-`language.toml`. What a page says has words of its own, and falls through.
+A model reads pages and tool results too, so no model decides what is true of a user. Every word of a fact has to be in
+a message of the user, up to its ending, or be a synonym of one that is (`facts.toml`). Pure.
 """
 
 import re
 from typing import Final
 
-from segue.memory.fact_cues import LANGUAGE, said_words, significant_words
+from segue.memory.fact_cues import FACT_WORDS, significant_words, split_words
 
-SHORTEST_STEM: Final = 3
+SHORTEST_STEM: Final = 3  # letters
 STEM_SHARE: Final = 0.6
 _ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u0621-\u064a]{2})")
 
 
 def is_said(fact: str, *texts: str) -> bool:
-    """Whether the texts, taken together, say all of the fact. A fact without a word of its own says nothing."""
-    told = significant_words(fact)
-    words = {word for text in texts for word in said_words(text)}
-    groups = {LANGUAGE.alike[word] for word in words if word in LANGUAGE.alike}
-    said = set(map(_plain, words))
-    return bool(told) and all(LANGUAGE.alike.get(word) in groups or _is_among(_plain(word), said) for word in told)
+    """Returns whether the texts together have every significant word of the fact; false if the fact has none."""
+    significant = significant_words(fact)
+    words = {word for text in texts for word in split_words(text)}
+    synonyms = {FACT_WORDS.synonyms[word] for word in words if word in FACT_WORDS.synonyms}
+    said = set(map(_without_prefix, words))
+    return bool(significant) and all(
+        FACT_WORDS.synonyms.get(word) in synonyms or _is_among(_without_prefix(word), said) for word in significant
+    )
 
 
 def _is_among(word: str, said: set[str]) -> bool:
@@ -34,6 +36,6 @@ def _is_form_of(word: str, other: str) -> bool:
     return min(shared, len(word), len(other)) >= max(SHORTEST_STEM, STEM_SHARE * longer)
 
 
-def _plain(word: str) -> str:
-    """Without what Arabic writes before a word: the article, and the person of a verb."""
+def _without_prefix(word: str) -> str:
+    """Drops what Arabic writes before a word: the article, and the person of a verb."""
     return _ARABIC_PREFIX.sub("", word)

@@ -10,7 +10,7 @@ import orjson
 from segue.agent import prompts
 from segue.agent.untrusted import CLOSE, OPEN
 from segue.domain.memory import MAX_CONTENT_CHARS
-from segue.memory.fact_cues import significant_words, told_in
+from segue.memory.fact_cues import cued_sentences, significant_words
 
 _FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
 _KINDS = {"remember": "fact", "correction": "fact"}
@@ -25,7 +25,7 @@ def noted(given: str) -> str:
             "kind": _KINDS.get(told.kind, told.kind),
             "supersedes": _most_like(told.sentence, asked["known"]) if told.kind == "correction" else None,
         }
-        for told in told_in(asked["user_said"])
+        for told in cued_sentences(asked["user_said"])
     ]
     return orjson.dumps({"facts": facts}).decode()
 

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent.untrusted import unfenced
-from segue.memory.fact_cues import may_tell_facts
+from segue.memory.fact_cues import may_state_facts
 from segue.offline.facts import facts_in
 from segue.offline.vocabulary import VERBS, concepts, language_of, ordinal, say, say_found, without, words_of
 from segue.plans.acknowledgement import classify
@@ -125,7 +125,7 @@ def _aside(message: str, facts: Sequence[str]) -> str:
     """The sentence for a message that no tool is for."""
     if _QUESTION.search(message):
         return "known" if facts else "unanswered"
-    return "noted" if may_tell_facts(message) else "idle"
+    return "noted" if may_state_facts(message) else "idle"
 
 
 def tool_for(message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool]) -> OfferedTool | None:

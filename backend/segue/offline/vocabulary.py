@@ -4,12 +4,12 @@ Pure. The vocabulary and the sentences stand in `offline.toml`; `offline.py` dec
 """
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Self
+
+from segue.language.word_lists import load_toml
 
 VERBS = frozenset({"search", "read", "send", "reply"})
 _HAN = re.compile("[\u4e00-\u9fff]")
@@ -44,7 +44,7 @@ def words_of(text: str) -> list[str]:
     return [plain(word) for word in re.findall(r"\w+", text)]
 
 
-_VOCABULARY: Mapping[str, Any] = tomllib.loads(files("segue.offline").joinpath("offline.toml").read_text("utf-8"))
+_VOCABULARY: Mapping[str, Any] = load_toml("offline.toml", package="segue.offline")
 _SAY: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
 _CONCEPTS = {concept: Spoken.of(spoken) for concept, spoken in _VOCABULARY["concepts"].items()}
 _ORDINALS = {int(place): Spoken.of(spoken) for place, spoken in _VOCABULARY["ordinals"].items()}

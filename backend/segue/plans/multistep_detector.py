@@ -1,19 +1,19 @@
-"""Does this message ask for several things in a row? Cheap signs in many languages, from `cues.toml`.
+"""Does a message ask for several things in a row? It looks for verbs and words such as "then" in many languages.
 
-Pure. Each true costs a model call, so a sequence word counts only between two requests. Knows nothing of tools and
-plans; `policy.py` stands above, `wordlists.py` and `utterance.py` below.
+Pure; knows nothing of tools and plans. Each yes costs a model call, so a word such as "then" counts only between two
+requests. The words are `multistep.toml`.
 """
 
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
-from typing import Final, Literal, get_args
+from itertools import zip_longest
+from typing import Any, Final, Literal, get_args
 
+from segue.language.phrase_matcher import ANY_ENDING, PhraseMatcher, match_phrases
 from segue.language.utterance import words_of
-from segue.language.word_lists import Phrase, kinds_by_phrase, listed, read_toml
+from segue.language.word_lists import Phrase, kinds_by_phrase, load_toml, split_list
 
 VerbPlace = Literal["first", "last", "either", "anywhere"]
 
@@ -22,9 +22,7 @@ KINDS: Final = frozenset(
 )
 VERB_PLACES: Final[Mapping[str, VerbPlace]] = {place: place for place in get_args(VerbPlace)}
 
-LONGEST_READ: Final = 2_000  # characters; a longer message is read up to here
-SHORTEST_STEM: Final = 3
-ANY_ENDING: Final = "*"
+LONGEST_READ: Final = 2_000  # characters; the rest of a longer message does not count
 VERBS: Final = frozenset({"act", "tell"})
 BOUNDARIES: Final = frozenset({"comma", "joiner", "sequence"})
 WORDS_BEFORE_VERB: Final = 5  # as in `I would like you to find`
@@ -41,29 +39,30 @@ _INLINE_ITEMS: Final = re.compile(r"(?:(?<![\w.])1[.)、．）]|①)(.+?)(?:(?<!
 
 
 @dataclass(frozen=True, slots=True)
-class Cue:
-    language: str
-    phrase: Phrase
-    kind: str
+class Cues:
+    """`phrases` gives language and kind of a phrase; `joiners` are those a language writes onto the next word."""
+
+    phrases: PhraseMatcher[tuple[str, str]]
+    verb_place: Mapping[str, VerbPlace]
+    joiners: Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cues:
-    """`phrases` by first word, shortest first; `stems` by the letters that a word begins with."""
+class _Cue:
+    """`words` is its length; `joined` is true if a joiner is written onto it."""
 
-    phrases: Mapping[str, tuple[Cue, ...]]
-    stems: Mapping[str, tuple[Cue, ...]]
-    verb_place: Mapping[str, VerbPlace]
-    attached: Mapping[str, frozenset[str]]
+    kind: str
+    words: int
+    joined: bool
 
 
-# The cue of each language that begins at a word, and whether a joiner is written onto it.
-Found = Mapping[str, tuple[Cue, bool]]
+# The longest cue of each language that begins at a word.
+CuesAtWord = Mapping[str, _Cue]
 
 
 @dataclass(frozen=True, slots=True)
 class _Clause:
-    """`sequenced` is true after a sequence word; `follows_verb` where a verb stood just before it (`lies sie dann`)."""
+    """`sequenced` is true after a sequence word; `follows_verb` if a verb is just before it (`lies sie dann`)."""
 
     kinds: tuple[str, ...]
     place: VerbPlace
@@ -72,7 +71,7 @@ class _Clause:
 
     @property
     def requests(self) -> list[str]:
-        """The kinds of its verbs that ask for something; one a clause, unless each verb form is a clause of its own."""
+        """The kinds of its verbs that ask for something: one a clause, unless each verb form is a clause of its own."""
         asked = [kind for at, kind in enumerate(self.kinds) if kind in VERBS and self._asks(at)]
         return asked if self.place == "anywhere" else sorted(asked)[:1]
 
@@ -91,22 +90,26 @@ Sentence = Sequence[_Clause]
 
 
 def asks_for_several_steps(message: str) -> bool:
+    """Returns whether a plan may be worth a model call. What stands in quotation marks does not count."""
     text = _QUOTED.sub(" ", message[:LONGEST_READ])
-    return any(map(_are_in_a_row, _read(text).values())) or any(map(_asks, _items(text)))
+    return any(map(_are_in_a_row, _sentences(text).values())) or any(map(_has_request, _list_items(text)))
 
 
-def _items(text: str) -> Sequence[str]:
-    """The items of a list with two or more, one a line or `1) … 2) …` in a line."""
+def _list_items(text: str) -> Sequence[str]:
+    """Returns the items of a list of two or more, one a line or `1) … 2) …` in a line."""
     items: list[str] = _ITEM.findall(text)
     inline = _INLINE_ITEMS.search(text)
     return items if len(items) > 1 else inline.groups() if inline else ()
 
 
-def _asks(text: str) -> bool:
-    return any(clause.requests for sentences in _read(text).values() for sentence in sentences for clause in sentence)
+def _has_request(text: str) -> bool:
+    return any(
+        clause.requests for sentences in _sentences(text).values() for sentence in sentences for clause in sentence
+    )
 
 
 def _are_in_a_row(sentences: Iterable[Sentence]) -> bool:
+    """Two requests with a sequence word between them, two in a sentence, or MANY_REQUESTS in all."""
     acts, asked_before = 0, False
     for sentence in sentences:
         asked_here = any(clause.has_one_done_first for clause in sentence)
@@ -119,68 +122,59 @@ def _are_in_a_row(sentences: Iterable[Sentence]) -> bool:
     return acts >= MANY_REQUESTS
 
 
-def _read(text: str) -> dict[str, list[Sentence]]:
-    """The sentences of a text, by each language that has a verb in them."""
+def _sentences(text: str) -> dict[str, list[Sentence]]:
+    """Returns the sentences of a text by language; a sentence counts in each language that has a verb in it."""
     read: dict[str, list[Sentence]] = defaultdict(list)
     for sentence in _SENTENCE_END.split(text):
-        pieces = [_find_cues(words) for words in map(words_of, _PIECE_END.split(sentence)) if words]
+        pieces = [
+            [_cues_at(words, at) for at in range(len(words))]
+            for words in map(words_of, _PIECE_END.split(sentence))
+            if words
+        ]
         for language in _languages_with_verbs(pieces):
             kinds = _until_asking([kind for piece in pieces for kind in (*_kinds(piece, language), "comma")])
             read[language].append(_clauses(kinds, CUES.verb_place[language]))
     return read
 
 
-def _find_cues(words: Phrase) -> list[Found]:
-    return [_cues_at(words, at) for at in range(len(words))]
-
-
-def _cues_at(words: Phrase, at: int) -> Found:
-    found = {cue.language: (cue, False) for cue in _cues_with(words[at], words[at + 1 :])}
-    for language, joiners in CUES.attached.items():
-        if language not in found and words[at][0] in joiners:
-            cues = _cues_with(words[at][1:], words[at + 1 :])
-            found.update({cue.language: (cue, True) for cue in cues if cue.language == language})
+def _cues_at(words: Phrase, at: int) -> CuesAtWord:
+    found: dict[str, _Cue] = {}
+    for phrase, (language, kind) in CUES.phrases.all_at(words, at):
+        found.setdefault(language, _Cue(kind, len(phrase), joined=False))
+    for joining, joiners in CUES.joiners.items():
+        if joining not in found and words[at][0] in joiners:
+            for phrase, (language, kind) in CUES.phrases.all_at((words[at][1:], *words[at + 1 :]), 0):
+                if language == joining:
+                    found.setdefault(language, _Cue(kind, len(phrase), joined=True))
     return found
 
 
-def _cues_with(word: str, following: Phrase) -> list[Cue]:
-    """Shortest first, so that of one language the longest is the last."""
-    stems = [CUES.stems[word[:length]] for length in range(SHORTEST_STEM, len(word) + 1) if word[:length] in CUES.stems]
-    return [
-        cue
-        for cue in chain(*stems, CUES.phrases.get(word, ()))
-        if len(cue.phrase) == 1 or _begins_with(following, cue.phrase[1:])
-    ]
-
-
-def _begins_with(words: Phrase, phrase: Phrase) -> bool:
-    *whole, last = phrase
-    if len(words) < len(phrase) or words[: len(whole)] != tuple(whole):
-        return False
-    return words[len(whole)].startswith(last[:-1]) if last.endswith(ANY_ENDING) else words[len(whole)] == last
-
-
-def _languages_with_verbs(pieces: Iterable[Iterable[Found]]) -> Iterable[str]:
+def _languages_with_verbs(pieces: Iterable[Iterable[CuesAtWord]]) -> Iterable[str]:
     return dict.fromkeys(
         language
         for piece in pieces
         for found in piece
-        for language, (cue, _) in found.items()
+        for language, cue in found.items()
         if cue.kind in ("act", "act_and", "tell")
     )
 
 
-def _kinds(piece: Sequence[Found], language: str) -> Iterator[str]:
+def _kinds(piece: Sequence[CuesAtWord], language: str) -> Iterator[str]:
     at = 0
     while at < len(piece):
-        cue, attached = piece[at].get(language, (None, False))
-        if attached:
+        cue = piece[at].get(language)
+        if cue is None:
+            yield "word"
+            at += 1
+            continue
+        if cue.joined:
             yield "joiner"
-        yield from ("act", "joiner") if cue and cue.kind == "act_and" else (cue.kind if cue else "word",)
-        at += len(cue.phrase) if cue else 1
+        yield from ("act", "joiner") if cue.kind == "act_and" else (cue.kind,)
+        at += cue.words
 
 
 def _until_asking(kinds: list[str]) -> list[str]:
+    """Drops what is asked about and not asked for, as in `tell me how to …`."""
     if kinds[0] == "asking":
         return []
     return kinds[: kinds.index("explaining")] if "explaining" in kinds else kinds
@@ -190,7 +184,7 @@ def _clauses(kinds: Iterable[str], place: VerbPlace) -> Sentence:
     clauses: list[_Clause] = []
     clause: list[str] = []
     sequenced = follows_verb = False
-    for kind in kinds:
+    for kind in (*kinds, "comma"):
         if kind not in BOUNDARIES:
             clause.append(kind)
             continue
@@ -199,46 +193,44 @@ def _clauses(kinds: Iterable[str], place: VerbPlace) -> Sentence:
             sequenced, follows_verb = False, not VERBS.isdisjoint(clause[-2:])
             clause = []
         sequenced |= kind == "sequence"
-    if clause:
-        clauses.append(_Clause(tuple(clause), place, sequenced, follows_verb))
-    return _with_words_after_the_verb(clauses)
+    return _with_later_sequence_words(clauses)
 
 
-def _with_words_after_the_verb(clauses: Sentence) -> Sentence:
+def _with_later_sequence_words(clauses: Sentence) -> Sentence:
     """`lies dann die neueste` is as sequenced as `dann lies die neueste`."""
     return [
-        replace(clause, sequenced=True) if following and _belongs_to_verb_before(following) else clause
+        replace(clause, sequenced=True) if following and _sequences_clause_before(following) else clause
         for clause, following in zip_longest(clauses, clauses[1:])
     ]
 
 
-def _belongs_to_verb_before(clause: _Clause) -> bool:
+def _sequences_clause_before(clause: _Clause) -> bool:
     return clause.sequenced and clause.follows_verb and not clause.requests
 
 
-def parse_cues(toml: str) -> Cues:
-    """Raises ValueError on a list it does not know, a short stem, or a phrase in two lists of one language."""
-    sections = tomllib.loads(toml)
-    cues = [cue for language, section in sections.items() for cue in _section(language, section)]
+def parse_cues(sections: Mapping[str, Mapping[str, Any]]) -> Cues:
+    """`sections` is `multistep.toml`.
+
+    Raises ValueError for an unknown list, an unknown place of the verb, a stem too short, and a phrase in two lists.
+    """
+    entries = [
+        (phrase, (language, kind))
+        for language, section in sections.items()
+        for phrase, kind in kinds_by_phrase(language, _lists(section), KINDS, phrase_of=_phrase).items()
+    ]
     return Cues(
-        phrases=_by_first_word(cue for cue in cues if not _is_stem(cue)),
-        stems={word.removesuffix(ANY_ENDING): stems for word, stems in _by_first_word(filter(_is_stem, cues)).items()},
+        phrases=match_phrases(entries),
         verb_place={language: _verb_place(language, section["verb"]) for language, section in sections.items()},
-        attached={
-            language: frozenset(listed(section["attached"]))
+        joiners={
+            language: frozenset(split_list(section["attached"]))
             for language, section in sections.items()
             if "attached" in section
         },
     )
 
 
-def _section(language: str, section: Mapping[str, str]) -> list[Cue]:
-    lists = {name: words for name, words in section.items() if name not in ("verb", "attached")}
-    kinds = kinds_by_phrase(language, lists, KINDS, phrase_of=_phrase)
-    for phrase, kind in kinds.items():
-        if phrase[0].endswith(ANY_ENDING) and (len(phrase) > 1 or len(phrase[0]) <= SHORTEST_STEM):
-            raise ValueError(f"[{language}] {kind} has {' '.join(phrase)!r}: too little to tell a word by")
-    return [Cue(language, phrase, kind) for phrase, kind in kinds.items()]
+def _lists(section: Mapping[str, str]) -> dict[str, str]:
+    return {name: words for name, words in section.items() if name not in ("verb", "attached")}
 
 
 def _verb_place(language: str, name: str) -> VerbPlace:
@@ -252,16 +244,4 @@ def _phrase(text: str) -> Phrase:
     return (*words[:-1], words[-1] + ANY_ENDING) if words and text.endswith(ANY_ENDING) else words
 
 
-def _is_stem(cue: Cue) -> bool:
-    return cue.phrase[0].endswith(ANY_ENDING)
-
-
-def _by_first_word(cues: Iterable[Cue]) -> dict[str, tuple[Cue, ...]]:
-    """Shortest phrase first."""
-    grouped: dict[str, list[Cue]] = defaultdict(list)
-    for cue in sorted(cues, key=lambda cue: len(cue.phrase)):
-        grouped[cue.phrase[0]].append(cue)
-    return {word: tuple(entries) for word, entries in grouped.items()}
-
-
-CUES: Final = parse_cues(read_toml("multistep.toml"))
+CUES: Final = parse_cues(load_toml("multistep.toml"))

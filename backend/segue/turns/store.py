@@ -20,7 +20,7 @@ from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, RUNNING, turns
 from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
-from segue.memory.fact_cues import may_tell_facts
+from segue.memory.fact_cues import may_state_facts
 from segue.memory.history import message_values
 from segue.tools.states import StoredHealth, read_states
 from segue.turns import statements
@@ -140,7 +140,7 @@ async def begin_turn(
         "origin": asdict(request.origin),
     }
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
-    tells = may_tell_facts(request.message)
+    tells = may_state_facts(request.message)
     given = {"caller": owner, "asked": asked, "room": room, "key": key, "body": body_hash, "tells_facts": tells}
     try:
         seq = (await connection.execute(statements.BEGIN, given | message)).scalar_one_or_none()

@@ -1,0 +1,71 @@
+"""Which language a text is in, by its script, its common words and its letters (`languages.toml`).
+
+Made for one short message, where statistical detectors guess badly. Pure.
+"""
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Final
+
+from segue.language.word_lists import load_toml, split_list
+
+ENGLISH: Final = "en"
+LONGEST_SAMPLE: Final = 400  # characters are enough to know a language by
+
+_LATIN_WORD: Final = re.compile(r"(?<![.@/\w])[^\W\d_]+")  # not of an address
+_LATIN: Final = re.compile("[A-Za-zÀ-ɏ]")
+_KANA: Final = re.compile("[\u3040-\u30ff]")
+_HAN: Final = re.compile("[\u3400-\u9fff]")
+_SCRIPTS: Final = {
+    "ko": re.compile("[\uac00-\ud7a3]"),
+    "ru": re.compile("[\u0400-\u04ff]"),
+    "ar": re.compile("[\u0620-\u065f\u066e-\u06d3]"),
+    "hi": re.compile("[\u0904-\u0939\u0958-\u0961]"),
+}
+_LATIN_LETTERS_PER_LETTER: Final = {"zh": 3, "ja": 3, "ko": 2, "hi": 3}  # that say as much
+_HAN_PER_KANA: Final = 8  # in Japanese, at most
+_LEAST_SCORE: Final = 0.4
+
+
+def detect_language(text: str, *, default: str = ENGLISH) -> str:
+    """Returns an ISO 639-1 code, `default` if nothing shows the language or two languages are as likely."""
+    sample = text[:LONGEST_SAMPLE]
+    return (None if sample.isascii() else _language_by_script(sample)) or _language_by_words(sample) or default
+
+
+def _language_by_script(sample: str) -> str | None:
+    letters = {language: len(script.findall(sample)) for language, script in _SCRIPTS.items()}
+    kana, han = len(_KANA.findall(sample)), len(_HAN.findall(sample))
+    letters["ja" if kana and kana * _HAN_PER_KANA >= han else "zh"] = kana + han
+    weights = {language: count * _LATIN_LETTERS_PER_LETTER.get(language, 1) for language, count in letters.items()}
+    likeliest = max(weights, key=weights.__getitem__)
+    return likeliest if weights[likeliest] > len(_LATIN.findall(sample)) else None
+
+
+def _language_by_words(sample: str) -> str | None:
+    lowered = unicodedata.normalize("NFC", sample.replace("İ", "i")).lower()
+    clues = [_WORDS.get(word, {}) for word in _LATIN_WORD.findall(lowered)]
+    clues += [_LETTERS.get(letter, {}) for letter in set(lowered)]
+    scores: dict[str, float] = defaultdict(float)
+    for language, score in chain.from_iterable(clue.items() for clue in clues):
+        scores[language] += score
+    best = max(scores.values(), default=0)
+    likeliest = [language for language, score in scores.items() if score == best]
+    return likeliest[0] if best >= _LEAST_SCORE and len(likeliest) == 1 else None
+
+
+def _scores(by_language: Mapping[str, Iterable[str]]) -> dict[str, dict[str, float]]:
+    """Returns what a clue counts for each of its languages: 1 for the only one, a half each for two of them."""
+    speakers: dict[str, dict[str, None]] = defaultdict(dict)
+    for language, clues in by_language.items():
+        for clue in clues:
+            speakers[clue][language] = None
+    return {clue: dict.fromkeys(languages, 1 / len(languages)) for clue, languages in speakers.items()}
+
+
+_LISTS: Final = load_toml("languages.toml")
+_WORDS: Final = _scores({language: split_list(lists["words"]) for language, lists in _LISTS.items()})
+_LETTERS: Final = _scores({language: lists.get("letters", "").split() for language, lists in _LISTS.items()})

@@ -1,0 +1,88 @@
+"""The words of a message by kind, in the language that the message most likely is in.
+
+Knows nothing of what a kind means.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from segue.language.phrase_matcher import PhraseMatcher, match_phrases
+from segue.language.utterance import is_stretched, squeeze
+from segue.language.word_lists import Phrase, kinds_by_phrase
+
+ANY_LANGUAGE: Final = "any"
+UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """`phrases` finds the kind of a phrase, by language; `speakers` lists the languages that use a word.
+
+    `stretchable` gives a word by its squeezed form, if people hold its letters (`yesss`).
+    """
+
+    phrases: Mapping[str, PhraseMatcher[str]]
+    speakers: Mapping[str, tuple[str, ...]]
+    stretchable: Mapping[str, str]
+
+
+def parse_lexicon(
+    sections: Mapping[str, Any], *, kinds: frozenset[str], stretchable: frozenset[str] = frozenset()
+) -> Lexicon:
+    """`sections` is a word list file: languages, and `any` for what they share; `stretchable` is some of the `kinds`.
+
+    Raises ValueError if a list is none of `kinds`, or if a phrase is in two lists of a language.
+    """
+    by_language = {language: kinds_by_phrase(language, lists, kinds) for language, lists in sections.items()}
+    shared = by_language.get(ANY_LANGUAGE, {})
+    return Lexicon(
+        phrases={language: match_phrases({**shared, **own}.items()) for language, own in by_language.items()},
+        speakers=_speakers(by_language),
+        stretchable={
+            squeeze(phrase[0]): phrase[0]
+            for own in by_language.values()
+            for phrase, kind in own.items()
+            if kind in stretchable and len(phrase) == 1
+        },
+    )
+
+
+def languages_of(words: Iterable[str], lexicon: Lexicon) -> list[str]:
+    """Returns the languages that use most of the words, or `any` if no language uses one of them."""
+    known: dict[str, int] = defaultdict(int)
+    for word in words:
+        for language in lexicon.speakers.get(word, ()):
+            known[language] += 1
+    most = max(known.values(), default=0)
+    return [language for language, count in known.items() if count == most] or [ANY_LANGUAGE]
+
+
+def unstretch(word: str, lexicon: Lexicon) -> str:
+    """Returns `yes` for `yesss`, and every word that the lexicon knows as it is."""
+    if word in lexicon.speakers:
+        return word
+    plain = lexicon.stretchable.get(squeeze(word))
+    return plain if plain and is_stretched(word, plain) else word
+
+
+def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
+    """Returns the kind of every phrase in order, with `unknown` for each word that is in no phrase."""
+    matcher = lexicon.phrases[language]
+    kinds: list[str] = []
+    at = 0
+    while at < len(words):
+        phrase, kind = matcher.longest_at(words, at) or (words[at : at + 1], UNKNOWN)
+        kinds.append(kind)
+        at += len(phrase)
+    return kinds
+
+
+def _speakers(by_language: Mapping[str, Mapping[Phrase, str]]) -> dict[str, tuple[str, ...]]:
+    """A word of the shared section has no speakers: it says nothing about the language."""
+    speakers: dict[str, dict[str, None]] = defaultdict(dict)
+    for language, phrases in by_language.items():
+        for word in {word for phrase in phrases for word in phrase}:
+            speakers[word].update({} if language == ANY_LANGUAGE else {language: None})
+    return {word: tuple(languages) for word, languages in speakers.items()}
