@@ -1,0 +1,78 @@
+"""Jobs between processes: as SAQ writes them, from one connection, and put back when a process stops taking them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from redis.asyncio import Redis
+from saq.job import Status
+from saq.queue.redis import RedisQueue
+
+from segue.turns.queue import JOB, NAME, QueueFacts, TurnQueue, look_at_queue
+
+
+class Sessions:
+    """Takes sessions as a worker does, and holds each until it may go on."""
+
+    def __init__(self) -> None:
+        self.taken: asyncio.Queue[str] = asyncio.Queue()
+        self.may_end = asyncio.Event()
+
+    async def run(self, session_id: str) -> None:
+        self.taken.put_nowait(session_id)
+        await self.may_end.wait()
+
+
+@asynccontextmanager
+async def taking(url: str, sessions: Sessions, *, concurrency: int) -> AsyncIterator[TurnQueue]:
+    queue = TurnQueue(url, sessions.run, concurrency=concurrency)
+    queue.start()
+    try:
+        yield queue
+    finally:
+        await queue.close()
+
+
+async def test_a_busy_process_listens_no_more_is_still_counted_and_puts_back_what_it_took(redis_url: str) -> None:
+    sessions = Sessions()
+    async with asyncio.timeout(10), taking(redis_url, sessions, concurrency=2) as queue:
+        for number in range(3):
+            assert await queue.send(f"ses_{number}", f"turn_{number}")
+        assert {await sessions.taken.get(), await sessions.taken.get()} == {"ses_0", "ses_1"}
+        assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=1, jobs_taken=2, workers=1)
+        await queue.stop_taking()
+        assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=3, jobs_taken=0, workers=1)
+    others = Sessions()
+    others.may_end.set()
+    async with asyncio.timeout(10), taking(redis_url, others, concurrency=1):
+        assert {await others.taken.get() for _ in range(3)} == {"ses_0", "ses_1", "ses_2"}
+
+
+async def test_one_redis_serves_processes_that_use_saq_in_its_own_way(redis_url: str) -> None:
+    sessions = Sessions()
+    sessions.may_end.set()
+    plain = RedisQueue.from_url(redis_url, name=NAME)
+    async with asyncio.timeout(10), taking(redis_url, sessions, concurrency=1) as queue:
+        await plain.enqueue(JOB, session_id="ses_theirs", key="turn_theirs:0", ttl=-1)
+        assert await sessions.taken.get() == "ses_theirs"
+        await queue.stop_taking()
+        assert await queue.send("ses_ours", "turn_ours")
+        taken = await plain.dequeue(timeout=5)
+        assert taken is not None
+        assert (taken.function, taken.kwargs) == (JOB, {"session_id": "ses_ours"})
+        await taken.finish(Status.COMPLETE)
+    await plain.disconnect()
+    assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=0, jobs_taken=0, workers=0)
+
+
+async def test_a_job_that_cannot_be_read_stops_no_other(redis_url: str) -> None:
+    sessions = Sessions()
+    sessions.may_end.set()
+    async with Redis.from_url(redis_url) as redis, asyncio.timeout(10), taking(redis_url, sessions, concurrency=1):
+        says_no_session = b'{"queue": "segue", "function": "run_turns", "key": "bad2", "ttl": -1}'
+        for number, value in enumerate((b"{", b'{"queue": "segue"}', says_no_session)):
+            await redis.set(f"saq:job:{NAME}:bad{number}", value)
+            await redis.rpush(f"saq:{NAME}:queued", f"saq:job:{NAME}:bad{number}")
+        queue = RedisQueue(redis, name=NAME)
+        await queue.enqueue(JOB, session_id="ses_good", key="turn_good:0", ttl=-1)
+        assert await sessions.taken.get() == "ses_good"
