@@ -1,4 +1,4 @@
-# Everything from a bare checkout with Python 3.11+ and make: each target installs what it needs into .venv.
+# Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
 .PHONY: help install run test check bench bench-quick bench-language bfcl lock clean
 
@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-help:  ## this list
+help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 install: $(INSTALLED)  ## install the locked dependencies and segue itself into .venv
@@ -18,13 +18,13 @@ $(INSTALLED): requirements-dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
 
-run: install  ## migrate and serve on http://127.0.0.1:8000, with its own Postgres and Redis unless URLs are set
+run: install  ## migrate and serve on http://127.0.0.1:8000 (PORT), with its own PostgreSQL and Redis unless URLs are set
 	exec $(BIN)/segue serve
 
-test: install  ## the whole test suite
+test: install  ## run the whole test suite
 	$(BIN)/python -m pytest -n logical --dist loadgroup
 
-check: install  ## everything CI checks beside the tests
+check: install  ## run all other checks of CI: format, lint, types, imports, contract, vulnerabilities
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -32,25 +32,25 @@ check: install  ## everything CI checks beside the tests
 	$(BIN)/python .ci/check.py
 	$(BIN)/python .ci/audit.py
 
-bench: install  ## what a turn costs: writes bench/results.md, its picture and the table in docs/performance.md
+bench: install  ## measure what a turn costs; writes bench/results.md, its picture and the table in docs/performance.md
 	$(BIN)/python -m bench --profile
 
-bench-quick: install  ## the same in one minute, only printed
+bench-quick: install  ## measure it in one minute, and only print it
 	$(BIN)/python -m bench --quick
 
-bench-language: install  ## how well a yes is told from everything else: make bench-language DATA=ack_dev.jsonl
+bench-language: install  ## measure how well a yes is recognised: make bench-language DATA=ack_dev.jsonl
 	$(BIN)/python bench/language.py $(or $(DATA),$(error give the data: make bench-language DATA=path/to/ack_dev.jsonl))
 
-bfcl: install  ## replay a public benchmark, the service killed between turns: make bfcl DATA=bfcl_multi_turn_base.jsonl
+bfcl: install  ## replay a public benchmark, killing the service between turns: make bfcl DATA=bfcl_multi_turn_base.jsonl
 	$(BIN)/python bench/bfcl.py $(or $(DATA),$(error give the data: make bfcl DATA=path/to/bfcl_multi_turn_base.jsonl))
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --extra otel pyproject.toml
 
-lock: install  ## resolve the dependencies anew, for every Python and platform at once
+lock: install  ## resolve the dependencies again, for every Python and platform
 	$(LOCK) --upgrade --extra dev --output-file requirements-dev.lock
 	$(LOCK) --constraint requirements-dev.lock --output-file requirements.lock
 
-clean:  ## remove what the other targets made, but no data
+clean:  ## remove what the other targets made, except data
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

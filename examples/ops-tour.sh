@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How ops see and steer the tools with curl: the example mailbox goes down, is taken out of the model's hands, comes back.
-# Start the service with `make run` before.
+# How ops watch and control the tools with curl: the example mailbox goes down, is taken away, and comes back.
+# Start the service with `make run` first.
 set -euo pipefail
 SEGUE=${SEGUE:-http://127.0.0.1:${PORT:-8000}}
 OFFLINE=${MAILBOX_OFFLINE:-$(dirname "$0")/mailbox/offline} # while this file exists, the mailbox is down
@@ -12,17 +12,17 @@ send() { # send METHOD PATH BODY
   curl -sS --fail-with-body -X "$1" "$SEGUE$2" -H 'Content-Type: application/json' -d "$3"
 }
 
-show() { # the JSON on standard input as a Python expression of it says: show 'value["id"]'
+show() { # show EXPRESSION: prints a Python expression of the JSON on standard input, as 'value["id"]'
   python3 -c 'import json, sys; value = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"
 }
 
 new_session() { send POST /sessions '{}' | show 'value["id"]'; }
 say() { send POST "/sessions/$1/chat" "{\"message\": \"$2\"}" | show 'value["message"]["content"]'; }
-state() { # state SESSION: how the tool stands there
+state() { # state SESSION: prints the tool's state in a session
   get "/sessions/$1/tool-states" |
     show "'{status}, available: {available}, failures in a row: {consecutive_failures}, {reason}'.format(**value['tool_states']['$TOOL'])"
 }
-fleet() { # how it stands for everyone, and in how many sessions it has which status
+fleet() { # prints the tool's state for all sessions, and how many sessions have which status
   get "/tool-states?tool=$TOOL" |
     show "'available: {0}, {1}, sessions: {2}'.format(*(lambda tool: (tool['fleet']['available'], tool['fleet']['reason'], tool['sessions']))(value['tools']['$TOOL']))"
 }

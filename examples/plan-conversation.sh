@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# A plan of three steps: two run at once, the last one waits for a yes. Start the service with `make run` before.
+# A plan of three steps: two run, the last waits for a yes. Start the service with `make run` first.
 #
 #   examples/plan-conversation.sh            both halves, one after the other
-#   examples/plan-conversation.sh ask        the first half: the plan is made and waits; prints the session's id last
-#   examples/plan-conversation.sh reply ID "va bene, grazie"    the second half, whenever you like: now, after a restart, …
+#   examples/plan-conversation.sh ask        the first half: the plan waits; the last line is the session's id
+#   examples/plan-conversation.sh reply ID "va bene, grazie"    the second half: now, after a restart, …
 set -euo pipefail
 SEGUE=${SEGUE:-http://127.0.0.1:${PORT:-8000}}
 
-field() { # a field of the JSON on standard input: field message.content
+field() { # field PATH: prints a field of the JSON on standard input, as message.content
   python3 -c 'import functools, json, sys; print(functools.reduce(lambda value, key: value[key], sys.argv[1].split("."), json.load(sys.stdin)))' "$1"
 }
 
-say() { # say SESSION TEXT: one message of the user's, the answer to it, and where the plan stands
+say() { # say SESSION TEXT: sends a message, prints the answer and the status of the plan and its steps
   printf '\n> %s\n\n' "$2"
   local answer
   answer=$(curl -sS --fail-with-body "$SEGUE/sessions/$1/chat" -H 'Content-Type: application/json' -d "{\"message\": \"$2\"}")

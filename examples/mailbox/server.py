@@ -52,7 +52,7 @@ class Receipt(TypedDict):
 
 
 class HtmlText(HTMLParser):
-    """What a reader would see of an HTML mail: one line per block, cells parted by a bar."""
+    """The visible text of an HTML mail: one line per block, cells separated by a bar."""
 
     HIDDEN: Final = {"head", "script", "style"}
     BLOCKS: Final = {"br", "div", "h1", "h2", "h3", "h4", "li", "ol", "p", "table", "tr", "ul"}
@@ -106,7 +106,7 @@ def readable(message: EmailMessage) -> Email:
 
 
 def read_inbox(path: Path) -> dict[str, Email]:
-    """All mails of an mbox file by their ids, newest first."""
+    """Returns all mails of an mbox file by id, newest first."""
     with closing(mailbox.mbox(path, create=False)) as box:
         messages = [message_from_bytes(box.get_bytes(key), policy=policy.default) for key in box.iterkeys()]
     messages.sort(key=lambda message: message["Date"].datetime, reverse=True)
@@ -114,7 +114,7 @@ def read_inbox(path: Path) -> dict[str, Email]:
 
 
 def fold(text: str) -> str:
-    """Text without case, accents and vowel signs, for comparing: "Perché" becomes "perche"."""
+    """Returns text without case, accents and vowel signs, to compare by: "Perché" becomes "perche"."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     return "".join(char for char in decomposed if not unicodedata.combining(char))
 
@@ -144,7 +144,7 @@ STOP_WORDS: Final = frozenset(
 
 
 def query_patterns(query: str) -> list[str]:
-    """One pattern per word asked for: the beginning of a word, or any part of one in Arabic and Chinese.
+    """Returns a pattern for each word of the query: the beginning of a word, or any part of one in Arabic and Chinese.
 
     Chinese has no spaces, so a run of it counts as its pairs of characters.
     """
@@ -162,7 +162,7 @@ def query_patterns(query: str) -> list[str]:
 
 
 def search(query: str) -> list[Email]:
-    """The mails with every word of the query or, where there are none, those with the most of them."""
+    """Returns the mails with every word of the query or, if there are none, those with the most of them."""
     patterns = query_patterns(query)
     scores = {key: sum(bool(re.search(pattern, text)) for pattern in patterns) for key, text in SEARCHABLE.items()}
     best = max(scores.values())
@@ -170,7 +170,7 @@ def search(query: str) -> list[Email]:
 
 
 def compose(to: str, subject: str, body: str) -> EmailMessage:
-    """Raises ValueError where `to` is not one or more plain addresses."""
+    """Raises ValueError if `to` is not one or more plain addresses."""
     message = EmailMessage()
     message["From"] = OWNER
     message["To"] = to
@@ -186,7 +186,7 @@ def compose(to: str, subject: str, body: str) -> EmailMessage:
 
 
 def append_to_outbox(message: EmailMessage) -> None:
-    """Raises OSError or mailbox.Error where the outbox cannot be written or stays locked."""
+    """Raises OSError or mailbox.Error if the outbox cannot be written or stays locked."""
     OUTBOX.parent.mkdir(parents=True, exist_ok=True)
     OUTBOX.touch()  # mailbox.mbox would create it too, but could truncate what another process has just written
     with SENDING, closing(mailbox.mbox(OUTBOX)) as outbox:
