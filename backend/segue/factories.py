@@ -28,11 +28,14 @@ from segue.embedded.urls import server_urls
 from segue.events.log import EventLog
 from segue.identity.api_keys import ApiKeys
 from segue.identity.authenticator import Anonymous, Authenticator
-from segue.jobs.afterwards import Afterwards, AfterwardsDeps
-from segue.jobs.summaries import Summaries, SummaryDeps
+from segue.jobs.fact_extraction import DueExtraction, FactExtraction
+from segue.jobs.fact_upkeep import FactUpkeep
+from segue.jobs.loop import JobLoop
+from segue.jobs.summaries import Summaries
 from segue.log import never_log
 from segue.mcp.config import read_mcp_config
 from segue.memory.long_term import LongTermMemory
+from segue.memory.summary import DueSummary
 from segue.net.http_client import checked_client, tls_context
 from segue.offline.model import OfflineModel
 from segue.telemetry.gauges import ProcessStanding, RedisClient, Standing
@@ -100,8 +103,9 @@ class Tooling:
 class Jobs:
     """What works after a turn, and the `snapshot` limits, which depend on whether summaries are written."""
 
-    afterwards: Afterwards
-    summaries: Summaries
+    fact_extraction: JobLoop[DueExtraction]
+    fact_upkeep: FactUpkeep
+    summaries: JobLoop[DueSummary]
     snapshot: SnapshotLimits
 
 
@@ -248,30 +252,28 @@ async def builtin_tools(
 
 
 async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory) -> Jobs:
-    settings, database, model = base.settings, base.stores.database, base.model
-    deps = AfterwardsDeps(
-        database=database,
-        model=model,
-        long_term=long_term,
-        clock=base.clock,
-        lease_s=settings.llm_timeout_s * EXTRACTION_SHARE,
-        look_s=settings.turn_lease_s / 4,
-    )
-    afterwards = await stack.enter_async_context(Afterwards(deps))
+    settings, clock, database, model = base.settings, base.clock, base.stores.database, base.model
+    interval_s = settings.turn_lease_s / 4
+    extraction = FactExtraction(database, model, long_term, clock, lease_s=settings.llm_timeout_s * EXTRACTION_SHARE)
     snapshot = await asyncio.to_thread(limits.snapshot_limits, settings, summarises=model.name != OFFLINE)
     summaries = Summaries(
-        SummaryDeps(
-            database=database,
-            model=model,
-            count=snapshot.count,
-            max_tokens=settings.context_token_budget,
-            lease_s=settings.llm_timeout_s + settings.turn_lease_s,
-            look_s=settings.turn_lease_s / 4,
-        )
+        database,
+        model,
+        snapshot.count,
+        max_tokens=settings.context_token_budget,
+        lease_s=settings.llm_timeout_s + settings.turn_lease_s,
     )
+    parts = Jobs(
+        fact_extraction=JobLoop(extraction, interval_s=interval_s),
+        fact_upkeep=FactUpkeep(database, long_term, clock, interval_s=interval_s),
+        summaries=JobLoop(summaries, interval_s=interval_s),
+        snapshot=snapshot,
+    )
+    await stack.enter_async_context(parts.fact_extraction)
+    await stack.enter_async_context(parts.fact_upkeep)
     if snapshot.recall.summarises:
-        await stack.enter_async_context(summaries)
-    return Jobs(afterwards, summaries, snapshot)
+        await stack.enter_async_context(parts.summaries)
+    return parts
 
 
 def turn_deps(
@@ -288,7 +290,8 @@ def turn_deps(
         limiter=limiter,
         clock=base.clock,
         long_term=long_term,
-        afterwards=jobs.afterwards,
+        fact_extraction=jobs.fact_extraction,
+        fact_upkeep=jobs.fact_upkeep,
         summaries=jobs.summaries,
         agent_limits=limits.agent_limits(settings),
         limits=limits.turn_limits(settings, jobs.snapshot),

@@ -1,29 +1,102 @@
-"""Turns whose message may tell a fact: which is due, who has it, and for how long. One column, `turns.facts_due_at`.
+"""Extracts facts about the user from what they said in a turn, after the turn has been answered.
 
-A claim moves it ahead by the lease; as long as nothing succeeds it moves ahead by the age of the turn, so tries grow
-rarer, and after GIVE_UP it is cleared. The turns of a session come in order, or a correction might come first.
+Owns `turns.facts_due_at`: set when a message with a cue is accepted, cleared in the transaction that stores its facts,
+so a fact survives the loss of Redis and of the process. The model only proposes; only what the user said is stored.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import repeat
 
+import structlog
 from sqlalchemy import case, exists, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.agent.fact_proposals import propose_facts
+from segue.agent.model import ChatModel
+from segue.db.engine import Database
 from segue.db.models import sessions, turns
+from segue.domain.clock import Clock
+from segue.domain.memory import Memory, NewFact
+from segue.memory import history
+from segue.memory.facts import Source
+from segue.memory.long_term import LongTermMemory
+from segue.memory.verify_fact import is_said
 
 GIVE_UP = timedelta(days=1)
+MAX_KNOWN_SHOWN = 10
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueExtraction:
     owner: str
     session_id: str
     turn_id: str
 
 
-async def claim_due(connection: AsyncConnection, *, lease_s: float) -> Due | None:
-    """The turn that has been due for longest, now this process's. None where none is."""
+@dataclass(frozen=True, slots=True)
+class FactExtraction:
+    """A kind of job; `lease_s` seconds after its claim another process may claim it."""
+
+    database: Database
+    model: ChatModel
+    long_term: LongTermMemory
+    clock: Clock
+    lease_s: float
+
+    name = "extraction of facts"
+    slots = 4
+    log_not_claimed = "afterwards_failed"
+    log_failed = "extraction_failed"
+    log_raised = "extraction_raised"
+
+    async def claim(self) -> DueExtraction | None:
+        async with self.database.autocommit() as connection:
+            return await _claim_due(connection, lease_s=self.lease_s)
+
+    async def run(self, job: DueExtraction) -> None:
+        async with self.database.read_only() as connection:
+            said = await history.opening_of(connection, job.turn_id)
+            if said is None:
+                return
+            answers = await history.answer_before(connection, job.session_id, said.seq)
+        message = str(said.content)
+        known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=MAX_KNOWN_SHOWN)
+        proposed = await propose_facts(self.model, message, answers=answers, known=known)
+        facts = [fact for fact in proposed if _is_the_users(fact, message, known)]
+        embeddings = await self.long_term.embed([fact.content for fact in facts])
+        source, now = Source(job.session_id, said.id), self.clock()
+        async with self.database.transaction() as connection:
+            if not await _lock_session(connection, job):
+                return
+            for fact, embedding in zip(facts, embeddings or repeat(None), strict=False):
+                await self.long_term.take_in(connection, job.owner, fact, now=now, source=source, embedding=embedding)
+            await _set_done(connection, job)
+        log.info("facts_extracted", turn_id=job.turn_id, kept=len(facts), not_said=len(proposed) - len(facts))
+
+    async def give_back(self, job: DueExtraction) -> None:
+        still_due = (turns.c.id == job.turn_id, turns.c.facts_due_at.is_not(None))
+        async with self.database.autocommit() as connection:
+            await connection.execute(update(turns).where(*still_due).values(facts_due_at=func.now()))
+
+    def ids(self, job: DueExtraction) -> dict[str, str]:
+        return {"turn_id": job.turn_id}
+
+
+def _is_the_users(fact: NewFact, message: str, known: Iterable[Memory]) -> bool:
+    """Said in the message, or in it and the fact it corrects: "no longer Monday, Tuesday" is short for a whole fact."""
+    corrected = [memory.content for memory in known if memory.id == fact.supersedes]
+    return is_said(fact.content, message, *corrected)
+
+
+async def _claim_due(connection: AsyncConnection, *, lease_s: float) -> DueExtraction | None:
+    """The longest due turn, leased. The wait for the next try grows with the turn's age; after GIVE_UP there is none.
+
+    The turns of a session come in order, or a correction could be stored before what it corrects.
+    """
     earlier = turns.alias("earlier")
     waits = exists().where(
         earlier.c.session_id == turns.c.session_id,
@@ -49,20 +122,14 @@ async def claim_due(connection: AsyncConnection, *, lease_s: float) -> Due | Non
         .returning(sessions.c.owner, turns.c.session_id, turns.c.id)
     )
     row = claimed.one_or_none()
-    return Due(row.owner, row.session_id, row.id) if row else None
+    return DueExtraction(row.owner, row.session_id, row.id) if row else None
 
 
-async def hold_session(connection: AsyncConnection, due: Due) -> bool:
-    """Keeps the session from being deleted until the caller's transaction ends. False where it is gone."""
-    session = select(sessions.c.id).where(sessions.c.id == due.session_id, sessions.c.owner == due.owner)
+async def _lock_session(connection: AsyncConnection, job: DueExtraction) -> bool:
+    """Keeps the session from being deleted until the transaction ends. False if it is gone already."""
+    session = select(sessions.c.id).where(sessions.c.id == job.session_id, sessions.c.owner == job.owner)
     return await connection.scalar(session.with_for_update(read=True, key_share=True)) is not None
 
 
-async def done(connection: AsyncConnection, due: Due) -> None:
-    await connection.execute(update(turns).where(turns.c.id == due.turn_id).values(facts_due_at=None))
-
-
-async def give_back(connection: AsyncConnection, due: Due) -> None:
-    """Somebody else may take it at once."""
-    still = (turns.c.id == due.turn_id, turns.c.facts_due_at.is_not(None))
-    await connection.execute(update(turns).where(*still).values(facts_due_at=func.now()))
+async def _set_done(connection: AsyncConnection, job: DueExtraction) -> None:
+    await connection.execute(update(turns).where(turns.c.id == job.turn_id).values(facts_due_at=None))

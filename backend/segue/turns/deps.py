@@ -10,9 +10,11 @@ from segue.db.redis import Cache
 from segue.domain.clock import Clock
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.events.log import EventLog
-from segue.jobs.afterwards import Afterwards
-from segue.jobs.summaries import Summaries
+from segue.jobs.fact_extraction import DueExtraction
+from segue.jobs.fact_upkeep import FactUpkeep
+from segue.jobs.loop import JobLoop
 from segue.memory.long_term import LongTermMemory
+from segue.memory.summary import DueSummary
 from segue.tools.availability import NewGuard
 from segue.turns.limits import Limiter
 from segue.turns.load_context import SnapshotLimits
@@ -42,8 +44,9 @@ class TurnDeps:
     limiter: Limiter
     clock: Clock
     long_term: LongTermMemory
-    afterwards: Afterwards
-    summaries: Summaries
+    fact_extraction: JobLoop[DueExtraction]
+    fact_upkeep: FactUpkeep
+    summaries: JobLoop[DueSummary]
     agent_limits: AgentLimits
     limits: TurnLimits
     observe: Observe

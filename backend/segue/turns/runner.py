@@ -152,7 +152,7 @@ class TurnRun:
                 cut_off=state["cut_off"],
                 now=self._deps.clock(),
             )
-        self._deps.afterwards.note_used(claim.owner, state["facts"])
+        self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
         if state["cut_off"] is not None:
             self._deps.summaries.wake()
         calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))

@@ -134,7 +134,7 @@ class TurnWorker:
         finally:
             del self._running[turn_id]
         if claim.tells_facts:
-            self._deps.afterwards.wake()
+            self._deps.fact_extraction.wake()
         await self._wake_those_passed_over()
         answer = None if task.cancelled() else task.result()
         return answer is None or not _has_last_word(claim, answer.message)
