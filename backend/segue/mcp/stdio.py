@@ -1,15 +1,15 @@
-"""An MCP server as a child process, spoken to over its stdin and stdout.
+"""An MCP server as a child process that speaks over its stdin and stdout.
 
-The SDK's own stdio client re-joins its whole buffer at every 64 kB (a 30 MB answer took 20 s), has no size limit and
-writes each unreadable line to the log with a traceback; this one reads lines, bounded. A server that ends or talks
-nonsense raises `McpServerGone` into whoever holds the transport; on leaving, the whole process group is ended.
+The SDK's own stdio client joins its whole buffer again at every 64 kB (a 30 MB answer took 20 s), has no size limit and
+logs each unreadable line with a traceback. This one reads bounded lines; if the server ends or talks nonsense, the
+context raises McpServerGone. On leaving it ends the whole process group.
 """
 
 import asyncio
 import os
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE, SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ from mcp_types import jsonrpc_message_adapter
 
 MESSAGE_LIMIT_BYTES: Final = 32 * 1024 * 1024
 _STEP_S: Final = 1.0
-_POLL_S: Final = 0.01
-_NOISE_LIMIT: Final = 100
+_DELIVERY_S: Final = 0.01
+_UNREADABLE_LINES: Final = 100
 _QUEUED_MESSAGES: Final = 64
 _STDERR_CHUNK: Final = 2000
 _STDERR_CHUNKS_LOGGED: Final = 100
 
 Incoming = SessionMessage | Exception
-_Readers = tuple[asyncio.StreamReader, asyncio.StreamReader]
+_Streams = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]
 StdioStreams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
 
 
 class McpServerGone(Exception):
-    """The connection is over; the message says why in words that may be shown to anyone."""
+    """The connection is over; the message says why and never quotes the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class StdioCommand:
-    """`env` is added to the few variables a child may inherit (PATH, HOME, …): Segue's own secrets stay here."""
+    """`env` is added to the few variables that a child inherits (PATH, HOME, …): Segue's own secrets stay here."""
 
     program: str
     args: Sequence[str]
@@ -48,20 +48,40 @@ class StdioCommand:
     cwd: str | None
 
 
+class _Pipes(SubprocessStreamProtocol):
+    """The child's pipes as streams, and its exit as an event: a process's `wait()` also waits for the pipes, which a
+    grandchild may hold open.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MESSAGE_LIMIT_BYTES, asyncio.get_running_loop())
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.exited.set()
+
+
 @dataclass(frozen=True, slots=True)
 class _Child:
-    process: Process
+    transport: asyncio.SubprocessTransport
+    exited: asyncio.Event
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
 
+    async def exits_within(self, seconds: float) -> bool:
+        with anyio.move_on_after(seconds):
+            await self.exited.wait()
+        return self.exited.is_set()
+
 
 @asynccontextmanager
 async def stdio_transport(command: StdioCommand, log_stderr: Callable[[str], None]) -> AsyncIterator[StdioStreams]:
-    """Runs the command for as long as the context is held.
+    """Runs the command while the context is held.
 
-    Raises McpServerGone (in a group) when it cannot be started, ends, prints 100 lines that are not MCP or sends a
-    message over 32 MiB.
+    Raises McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines that are not MCP or sends
+    a message over 32 MiB.
     """
     child = await _start(command)
     to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
@@ -80,7 +100,8 @@ async def stdio_transport(command: StdioCommand, log_stderr: Callable[[str], Non
 
 async def _start(command: StdioCommand) -> _Child:
     try:
-        process = await asyncio.create_subprocess_exec(
+        transport, pipes = await asyncio.get_running_loop().subprocess_exec(
+            _Pipes,
             command.program,
             *command.args,
             stdin=PIPE,
@@ -88,35 +109,33 @@ async def _start(command: StdioCommand) -> _Child:
             stderr=PIPE,
             env=get_default_environment() | dict(command.env),
             cwd=command.cwd,
-            limit=MESSAGE_LIMIT_BYTES,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "a NUL in its command line"
         raise McpServerGone(f"{command.program} cannot be started: {reason}") from None
-    stdin, readers = process.stdin, (process.stdout, process.stderr)
-    return _Child(process, cast("asyncio.StreamWriter", stdin), *cast("_Readers", readers))
+    return _Child(transport, pipes.exited, *cast("_Streams", (pipes.stdin, pipes.stdout, pipes.stderr)))
 
 
 async def _read_messages(child: _Child, to_session: MemoryObjectSendStream[Incoming]) -> None:
-    noise = 0
+    unreadable = 0
     async with to_session:
         while line := await _line(child.stdout):
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                noise += 1
-                if noise >= _NOISE_LIMIT:
+                unreadable += 1
+                if unreadable >= _UNREADABLE_LINES:
                     raise McpServerGone("it prints something other than MCP on its stdout") from None
                 continue
             try:
                 await to_session.send(SessionMessage(message))
             except anyio.BrokenResourceError:
                 return  # the session has left
-        # What was read last reaches its caller before this error cancels the call.
-        await anyio.sleep(_POLL_S)
-        await _ended_within(child.process, _STEP_S)
-        code = child.process.returncode
+        # The last answer has to reach its caller before this error cancels the call.
+        await anyio.sleep(_DELIVERY_S)
+        await child.exits_within(_STEP_S)
+        code = child.transport.get_returncode()
         raise McpServerGone("it closed its stdout" if code is None else f"the process ended with exit code {code}")
 
 
@@ -130,7 +149,7 @@ async def _line(stdout: asyncio.StreamReader) -> bytes:
 
 
 async def _write_messages(from_session: MemoryObjectReceiveStream[SessionMessage], stdin: asyncio.StreamWriter) -> None:
-    # A closed pipe closes `from_session`: senders hear of it at once, and the reader knows the reason.
+    # A closed pipe closes `from_session`, so senders fail at once; the reader raises the reason.
     with suppress(OSError):
         async with from_session:
             async for item in from_session:
@@ -147,32 +166,22 @@ async def _read_stderr(stderr: asyncio.StreamReader, log_stderr: Callable[[str],
 
 
 async def _end(child: _Child) -> None:
-    """Asks (closed stdin), terminates, kills, one second each; the kill also sweeps children left in the group."""
-    process = child.process
+    """Closes stdin, terminates, kills, a second apart; the kill also ends children left in the process group."""
     try:
         child.stdin.close()
-        if not await _ended_within(process, _STEP_S):
-            _signal(process, force=False)
-            await _ended_within(process, _STEP_S)
+        if not await child.exits_within(_STEP_S):
+            _signal(child.transport, force=False)
+            await child.exits_within(_STEP_S)
     finally:
-        _signal(process, force=True)
-    await _ended_within(process, _STEP_S)
-    # A grandchild that left the group may hold the pipes open; nothing public closes our ends of them.
-    process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001
+        _signal(child.transport, force=True)
+    await child.exits_within(_STEP_S)
+    child.transport.close()  # a grandchild that left the group may hold the pipes open
     await asyncio.sleep(0)
 
 
-async def _ended_within(process: Process, seconds: float) -> bool:
-    # Not process.wait(): it also waits for the pipes, which a grandchild may hold.
-    with anyio.move_on_after(seconds):
-        while process.returncode is None:  # noqa: ASYNC110 (nothing signals the exit alone)
-            await anyio.sleep(_POLL_S)
-    return process.returncode is not None
-
-
-def _signal(process: Process, *, force: bool) -> None:
+def _signal(transport: asyncio.SubprocessTransport, *, force: bool) -> None:
     with suppress(ProcessLookupError, PermissionError):
         if sys.platform == "win32":
-            process.kill()
+            transport.kill()
         else:
-            os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)
+            os.killpg(transport.get_pid(), signal.SIGKILL if force else signal.SIGTERM)
