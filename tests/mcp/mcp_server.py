@@ -7,6 +7,7 @@ import socket
 import sys
 from typing import Any
 
+import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -14,6 +15,7 @@ from mcp_types import CallToolResult, ImageContent, TextContent, ToolAnnotations
 
 server = MCPServer("ours", log_level="CRITICAL")
 cancelled: list[str] = []
+cancelling = asyncio.Condition()
 stay = asyncio.Event()
 
 
@@ -55,12 +57,18 @@ async def hang(note: str) -> str:
         await stay.wait()
     except asyncio.CancelledError:
         cancelled.append(note)
+        with anyio.CancelScope(shield=True):
+            async with cancelling:
+                cancelling.notify_all()
         raise
     return note
 
 
 @server.tool()
-def were_cancelled() -> list[str]:
+async def wait_until_cancelled(note: str) -> list[str]:
+    """Returns the notes of all calls that were cancelled, once this one was."""
+    async with cancelling:
+        await cancelling.wait_for(lambda: note in cancelled)
     return cancelled
 
 

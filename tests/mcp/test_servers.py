@@ -25,6 +25,7 @@ MUTE = {"command": "python", "args": ["-c", "import sys; sys.stdin.read()"]}
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 DEADLINE_S = 10.0
+START_S = 30.0  # how long a test waits for a server that is meant to come up
 
 Configure = Callable[..., McpConfig]
 
@@ -43,7 +44,7 @@ def configure(tmp_path: Path) -> Configure:
 async def ours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpServers]:
     path = tmp_path_factory.mktemp("ours") / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"ours": {**STDIO, "confirm": ["find"], "disabled": ["secret"]}}}))
-    async with McpServers(read_mcp_config(path), timeout_s=5) as servers:
+    async with McpServers(read_mcp_config(path), timeout_s=5, start_timeout_s=START_S) as servers:
         yield servers
 
 
@@ -135,16 +136,14 @@ async def test_a_cancelled_caller_cancels_the_remote_call(ours: McpServers) -> N
     hanging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await hanging
-    async with asyncio.timeout(DEADLINE_S):
-        while "left" not in str(await call(ours, "were_cancelled")):
-            pass
+    assert await call(ours, "wait_until_cancelled", note="left") == ["side", "left"]
 
 
 async def test_a_timeout_says_how_long_and_the_session_survives(configure: Configure) -> None:
-    async with McpServers(configure(ours={**STDIO, "timeout_s": 1})) as servers:
+    async with McpServers(configure(ours={**STDIO, "timeout_s": 1}), start_timeout_s=START_S) as servers:
         with pytest.raises(ToolFailed, match="hang did not answer within 1 s"):
             await call(servers, "hang", note="slow")
-        assert await call(servers, "were_cancelled") == ["slow"]
+        assert await call(servers, "wait_until_cancelled", note="slow") == ["slow"]
         assert servers.states() == {"ours": "ready"}
 
 
@@ -159,7 +158,9 @@ async def test_a_child_that_floods_stderr_is_not_blocked(ours: McpServers) -> No
 
 
 async def test_a_server_that_dies_in_a_call_fails_it_and_comes_back_while_others_work(configure: Configure) -> None:
-    async with McpServers(configure(ours=ODD, other={**ODD, "prefix": "mcp_other_"})) as servers:
+    async with McpServers(
+        configure(ours=ODD, other={**ODD, "prefix": "mcp_other_"}), start_timeout_s=START_S
+    ) as servers:
         with pytest.raises(ToolFailed, match="was lost before it answered"):
             await call(servers, "die")
         assert await call(servers, "other_add", a=1, b=2) == "3"
@@ -171,7 +172,7 @@ async def test_a_server_that_dies_in_a_call_fails_it_and_comes_back_while_others
 
 async def test_a_stdio_server_killed_while_idle_is_started_again(configure: Configure) -> None:
     before = children()
-    async with McpServers(configure(ours=ODD)) as servers:
+    async with McpServers(configure(ours=ODD), start_timeout_s=START_S) as servers:
         (pid,) = children() - before
         os.kill(pid, signal.SIGKILL)
         await until(lambda: servers.states()["ours"] == "failed: the process ended with exit code -9")
@@ -183,7 +184,7 @@ async def test_a_stdio_server_killed_while_idle_is_started_again(configure: Conf
 
 async def test_a_server_that_hangs_is_replaced(configure: Configure) -> None:
     before = children()
-    async with McpServers(configure(ours={**ODD, "timeout_s": 0.5})) as servers:
+    async with McpServers(configure(ours={**ODD, "timeout_s": 0.5}), start_timeout_s=START_S) as servers:
         (pid,) = children() - before
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(ToolFailed, match="did not answer"):
@@ -196,7 +197,7 @@ async def test_a_server_that_hangs_is_replaced(configure: Configure) -> None:
 async def test_an_http_server_that_dies_and_returns_is_found_again(configure: Configure) -> None:
     async with http_server() as (port, first):
         config = configure(ours={"url": f"http://127.0.0.1:{port}/mcp"})
-        async with McpServers(config) as servers:
+        async with McpServers(config, start_timeout_s=START_S) as servers:
             assert await call(servers, "add", a=1, b=2) == 3
             hanging = asyncio.ensure_future(call(servers, "hang", note="http"))
             await call(servers, "add", a=1, b=2)
@@ -214,21 +215,19 @@ async def test_an_http_server_that_dies_and_returns_is_found_again(configure: Co
 async def test_a_cancelled_caller_cancels_the_remote_call_over_http(configure: Configure) -> None:
     async with http_server() as (port, _):
         config = configure(ours={"url": f"http://127.0.0.1:{port}/mcp", "headers": {"X-Key": "k"}})
-        async with McpServers(config) as servers:
+        async with McpServers(config, start_timeout_s=START_S) as servers:
             hanging = asyncio.ensure_future(call(servers, "hang", note="web"))
             await call(servers, "add", a=1, b=1)
             hanging.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await hanging
-            async with asyncio.timeout(DEADLINE_S):
-                while "web" not in str(await call(servers, "were_cancelled")):
-                    pass
+            assert await call(servers, "wait_until_cancelled", note="web") == ["web"]
 
 
 async def test_an_http_answer_that_is_not_mcp_names_its_status(configure: Configure) -> None:
     async with (
         http_server() as (port, _),
-        McpServers(configure(ours={"url": f"http://127.0.0.1:{port}/no"})) as servers,
+        McpServers(configure(ours={"url": f"http://127.0.0.1:{port}/no"}), start_timeout_s=START_S) as servers,
     ):
         assert servers.states() == {"ours": "failed: it answered HTTP 404"}
 
@@ -273,7 +272,7 @@ async def test_leaving_ends_a_child_that_ignores_every_polite_request(configure:
 
 
 async def test_a_new_tool_appears_when_the_server_says_so(configure: Configure) -> None:
-    async with McpServers(configure(ours=STDIO)) as servers:
+    async with McpServers(configure(ours=STDIO), start_timeout_s=START_S) as servers:
         await call(servers, "learn")
         await until(lambda: "mcp_learned" in {tool.spec.name for tool in servers.tools()})
         assert await call(servers, "learned", query="x") == {"query": "x", "emails": [{"id": "eml-0a1b2c"}]}
@@ -291,7 +290,7 @@ async def test_two_servers_claiming_one_name_is_an_error_that_names_both(configu
 
 async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configure) -> None:
     with capture_logs() as logs:
-        async with McpServers(configure(odd=ODD)) as servers:
+        async with McpServers(configure(odd=ODD), start_timeout_s=START_S) as servers:
             tools = {tool.spec.name: tool.spec for tool in servers.tools()}
             with pytest.raises(ToolRetry, match="eml- and six digits"):
                 await call(servers, "loose")
@@ -321,7 +320,7 @@ async def test_secrets_reach_the_child_and_no_log_or_repr(
         web={"url": "http://127.0.0.1:9/${CANARY}", "headers": {"Authorization": "Bearer ${CANARY}"}},
     )
     with capture_logs() as logs:
-        async with McpServers(config) as servers:
+        async with McpServers(config, start_timeout_s=START_S) as servers:
             assert await call(servers, "secret") == "canary-4711"
             seen = f"{servers.states()} {logs} {config!r}"
     assert "canary" not in seen

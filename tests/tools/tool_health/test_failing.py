@@ -20,6 +20,7 @@ from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, calls_raw, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
+from tests.support.streams import chatting
 
 
 async def test_a_tool_fails_at_exactly_three_and_then_executes_nothing(
@@ -65,11 +66,11 @@ async def test_one_failing_call_of_a_round_does_not_mark_its_siblings(
     shelf.open.clear()
     together = [(MOODY, {"word": "x"}), ("mcp_find_items", {"query": "y"}), ("mcp_get_item", {"item_id": "itm-1"})]
     provider.will(calls(*together), says("done"))
-    turn = asyncio.create_task(client.chat(session, QUESTION))
-    while (await state(client, session, "mcp_get_item"))["execution_count"] == 0:
-        pass
-    shelf.open.set()
-    await turn
+    async with chatting(client, session, QUESTION) as stream:
+        await stream.until("TOOL_CALL_RESULT")
+        await stream.until("TOOL_CALL_RESULT")
+        shelf.open.set()
+        await stream.rest()
     counts = {name: one["consecutive_failures"] for name, one in (await states(client, session)).items()}
     assert {name for name, failures in counts.items() if failures} == {MOODY}
 
