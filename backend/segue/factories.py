@@ -38,7 +38,7 @@ from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.net.http_client import checked_client, tls_context
 from segue.offline.model import OfflineModel
-from segue.telemetry.gauges import ProcessStanding, RedisClient, Standing
+from segue.telemetry.gauges import ProcessState, ProcessStateCollector, RedisState
 from segue.telemetry.metrics import Metrics
 from segue.telemetry.tracing import tracing
 from segue.tools.availability import NewGuard, ToolGuard
@@ -322,7 +322,7 @@ class RedisHealth(Protocol):
     def outages(self) -> int: ...
 
 
-def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> Standing:
+def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> ProcessStateCollector:
     """The state of this process, read anew at each scrape."""
     redis: dict[str, RedisHealth] = {
         "cache": stores.cache,
@@ -331,18 +331,18 @@ def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str
         "queue": turns.queue,
     }
 
-    def read() -> ProcessStanding:
+    def read() -> ProcessState:
         watchers, streams = stores.events.followers
         in_use, pool_size = stores.database.connections
-        return ProcessStanding(
+        return ProcessState(
             turns_running=turns.running,
-            turn_places=turns.places,
+            turn_slots=turns.places,
             streams=streams,
             watchers=watchers,
             pool_size=pool_size,
             pool_in_use=in_use,
-            redis={name: RedisClient(client.degraded, client.outages) for name, client in redis.items()},
+            redis={name: RedisState(client.degraded, client.outages) for name, client in redis.items()},
             mcp_ready={server: state == "ready" for server, state in mcp_states().items()},
         )
 
-    return Standing(read)
+    return ProcessStateCollector(read)

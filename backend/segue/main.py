@@ -25,7 +25,7 @@ from segue.api import (
 )
 from segue.api.deps import Services, State
 from segue.api.gate import Gate
-from segue.api.middleware import BodyLimit, PlainStart, RequestContext
+from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from segue.config import Settings
 from segue.domain.clock import Clock, utc_now
@@ -101,7 +101,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
             expose_headers=[REQUEST_ID_HEADER, "Retry-After"],
         )
     app.add_middleware(RequestContext)
-    app.add_middleware(PlainStart)
+    app.add_middleware(StartupErrors)
 
 
 async def _start(

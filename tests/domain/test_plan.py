@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from segue.domain.plan import (
     MAX_STEPS,
-    PLAN_MOVES,
-    STEP_MOVES,
-    IllegalMove,
+    PLAN_TRANSITIONS,
+    STEP_TRANSITIONS,
+    IllegalTransition,
     Plan,
     PlanStatus,
     Step,
     StepStatus,
     end,
-    move_step,
     new_plan,
     replace_open_steps,
+    update_step,
 )
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -38,52 +38,52 @@ def plan_of(count: int) -> Plan:
 
 
 def test_every_status_stands_in_the_tables() -> None:
-    assert set(PLAN_MOVES) == set(get_args(PlanStatus))
-    assert set(STEP_MOVES) == set(STEP_STATUSES)
+    assert set(PLAN_TRANSITIONS) == set(get_args(PlanStatus))
+    assert set(STEP_TRANSITIONS) == set(STEP_STATUSES)
 
 
 def test_a_step_that_is_over_moves_no_more() -> None:
-    plan = move_step(move_step(plan_of(2), 1, "running"), 1, "complete")
+    plan = update_step(update_step(plan_of(2), 1, "running"), 1, "complete")
     for status in STEP_STATUSES:
-        with pytest.raises(IllegalMove):
-            move_step(plan, 1, status)
+        with pytest.raises(IllegalTransition):
+            update_step(plan, 1, status)
 
 
 def test_a_step_cannot_be_running_twice_without_ending() -> None:
-    with pytest.raises(IllegalMove):
-        move_step(move_step(plan_of(1), 1, "running"), 1, "running")
+    with pytest.raises(IllegalTransition):
+        update_step(update_step(plan_of(1), 1, "running"), 1, "running")
 
 
 def test_the_last_step_completes_the_plan() -> None:
     plan = plan_of(2)
     for number in (1, 2):
-        plan = move_step(move_step(plan, number, "running"), number, "complete")
+        plan = update_step(update_step(plan, number, "running"), number, "complete")
     assert plan.status == "completed"
     assert plan.current_step == 2
 
 
 @pytest.mark.parametrize("fate", ["failed", "unknown"])
 def test_a_step_that_did_not_succeed_fails_the_plan_and_skips_what_follows_with_the_reason(fate: StepStatus) -> None:
-    plan = move_step(move_step(plan_of(3), 1, "running"), 1, fate)
+    plan = update_step(update_step(plan_of(3), 1, "running"), 1, fate)
     assert plan.status == "failed"
     assert [step.status for step in plan.steps] == [fate, "skipped", "skipped"]
     assert plan.steps[1].error == "step 1 did not succeed"
 
 
 def test_a_waiting_plan_that_is_cancelled_skips_what_had_not_started() -> None:
-    plan = end(move_step(plan_of(2), 1, "waiting"), "cancelled")
+    plan = end(update_step(plan_of(2), 1, "waiting"), "cancelled")
     assert plan.status == "cancelled"
     assert {step.status for step in plan.steps} == {"skipped"}
 
 
 def test_a_closed_plan_takes_no_other_end() -> None:
-    with pytest.raises(IllegalMove):
+    with pytest.raises(IllegalTransition):
         end(end(plan_of(1), "cancelled"), "expired")
 
 
 def test_an_amended_plan_keeps_what_is_done_and_numbers_on() -> None:
-    plan = move_step(move_step(plan_of(3), 1, "running"), 1, "complete")
-    amended = replace_open_steps(move_step(plan, 2, "waiting"), [Step(1, "other", "tool", {})])
+    plan = update_step(update_step(plan_of(3), 1, "running"), 1, "complete")
+    amended = replace_open_steps(update_step(plan, 2, "waiting"), [Step(1, "other", "tool", {})])
     assert [(step.id, step.description, step.status) for step in amended.steps] == [
         (1, "step 1", "complete"),
         (2, "other", "pending"),
@@ -101,8 +101,8 @@ def test_whatever_is_tried_the_version_grows_with_each_move_and_no_step_waits_or
     plan = plan_of(3)
     for number, status in moves:
         try:
-            moved = move_step(plan, number, status)
-        except IllegalMove:
+            moved = update_step(plan, number, status)
+        except IllegalTransition:
             continue
         assert moved.version == plan.version + 1
         plan = moved

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from segue.domain.tool import DependencyGroup, ToolSpec
-from segue.domain.tool_state import ReasonCode, StatusByHand, ToolState, ToolStatus
+from segue.domain.tool_state import ManualStatus, ReasonCode, ToolState, ToolStatus
 from segue.tools.health import (
     NEVER_RAN,
     HealthRules,
@@ -49,7 +49,7 @@ def outcome(event: str) -> Outcome:
 def apply(health: ToolHealth, event: str, now: datetime) -> ToolHealth:
     if event == "reset":
         return reset(health, now)
-    if event in get_args(StatusByHand):
+    if event in get_args(ManualStatus):
         return set_by_person(health, now, event, None)  # type: ignore[arg-type]  # looked up in the line above
     return after_call(health, outcome(event), now, rules=RULES)
 
@@ -196,7 +196,7 @@ class Course(RuleBasedStateMachine):
     def call_ends(self, event: str) -> None:
         self._happens(event)
 
-    @rule(event=st.sampled_from([*get_args(StatusByHand), "reset"]))
+    @rule(event=st.sampled_from([*get_args(ManualStatus), "reset"]))
     def person_acts(self, event: str) -> None:
         self._happens(event)
 
@@ -221,10 +221,10 @@ class Course(RuleBasedStateMachine):
 
 def expected(events: Sequence[tuple[str, datetime]], now: datetime) -> tuple[str, bool, int, datetime | None]:
     """Status, availability, failures in a row, next try."""
-    words = [event for event, _ in events if event in (*get_args(StatusByHand), "reset")]
+    words = [event for event, _ in events if event in (*get_args(ManualStatus), "reset")]
     failures: list[tuple[str, datetime]] = []
     for event, at in events:
-        if event in ("success", *get_args(StatusByHand), "reset"):
+        if event in ("success", *get_args(ManualStatus), "reset"):
             failures = []
         elif event in ("failure", "lost", "refused_login"):
             failures.append((event, at))

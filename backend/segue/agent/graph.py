@@ -18,7 +18,7 @@ from segue.agent.nodes.plan import plan
 from segue.agent.nodes.respond import respond
 from segue.agent.nodes.tool_loop import tool_loop
 from segue.agent.state import TurnInput, TurnState, Update
-from segue.domain.events import PlanMoved, StepFinished, StepStarted
+from segue.domain.events import PlanChanged, StepFinished, StepStarted
 
 Graph = CompiledStateGraph[TurnState, TurnContext, TurnInput, TurnState]
 Node = Callable[[TurnState, Runtime[TurnContext]], Awaitable[Update]]
@@ -55,7 +55,7 @@ def _told(name: str, node: Node) -> Told:
         with runtime.context.span(name):
             update = await node(state, runtime)
         if touched := update.get("touched_plan"):
-            emit(PlanMoved(touched.plan))
+            emit(PlanChanged(touched.plan))
         emit(StepFinished(name))
         return update
 

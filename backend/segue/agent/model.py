@@ -111,7 +111,7 @@ class ChatModel:
             try:
                 reply = await self._in_time(runnable, list(messages), retries or Retries(self._max_retries), speech)
                 outcome, tokens = "answered", (reply.input_tokens, reply.output_tokens)
-                span.tell(input_tokens=tokens[0], output_tokens=tokens[1])
+                span.set_attributes(input_tokens=tokens[0], output_tokens=tokens[1])
             except AppError as error:
                 outcome = error.code
                 raise

@@ -18,9 +18,9 @@ from segue.agent import prompts, render_messages
 from segue.agent.context import TurnContext
 from segue.agent.stream_reply import ask, tell
 from segue.agent.tool_executor import PreparedCall, RunCall, TurnCalls, record_start, run_again, run_and_record
-from segue.domain.events import PlanMoved
+from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
-from segue.domain.plan import NOT_STARTED, Plan, Step, move_step, new_plan
+from segue.domain.plan import NOT_STARTED, Plan, Step, new_plan, update_step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolCall, ToolFailed, ToolRetry, ToolSpec
 from segue.memory import history
@@ -69,7 +69,7 @@ async def offer_plan(context: TurnContext, *, goal: str, origin_message_id: str,
         stored = await store.offer(
             connection, StoredPlan(made, context.turn.session_id, taken_on_by=context.turn.turn_id)
         )
-    context.emit(PlanMoved(stored.plan))
+    context.emit(PlanChanged(stored.plan))
     return stored
 
 
@@ -125,13 +125,13 @@ async def _run_without_tool(context: TurnContext, run: PlanRun, step: Step, tool
     reply, spoken = await ask(context, prompts.with_note(run.conversation, prompts.answer_step(run.plan, step)))
     text = clean(reply.text) or prompts.NO_ANSWER
     said = tell(context, text, spoken)
-    moved = move_step(run.plan, step.id, "complete", result_preview=text[: context.limits.retention.preview_chars])
+    moved = update_step(run.plan, step.id, "complete", result_preview=text[: context.limits.retention.preview_chars])
     async with context.transaction() as connection:
         await history.append_message(
             connection, context.turn, role="assistant", content=text, now=context.clock(), message_id=said
         )
         run.stored = await store.swap(connection, run.stored, moved, texts={**run.stored.texts, str(step.id): text})
-    context.emit(PlanMoved(run.plan))
+    context.emit(PlanChanged(run.plan))
     run.done.stored_messages += 1
     run.conversation.append(AIMessage(text))
 
@@ -179,12 +179,12 @@ async def _execute(context: TurnContext, run: PlanRun, step: Step, call: Prepare
     request = call.request
 
     async def started(connection: AsyncConnection) -> None:
-        moved = move_step(run.plan, step.id, "running", args=request.args, tool_call_id=request.id)
+        moved = update_step(run.plan, step.id, "running", args=request.args, tool_call_id=request.id)
         run.stored = await store.swap(connection, run.stored, moved)
 
     place = PlanStep(run.plan.id, step.id)
     await record_start(context, "", [request], step=place, also=started)
-    context.emit(PlanMoved(run.plan))
+    context.emit(PlanChanged(run.plan))
     run.done.stored_messages += 1
     run.done.count += 1
     await _conclude(context, run, step, call, run_and_record)
@@ -201,7 +201,7 @@ async def _conclude(context: TurnContext, run: PlanRun, step: Step, call: Prepar
         run.stored = await store.swap(connection, run.stored, _after(run.plan, step, outcome, ledger))
 
     outcome = await run_call(context, call, run.done, also=ended)
-    context.emit(PlanMoved(run.plan))
+    context.emit(PlanChanged(run.plan))
     run.values[step.id] = outcome.payload.value
     answer = render_messages.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
     render_messages.tell(run.conversation, call.request, answer)
@@ -209,8 +209,8 @@ async def _conclude(context: TurnContext, run: PlanRun, step: Step, call: Prepar
 
 def _after(plan: Plan, step: Step, outcome: Outcome, ledger: ToolCall) -> Plan:
     if outcome.status != "succeeded":
-        return move_step(plan, step.id, outcome.status, error=outcome.error)
-    return move_step(plan, step.id, "complete", result_preview=ledger.metadata.summary)
+        return update_step(plan, step.id, outcome.status, error=outcome.error)
+    return update_step(plan, step.id, "complete", result_preview=ledger.metadata.summary)
 
 
 async def _whole_args(context: TurnContext, run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
@@ -246,8 +246,8 @@ async def _values(context: TurnContext, run: PlanRun, step: Step) -> Mapping[int
 
 async def _fail(context: TurnContext, run: PlanRun, step: Step, error: str) -> None:
     async with context.transaction() as connection:
-        run.stored = await store.swap(connection, run.stored, move_step(run.plan, step.id, "failed", error=error))
-    context.emit(PlanMoved(run.plan))
+        run.stored = await store.swap(connection, run.stored, update_step(run.plan, step.id, "failed", error=error))
+    context.emit(PlanChanged(run.plan))
 
 
 async def _wait(
@@ -260,7 +260,7 @@ async def _wait(
     **shown: Any,
 ) -> None:
     """Leaves the step to the user's yes, with what the question shows of it."""
-    moved = move_step(run.plan, step.id, "waiting", **shown)
+    moved = update_step(run.plan, step.id, "waiting", **shown)
     blocked = tuple(blocked_tools(context, moved, tools))
     async with context.transaction() as connection:
         run.stored = await store.swap(
@@ -271,4 +271,4 @@ async def _wait(
             asked_in=context.turn.turn_id,
             blocked_tools=blocked,
         )
-    context.emit(PlanMoved(run.plan))
+    context.emit(PlanChanged(run.plan))

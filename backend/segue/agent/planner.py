@@ -47,7 +47,7 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
     plannable = _plannable(context.guard)
     note = prompts.amender_note(plan, [tool.spec for tool in plannable.values()])
     reply = await context.model.reply(prompts.assemble(state, note=note))
-    return _storable(read_draft(reply.text, tools=plannable, done=len(plan.over)))
+    return _storable(read_draft(reply.text, tools=plannable, done=len(plan.started_steps)))
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:

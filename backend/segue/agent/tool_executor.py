@@ -197,7 +197,7 @@ async def _run(context: TurnContext, tool: Tool, call: RequestedCall) -> Outcome
     )
     with context.span("tool", tool=tool.spec.name, tool_call_id=call.id) as span:
         outcome = await run_tool(tool, call.args, identity, limits=context.limits.run)
-        span.tell(outcome=_told_outcome(outcome))
+        span.set_attributes(outcome=_told_outcome(outcome))
     return outcome
 
 

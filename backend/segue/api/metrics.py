@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Response
 from segue.api.deps import Services, ServicesDep, may_read_metrics
 from segue.api.problems import PROBLEMS
 from segue.domain.errors import AppError
-from segue.telemetry.gauges import Backlog, FleetStanding, fleet_metrics
+from segue.telemetry.gauges import Backlog, SharedState, shared_metrics
 from segue.telemetry.metrics import CONTENT_TYPE
 from segue.turns.backlog import read_backlog
 
@@ -29,8 +29,8 @@ async def metrics(services: ServicesDep) -> Response:
     backlog, jobs, failed = await asyncio.gather(
         _backlog(services), services.turns.queue.waiting(), _failed_for_all(services)
     )
-    fleet = FleetStanding(backlog=backlog, jobs=jobs, tools_failed=failed)
-    return Response(services.metrics.text(fleet_metrics(fleet)), media_type=CONTENT_TYPE)
+    fleet = SharedState(backlog=backlog, jobs=jobs, tools_failed=failed)
+    return Response(services.metrics.text(shared_metrics(fleet)), media_type=CONTENT_TYPE)
 
 
 async def _backlog(services: Services) -> Backlog | None:

@@ -59,7 +59,7 @@ class RequestContext:
                     duration_ms = round((time.monotonic() - started) * 1000, 1)
                     log.info("request", method=method, path=path, status=status, duration_ms=duration_ms)
                     services.metrics.observe(RequestAnswered(method, status))
-                    span.tell(status=status)
+                    span.set_attributes(status=status)
 
 
 class BodyLimit:
@@ -87,7 +87,7 @@ class BodyLimit:
         await self._app(scope, receive_within_limit, send)
 
 
-class PlainStart:
+class StartupErrors:
     """A start that fails for a reason we know says it in a sentence, not in a traceback."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -14,7 +14,7 @@ from segue.domain.errors import AppError
 from segue.domain.ids import Prefix, is_id
 from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
 from segue.domain.plan import Decision
-from segue.domain.tool_state import StatusByHand
+from segue.domain.tool_state import ManualStatus
 from segue.turns.store import OnBusy
 
 MAX_MESSAGE_CHARS = 32_000
@@ -59,7 +59,7 @@ class PlanDecision(Body):
 class StatusChange(Body):
     """What a person sets stays until a person changes it."""
 
-    status: StatusByHand
+    status: ManualStatus
     reason: Annotated[str, Field(max_length=500)] | None = None
 
 

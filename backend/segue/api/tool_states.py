@@ -24,7 +24,7 @@ from segue.api.schemas import (
 )
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import is_id
-from segue.domain.telemetry import ToolStateMoved
+from segue.domain.telemetry import SessionToolStateChanged
 from segue.domain.tool import ToolSpec
 from segue.domain.tool_state import ReasonCode, StateChange, ToolState, ToolStatus
 from segue.memory.sessions import get_session, lock_session, owner_of
@@ -199,7 +199,7 @@ async def _reset_in_session(services: Services, owner: str, session_id: str, spe
 def _tell(services: Services, tool: str, changed: Changed) -> None:
     log_move(tool, changed)
     if changed.moved:
-        services.metrics.observe(ToolStateMoved(tool, changed.after.health.status))
+        services.metrics.observe(SessionToolStateChanged(tool, changed.after.health.status))
 
 
 async def _fleet_states(

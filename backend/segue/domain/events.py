@@ -28,7 +28,7 @@ class StepFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRead:
+class AcknowledgementDetected:
     """How the user's message was read as an answer to what had been asked."""
 
     acknowledgement: AcknowledgementReport
@@ -40,7 +40,7 @@ class SearchDecided:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanMoved:
+class PlanChanged:
     plan: Plan
 
 
@@ -98,9 +98,9 @@ class TextEnded:
 Event = (
     StepStarted
     | StepFinished
-    | MessageRead
+    | AcknowledgementDetected
     | SearchDecided
-    | PlanMoved
+    | PlanChanged
     | CallStarted
     | CallEnded
     | ToolRan

@@ -11,7 +11,7 @@ MemoryKind = Literal["fact", "preference", "personal_info", "contact", "project"
 
 MAX_CONTENT_CHARS = 500
 MIN_IMPORTANCE, MAX_IMPORTANCE = 1, 5
-SAID_OUTRIGHT = 4  # the importance of what somebody asked to have remembered
+EXPLICIT_IMPORTANCE = 4  # the importance of what somebody asked to have remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +34,5 @@ class NewFact:
 
     content: str
     kind: MemoryKind
-    importance: int = SAID_OUTRIGHT
+    importance: int = EXPLICIT_IMPORTANCE
     supersedes: str | None = None

@@ -18,7 +18,7 @@ MAX_STEPS = 5
 OPEN: frozenset[PlanStatus] = frozenset({"active", "waiting"})
 NOT_STARTED: frozenset[StepStatus] = frozenset({"pending", "waiting"})
 
-PLAN_MOVES: Mapping[PlanStatus, frozenset[PlanStatus]] = {
+PLAN_TRANSITIONS: Mapping[PlanStatus, frozenset[PlanStatus]] = {
     "active": frozenset({"active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"}),
     "waiting": frozenset({"active", "waiting", "failed", "cancelled", "expired", "superseded"}),
     "completed": frozenset(),
@@ -27,7 +27,7 @@ PLAN_MOVES: Mapping[PlanStatus, frozenset[PlanStatus]] = {
     "expired": frozenset(),
     "superseded": frozenset(),
 }
-STEP_MOVES: Mapping[StepStatus, frozenset[StepStatus]] = {
+STEP_TRANSITIONS: Mapping[StepStatus, frozenset[StepStatus]] = {
     "pending": frozenset({"running", "waiting", "complete", "failed", "skipped"}),
     "waiting": frozenset({"pending", "waiting", "failed", "skipped"}),
     "running": frozenset({"complete", "failed", "unknown", "pending"}),
@@ -38,7 +38,7 @@ STEP_MOVES: Mapping[StepStatus, frozenset[StepStatus]] = {
 }
 
 
-class IllegalMove(Exception):
+class IllegalTransition(Exception):
     """A move that is not in the tables."""
 
 
@@ -84,7 +84,7 @@ class Plan:
         return next((step for step in self.steps if step.status == "running"), None)
 
     @property
-    def over(self) -> tuple[Step, ...]:
+    def started_steps(self) -> tuple[Step, ...]:
         """What has been started; in an open plan these come first."""
         return tuple(step for step in self.steps if step.status not in NOT_STARTED)
 
@@ -116,11 +116,11 @@ def new_plan(
     )
 
 
-def move_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) -> Plan:
-    """One step moves; the plan's status follows where the step decides it. Raises IllegalMove."""
+def update_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) -> Plan:
+    """One step moves; the plan's status follows where the step decides it. Raises IllegalTransition."""
     step = plan.steps[step_id - 1]
-    if status not in STEP_MOVES[step.status]:
-        raise IllegalMove(f"step {step_id}: {step.status} to {status}")
+    if status not in STEP_TRANSITIONS[step.status]:
+        raise IllegalTransition(f"step {step_id}: {step.status} to {status}")
     moved = replace(step, status=status, **changes)
     steps = [moved if each.id == step_id else each for each in plan.steps]
     match status:
@@ -140,7 +140,7 @@ def end(plan: Plan, status: Literal["cancelled", "expired", "superseded"]) -> Pl
 
 def replace_open_steps(plan: Plan, steps: Sequence[Step]) -> Plan:
     """An amended plan: what has been started stays, everything else makes room for `steps`, numbered on."""
-    kept = plan.over
+    kept = plan.started_steps
     room = MAX_STEPS - len(kept)
     renumbered = [replace(step, id=len(kept) + index) for index, step in enumerate(steps[:room], start=1)]
     return _next_version(plan, "active", [*kept, *renumbered])
@@ -151,7 +151,7 @@ def _skip_open(steps: Sequence[Step], reason: str) -> list[Step]:
 
 
 def _next_version(plan: Plan, status: PlanStatus, steps: Sequence[Step]) -> Plan:
-    if status not in PLAN_MOVES[plan.status]:
-        raise IllegalMove(f"plan {plan.id}: {plan.status} to {status}")
+    if status not in PLAN_TRANSITIONS[plan.status]:
+        raise IllegalTransition(f"plan {plan.id}: {plan.status} to {status}")
     current = next((step.id for step in steps if step.status not in ("complete", "skipped")), len(steps))
     return replace(plan, version=plan.version + 1, status=status, current_step=current, steps=tuple(steps))

@@ -59,7 +59,7 @@ class ToolCalled:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolStateMoved:
+class SessionToolStateChanged:
     """In one session."""
 
     tool: str
@@ -67,7 +67,7 @@ class ToolStateMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetMoved:
+class GlobalToolStateChanged:
     """For all sessions."""
 
     tool: str
@@ -86,7 +86,7 @@ class TurnRecovered:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RowsDeleted:
     """What has had its time; `size_bytes` where it is known."""
 
     kind: str
@@ -100,11 +100,11 @@ Observation = (
     | ModelCalled
     | ModelRetried
     | ToolCalled
-    | ToolStateMoved
-    | FleetMoved
+    | SessionToolStateChanged
+    | GlobalToolStateChanged
     | PlanEnded
     | TurnRecovered
-    | Removed
+    | RowsDeleted
 )
 Observe = Callable[[Observation], None]
 
@@ -122,7 +122,7 @@ class Span(Protocol):
     @property
     def traceparent(self) -> str | None: ...
 
-    def tell(self, **attributes: str | float) -> None: ...
+    def set_attributes(self, **attributes: str | float) -> None: ...
 
     def fail(self, reason: str) -> None:
         """For work that went wrong without raising."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 ToolStatus = Literal["available", "unavailable", "failed", "maintenance"]
-StatusByHand = Literal["available", "unavailable", "maintenance"]
+ManualStatus = Literal["available", "unavailable", "maintenance"]
 ReasonCode = Literal[
     "consecutive_failures",
     "unauthorized",

@@ -10,7 +10,7 @@ def turn_timeout(seconds: float) -> AppError:
     return AppError("turn_timeout", status=504, title="The turn took too long", detail=detail, retryable=True)
 
 
-def lost_sight() -> AppError:
+def storage_lost() -> AppError:
     """Unlike `storage_unavailable` before a turn: this message is in, and sending it again would be a second one."""
     return AppError(
         "storage_unavailable",

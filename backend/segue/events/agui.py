@@ -12,11 +12,11 @@ import orjson
 
 from segue.domain.errors import AppError
 from segue.domain.events import (
+    AcknowledgementDetected,
     CallEnded,
     CallStarted,
     Event,
-    MessageRead,
-    PlanMoved,
+    PlanChanged,
     SearchDecided,
     StepFinished,
     StepStarted,
@@ -105,14 +105,14 @@ class EventEncoder:
                 return [_json({"type": "STEP_STARTED", "stepName": name})]
             case StepFinished(name):
                 return [_json({"type": "STEP_FINISHED", "stepName": name})]
-            case MessageRead(report):
+            case AcknowledgementDetected(report):
                 return [custom("acknowledgement", report)]
             case SearchDecided(report):
                 return [custom("web_search", report)]
             case ToolStateChanged(tool_name, state):
                 return [custom("tool_state", {"tool_name": tool_name, "state": state})]
-            case PlanMoved(plan):
-                return self._plan_moved(plan)
+            case PlanChanged(plan):
+                return self._plan_changed(plan)
             case CallStarted():
                 return self._call_started(event)
             case CallEnded():
@@ -128,7 +128,7 @@ class EventEncoder:
             case _:
                 assert_never(event)
 
-    def _plan_moved(self, plan: Plan) -> list[bytes]:
+    def _plan_changed(self, plan: Plan) -> list[bytes]:
         before, self._plan = self._plan, plan
         if before == plan:
             return []

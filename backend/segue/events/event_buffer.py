@@ -119,7 +119,7 @@ class EventBuffer:
                 if self._shutting_down and not patient:
                     raise turn_errors.interrupted()
                 if self._postgres_lost and not patient and not self.published_here:
-                    raise turn_errors.lost_sight()
+                    raise turn_errors.storage_lost()
                 await self._changed.wait()
 
     def _notify(self) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, written
 from segue.domain.errors import AppError
-from segue.domain.plan import OPEN, Decision, Plan, Step, end, move_step
+from segue.domain.plan import OPEN, Decision, Plan, Step, end, update_step
 
 BATCH = 100
 
@@ -180,7 +180,7 @@ async def decide(
     return await swap(
         connection,
         stored,
-        move_step(stored.plan, step.id, "pending"),
+        update_step(stored.plan, step.id, "pending"),
         grant=(turn_id, step.id),
         tool_hash=stored.tool_hash,
         taken_on_by=turn_id,

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 
 @dataclass(frozen=True, slots=True)
-class RedisClient:
+class RedisState:
     """`outages` is how often it has been lost since the process began."""
 
     lost: bool
@@ -19,16 +19,16 @@ class RedisClient:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStanding:
+class ProcessState:
     """Of this process. `streams` are clients that read a turn's words as they come, `watchers` all who wait for it."""
 
     turns_running: int
-    turn_places: int
+    turn_slots: int
     streams: int
     watchers: int
     pool_size: int
     pool_in_use: int
-    redis: Mapping[str, RedisClient]
+    redis: Mapping[str, RedisState]
     mcp_ready: Mapping[str, bool]
 
 
@@ -45,7 +45,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetStanding:
+class SharedState:
     """Of all processes together. What a store would have had to say is None while it cannot be asked."""
 
     backlog: Backlog | None
@@ -53,9 +53,9 @@ class FleetStanding:
     tools_failed: Mapping[str, bool] | None
 
 
-def process_metrics(now: ProcessStanding) -> Iterator[Metric]:
+def process_metrics(now: ProcessState) -> Iterator[Metric]:
     yield GaugeMetricFamily("segue_turns_running", "Turns that run in this process.", now.turns_running)
-    yield GaugeMetricFamily("segue_turn_places", "Turns that may run here at once.", now.turn_places)
+    yield GaugeMetricFamily("segue_turn_places", "Turns that may run here at once.", now.turn_slots)
     yield GaugeMetricFamily("segue_streams_open", "Clients that read events as they come.", now.streams)
     yield GaugeMetricFamily("segue_watchers", "Requests that wait for a turn or read its events.", now.watchers)
     yield GaugeMetricFamily("segue_database_pool_size", "Connections to PostgreSQL there may be.", now.pool_size)
@@ -73,7 +73,7 @@ def process_metrics(now: ProcessStanding) -> Iterator[Metric]:
     yield ready
 
 
-def fleet_metrics(now: FleetStanding) -> Iterator[Metric]:
+def shared_metrics(now: SharedState) -> Iterator[Metric]:
     up = GaugeMetricFamily("segue_store_up", "1 where the store answered just now.", labels=["store"])
     up.add_metric(["postgres"], now.backlog is not None)
     up.add_metric(["redis"], now.tools_failed is not None)
@@ -99,10 +99,10 @@ def fleet_metrics(now: FleetStanding) -> Iterator[Metric]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing(Collector):
+class ProcessStateCollector(Collector):
     """Asks anew at each scrape, in whichever thread it comes."""
 
-    ask: Callable[[], ProcessStanding]
+    ask: Callable[[], ProcessState]
 
     def collect(self) -> Iterator[Metric]:
         return process_metrics(self.ask())

@@ -16,15 +16,15 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from segue.domain.telemetry import (
-    FleetMoved,
+    GlobalToolStateChanged,
     ModelCalled,
     ModelRetried,
     Observation,
     PlanEnded,
-    Removed,
     RequestAnswered,
+    RowsDeleted,
+    SessionToolStateChanged,
     ToolCalled,
-    ToolStateMoved,
     TurnEnded,
     TurnRecovered,
 )
@@ -76,15 +76,15 @@ class Metrics:
             case ToolCalled(tool, outcome, seconds):
                 self._tool_calls.labels(tool or OTHER, outcome).inc()
                 self._tool_seconds.labels(tool or OTHER).observe(seconds)
-            case ToolStateMoved(tool, status):
+            case SessionToolStateChanged(tool, status):
                 self._tool_moves.labels(tool, status).inc()
-            case FleetMoved(tool, failed):
+            case GlobalToolStateChanged(tool, failed):
                 self._fleet_moves.labels(tool, "failed" if failed else "available").inc()
             case PlanEnded(status, count):
                 self._plans.labels(status).inc(count)
             case TurnRecovered(action):
                 self._recoveries.labels(action).inc()
-            case Removed(kind, rows, size_bytes):
+            case RowsDeleted(kind, rows, size_bytes):
                 self._removed_rows.labels(kind).inc(rows)
                 self._removed_bytes.labels(kind).inc(size_bytes)
             case RequestAnswered(method, status):

@@ -28,7 +28,7 @@ class _Untraced:
     trace_id = None
     traceparent = None
 
-    def tell(self, **attributes: str | float) -> None:
+    def set_attributes(self, **attributes: str | float) -> None:
         pass
 
     def fail(self, reason: str) -> None:
@@ -50,7 +50,7 @@ class _Traced:
         self.trace_id = f"{context.trace_id:032x}"
         self.traceparent = f"00-{self.trace_id}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
-    def tell(self, **attributes: str | float) -> None:
+    def set_attributes(self, **attributes: str | float) -> None:
         self._span.set_attributes({f"segue.{name}": value for name, value in attributes.items()})
 
     def fail(self, reason: str) -> None:
@@ -76,7 +76,7 @@ class _Traces:
             name, context=above, record_exception=False, set_status_on_exception=False
         ) as span:
             traced = _Traced(span, self._error)
-            traced.tell(**attributes)
+            traced.set_attributes(**attributes)
             try:
                 yield traced
             except BaseException as error:

@@ -14,7 +14,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from segue.db.redis import Cache, failed_sessions_key, failed_tools_key, tool_try_key
-from segue.domain.telemetry import FleetMoved, Observe
+from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.tools.health import HealthRules, ToolHealth
 
 KEPT_S: Final = 86_400  # a tool nobody tries any more
@@ -75,18 +75,18 @@ class Fleet:
         )
         if opened:
             log.warning("tool_failed_for_all", tool=tool)
-            self._observe(FleetMoved(tool, failed=True))
+            self._observe(GlobalToolStateChanged(tool, failed=True))
 
     async def succeeded(self, tool: str) -> None:
         """A success anywhere closes the matter for all."""
         if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), failed_tools_key()), tool):
             log.info("tool_recovered_for_all", tool=tool)
-            self._observe(FleetMoved(tool, failed=False))
+            self._observe(GlobalToolStateChanged(tool, failed=False))
 
     async def reset(self, tools: Iterable[str]) -> None:
         for tool in tools:
             if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), failed_tools_key()), tool):
-                self._observe(FleetMoved(tool, failed=False))
+                self._observe(GlobalToolStateChanged(tool, failed=False))
             await self._cache.delete(tool_try_key(tool))
 
     @asynccontextmanager

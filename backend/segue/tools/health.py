@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from segue.domain.tool import ToolSpec
-from segue.domain.tool_state import ReasonCode, StatusByHand, ToolState, ToolStatus
+from segue.domain.tool_state import ManualStatus, ReasonCode, ToolState, ToolStatus
 from segue.tools.dependencies import Successes, missing_members, to_unlock, unsatisfied
 from segue.tools.run import Outcome
 
@@ -78,7 +78,7 @@ def after_call(
     return _after_failure(health, now, outcome.error or "", rules, unauthorized=outcome.fault == "unauthorized")
 
 
-def set_by_person(health: ToolHealth, now: datetime, status: StatusByHand, reason: str | None) -> ToolHealth:
+def set_by_person(health: ToolHealth, now: datetime, status: ManualStatus, reason: str | None) -> ToolHealth:
     """What a person sets, only a person lifts."""
     forgiven = replace(_available(health, "set_by_person"), consecutive_failures=0, last_updated=now)
     return replace(forgiven, status=status, reason=reason)

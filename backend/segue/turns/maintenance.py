@@ -7,7 +7,7 @@ import structlog
 
 from segue.db.engine import Database
 from segue.db.redis import Cache
-from segue.domain.telemetry import Observe, PlanEnded, Removed
+from segue.domain.telemetry import Observe, PlanEnded, RowsDeleted
 from segue.events.log import EventLog
 from segue.memory import sessions, short_term
 from segue.plans.store import expire_overdue
@@ -47,7 +47,7 @@ async def sweep(
     sizes = {"results": sum(payloads)}
     for kind, rows in gone.items():
         if rows:
-            observe(PlanEnded("expired", rows) if kind == "plans" else Removed(kind, rows, sizes.get(kind, 0)))
+            observe(PlanEnded("expired", rows) if kind == "plans" else RowsDeleted(kind, rows, sizes.get(kind, 0)))
     if any(gone.values()):
         log.info("retention_swept", **gone, bytes=sum(sizes.values()))
 

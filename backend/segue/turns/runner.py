@@ -107,7 +107,7 @@ class TurnRun:
             await self._obey()
             raise
         except AppError as error:
-            failure = turn_errors.lost_sight() if error.code == "storage_unavailable" else error
+            failure = turn_errors.storage_lost() if error.code == "storage_unavailable" else error
         except Exception as error:  # whatever a turn dies of, it ends with an error of its own
             failure = turn_errors.turn_timeout(timeout_s) if limit.expired() else turn_errors.internal()
             log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)

@@ -15,10 +15,18 @@ from segue.agent.model import MeteredModel
 from segue.agent.state import TurnInput
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.events import Emit, Event, MessageRead, PlanMoved, SearchDecided, ToolRan, ToolStateChanged
+from segue.domain.events import (
+    AcknowledgementDetected,
+    Emit,
+    Event,
+    PlanChanged,
+    SearchDecided,
+    ToolRan,
+    ToolStateChanged,
+)
 from segue.domain.plan import Plan
 from segue.domain.session import MemoryReport, TurnKey, Usage, Verdict, WebSearchReport
-from segue.domain.telemetry import Observe, PlanEnded, ToolCalled, ToolStateMoved, TurnEnded, TurnOutcome
+from segue.domain.telemetry import Observe, PlanEnded, SessionToolStateChanged, ToolCalled, TurnEnded, TurnOutcome
 from segue.turns.report import memory_report
 from segue.turns.store import Claim
 
@@ -103,17 +111,17 @@ class Tally:
                 self._tools_ms += duration_ms
                 self._observe(ToolCalled(tool, outcome, duration_ms / 1000))
             case ToolStateChanged(tool, state):
-                self._observe(ToolStateMoved(tool, state.status))
-            case PlanMoved(plan):
-                self._plan_moved(plan)
-            case MessageRead(report):
+                self._observe(SessionToolStateChanged(tool, state.status))
+            case PlanChanged(plan):
+                self._plan_changed(plan)
+            case AcknowledgementDetected(report):
                 self._verdict = report.verdict
             case SearchDecided(report):
                 self._web_search = report
             case _:
                 pass
 
-    def _plan_moved(self, plan: Plan) -> None:
+    def _plan_changed(self, plan: Plan) -> None:
         before, self._plan = self._plan, plan
         same = before is not None and before.id == plan.id
         if before is not None and before.is_open and not same:

@@ -15,8 +15,8 @@ from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan
 from segue.agent.prompts import TOO_LATE, verdict_note, waiting_note
 from segue.agent.state import TurnState, Update, acknowledgement_report, web_search_report
-from segue.domain.events import MessageRead, SearchDecided
-from segue.domain.plan import Decision, Plan, Step, end, move_step, replace_open_steps
+from segue.domain.events import AcknowledgementDetected, SearchDecided
+from segue.domain.plan import Decision, Plan, Step, end, replace_open_steps, update_step
 from segue.plans import store
 from segue.plans.policy import should_plan
 from segue.plans.store import PlanChanged, StoredPlan
@@ -27,7 +27,7 @@ SHORT_REPLY_CHARS = 80
 async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     update = await _about_plans(state, runtime.context)
     known = cast(TurnState, {**state, **update})
-    runtime.context.emit(MessageRead(acknowledgement_report(known)))
+    runtime.context.emit(AcknowledgementDetected(acknowledgement_report(known)))
     runtime.context.emit(SearchDecided(web_search_report(known)))
     return update
 
@@ -204,9 +204,9 @@ async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
     running = stored.plan.running_step
     moved: Plan = stored.plan
     if running is not None:
-        moved = move_step(moved, running.id, "pending" if _may_repeat(context, running) else "unknown")
+        moved = update_step(moved, running.id, "pending" if _may_repeat(context, running) else "unknown")
     elif (step := moved.next_step) is not None:
-        moved = move_step(moved, step.id, "waiting")
+        moved = update_step(moved, step.id, "waiting")
     async with context.transaction() as connection:
         settled = await store.swap(connection, stored, moved)
     return settled if running is None or not settled.plan.is_open else await _settle(context, settled)
