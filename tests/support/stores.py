@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +50,15 @@ class Stores:
     async def until_messages(self, session_id: str, count: int) -> None:
         """Returns once a session has at least as many messages."""
         await self.until("SELECT count(*) >= $2 FROM messages WHERE session_id = $1", session_id, count)
+
+    async def until_key(self, condition: Callable[[], Awaitable[Any]]) -> Any:
+        """What `condition` gives, once a change to some key of Redis has made it true."""
+        await self.redis.config_set("notify-keyspace-events", "KA")
+        async with self.redis.pubsub() as changes, asyncio.timeout(20):
+            await changes.psubscribe("__keyspace@*")
+            while not (found := await condition()):
+                await changes.get_message(timeout=None)
+        return found
 
     async def keys(self, session_id: str) -> list[str]:
         """The Redis keys with a session's id in their name."""
