@@ -28,6 +28,8 @@ TARGETS = {
     for line in block.splitlines()
     if line.startswith("make ")
 }
+NAMED_FROM = [ROOT, ROOT / "backend" / "segue", ROOT / "tests", ROOT / "docs", ROOT / "bench"]
+
 TOOL_CHANGES = [
     ["maintenance → available", "reset"],
     ["failed → maintenance", "set_by_person"],
@@ -129,3 +131,10 @@ def test_every_script_is_executable() -> None:
 def test_every_link_of_a_page_to_a_file_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8"))
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.py|\.toml|\.sh|\.md|\.json))`", page.read_text("utf-8"))
+    missing = {name for name in named if not any((base / name).exists() for base in NAMED_FROM)}
+    assert missing == set()
