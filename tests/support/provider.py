@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from segue.agent.summarizer import SUMMARISER
+from segue.agent.prompts import SUMMARISER
 from segue.agent.untrusted import CLOSE, OPEN, unfenced
 from segue.replay.requests import invalid_history
 from tests.support.server import serving

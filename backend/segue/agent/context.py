@@ -1,4 +1,7 @@
-"""What a run of the graph depends on and never changes: identity, limits, and the live objects that nodes use."""
+"""What a run of the graph depends on and never changes: identity, limits, and the live objects that nodes use.
+
+What a turn learns and changes is in `state.py`.
+"""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -20,9 +23,9 @@ from segue.tools.run import RunLimits
 
 @dataclass(frozen=True, slots=True)
 class AgentLimits:
-    """Bounds of one turn; `model` are those on what it may ask of the model.
+    """Bounds of one turn. `max_rounds` are rounds of model and tools, `model` bounds all its model calls together.
 
-    The model is shown `fresh_result_bytes` of a result in the turn that made it.
+    The model is shown at most `fresh_result_bytes` of a result in the turn that made it.
     """
 
     run: RunLimits
@@ -40,10 +43,10 @@ class AgentLimits:
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """`transaction` opens a short transaction that is refused with StaleTurn once another worker owns the turn.
+    """The identity comes from the request, never from the model.
 
-    `emit` tells whoever follows the turn what happens in it, once it is committed; `listened` says whether somebody
-    wants the model's words as they come.
+    `transaction` opens a short transaction that raises StaleTurn once another worker owns the turn. `emit` takes an
+    event, only after its commit. `listened` returns whether the turn has a follower who wants words as they come.
     """
 
     owner: str

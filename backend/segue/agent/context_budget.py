@@ -1,13 +1,13 @@
-"""Writes the pieces of a session as the model would read them, counts them, and keeps what fits the budget.
+"""Builds the prompt of a turn: renders the pieces of a session, counts them, and keeps what fits the token budget.
 
-What to reduce first `memory/recall.py` decides; how a piece is written `prompts.py`. Each is written and counted once.
+What to reduce first `memory/recall.py` decides. Each piece is rendered and counted once for each form it is tried in.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-import orjson
+from langchain_core.messages import BaseMessage, SystemMessage
 
 from segue.agent import prompts, render_messages
 from segue.domain.memory import Memory
@@ -21,10 +21,10 @@ MESSAGE_TOKENS = 4  # what a provider adds to each message for its role
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """What there is to show of a session. The history ends with the running turn; `earlier` results are newest first.
+class SessionContent:
+    """What a prompt can be made of. The history ends with the running turn; `earlier` results are newest first.
 
-    Of the results `inline` could be shown whole, by tool call, and `expired` are no longer kept.
+    `inline` holds by tool call the results that could be shown whole; results of calls in `expired` are deleted.
     """
 
     summary: str | None
@@ -37,17 +37,18 @@ class Material:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitting:
-    """`texts` is how each message is shown, `brief` which are shortened, `listed` are the references beside them."""
+class Prompt:
+    """One system message, then the history as far as it fits, ending with the running turn.
 
-    history: list[Message]
-    texts: dict[str, str]
-    brief: frozenset[str]
-    listed: tuple[str, ...]
+    `cut_off` is the seq of the last turn that should go into the summary, if it is time for that.
+    """
+
+    messages: list[BaseMessage]
     cut_off: int | None
 
 
-def fit(session: Material, limits: RecallLimits, count: Count) -> Fitting:
+def build_prompt(session: SessionContent, limits: RecallLimits, count: Count) -> Prompt:
+    """Returns what the model is shown of a session, within `limits`. `count` gives the tokens of a text."""
     calls = {call.id: call for message in session.history for call in message.tool_calls}
     messages = {key_of(message): message for message in session.history}
     references = {reference.tool_call_id: reference for reference in session.earlier}
@@ -62,10 +63,9 @@ def fit(session: Material, limits: RecallLimits, count: Count) -> Fitting:
 
     @cache
     def cost(key: str, form: Form) -> int:
-        """A call counts with its answer, since both get shorter together."""
         tokens = count(text(key, form)) + MESSAGE_TOKENS
-        if (call := calls.get(key)) is not None:
-            tokens += count(orjson.dumps(render_messages.shown_call(call, brief=form == "brief").args).decode())
+        if (call := calls.get(key)) is not None:  # a call counts with its answer: both get shorter together
+            tokens += count(prompts.as_json(render_messages.shown_call(call, brief=form == "brief").args))
         return tokens
 
     plan = session.plan
@@ -78,11 +78,12 @@ def fit(session: Material, limits: RecallLimits, count: Count) -> Fitting:
         limits,
         Costs(message=cost, reference=cache(lambda call_id: count(line(call_id)))),
     )
-    forms = {key_of(message): recalled.forms[key_of(message)] for message in recalled.history}
-    return Fitting(
-        history=recalled.history,
-        texts={key: text(key, form) for key, form in forms.items()},
-        brief=frozenset(key for key, form in forms.items() if form == "brief"),
-        listed=tuple(line(reference.tool_call_id) for reference in recalled.listed),
-        cut_off=recalled.cut_off,
+    system = prompts.system_text(
+        session.summary, session.facts, [line(reference.tool_call_id) for reference in recalled.listed]
     )
+    brief = {key for key, form in recalled.forms.items() if form == "brief"}
+    shown = (
+        render_messages.to_model(message, text(key, recalled.forms[key]), brief=brief)
+        for message, key in ((message, key_of(message)) for message in recalled.history)
+    )
+    return Prompt([SystemMessage(system), *shown], recalled.cut_off)

@@ -1,16 +1,18 @@
-"""Asks the model what a message tells of the user. It only proposes: `turn/afterwards.py` keeps what the user said."""
+"""Asks the model what a message tells about the user. The model only proposes: the caller keeps what the user said."""
 
 from collections.abc import Sequence
 
 from pydantic import BaseModel, Field, ValidationError
 
-from segue.agent import prompts
 from segue.agent.model import ChatModel
+from segue.agent.prompts import EXTRACTOR, as_json
+from segue.agent.untrusted import neutralised
 from segue.domain.memory import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
-from segue.plans.plan_parser import objects_in
+from segue.plans.plan_parser import first_object
 from segue.tools.normalize import clean
 
-MOST_FACTS = 10
+MAX_FACTS = 10
+MAX_CONTEXT_CHARS = 1000
 DEFAULT_IMPORTANCE = 3
 
 
@@ -28,20 +30,23 @@ class _Facts(BaseModel):
 async def propose_facts(
     model: ChatModel, message: str, *, answers: str | None, known: Sequence[Memory]
 ) -> list[NewFact]:
-    """None where the model sees none or writes nothing usable. Raises AppError where it cannot be asked."""
-    reply = await model.reply(prompts.extraction(message, answers=answers, known=known))
-    for value in objects_in(reply.text):
-        try:
-            proposed = _Facts.model_validate(value).facts[:MOST_FACTS]
-        except ValidationError:
-            continue
-        facts = (_read(fact, {memory.id for memory in known}) for fact in proposed)
-        return [fact for fact in facts if fact is not None]
-    return []
+    """Returns the facts the model finds, at most MAX_FACTS. `answers` is the assistant's text before the message.
+
+    Raises AppError if the model cannot be asked.
+    """
+    given = {
+        "user_said": message,
+        "assistant_said_before": (answers or "")[:MAX_CONTEXT_CHARS],
+        "known": [{"id": fact.id, "kind": fact.kind, "fact": fact.content} for fact in known],
+    }
+    answer = first_object(await model.complete(EXTRACTOR, neutralised(as_json(given))), _Facts)
+    known_ids = {memory.id for memory in known}
+    facts = (_read_fact(fact, known_ids) for fact in (answer.facts[:MAX_FACTS] if answer else ()))
+    return [fact for fact in facts if fact is not None]
 
 
-def _read(value: object, known: set[str]) -> NewFact | None:
-    """A malformed fact is dropped, the others stand."""
+def _read_fact(value: object, known_ids: set[str]) -> NewFact | None:
+    """Returns None for a malformed fact: the others stand."""
     try:
         fact = _Fact.model_validate(clean(value))
     except ValidationError:
@@ -50,5 +55,5 @@ def _read(value: object, known: set[str]) -> NewFact | None:
         content=fact.content,
         kind=fact.kind,
         importance=min(max(fact.importance, MIN_IMPORTANCE), MAX_IMPORTANCE),
-        supersedes=fact.supersedes if fact.supersedes in known else None,
+        supersedes=fact.supersedes if fact.supersedes in known_ids else None,
     )

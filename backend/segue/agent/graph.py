@@ -1,10 +1,9 @@
 """The graph of a turn, readable as a picture:
 
 START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond → knowledge → END
-                                       └─────────────┘  where the plan was cancelled, has expired or asks again
+                                       └─────────────┘  if the plan node has answered already
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
 from langgraph.graph import END, START, StateGraph
@@ -21,33 +20,33 @@ from segue.agent.state import TurnInput, TurnState, Update
 from segue.domain.events import PlanChanged, StepFinished, StepStarted
 
 Graph = CompiledStateGraph[TurnState, TurnContext, TurnInput, TurnState]
-Node = Callable[[TurnState, Runtime[TurnContext]], Awaitable[Update]]
 
 
-class Told(Protocol):
-    """A node as LangGraph calls it."""
+class Node(Protocol):
+    """A node as LangGraph calls it. It returns the keys of the state that it changes."""
 
     async def __call__(self, state: TurnState, runtime: Runtime[TurnContext]) -> Update: ...
 
 
 def build_graph() -> Graph:
+    # No checkpointer: what outlives a turn is rows, and a user's reply to a plan is a new turn.
     graph = StateGraph(TurnState, context_schema=TurnContext, input_schema=TurnInput)
-    graph.add_node("detect_acknowledgement", _told("detect_acknowledgement", detect_acknowledgement))
-    graph.add_node("plan", _told("plan", plan))
-    graph.add_node("tool_loop", _told("tool_loop", tool_loop))
-    graph.add_node("respond", _told("respond", respond))
-    graph.add_node("knowledge", _told("knowledge", knowledge))
+    graph.add_node("detect_acknowledgement", _observed("detect_acknowledgement", detect_acknowledgement))
+    graph.add_node("plan", _observed("plan", plan))
+    graph.add_node("tool_loop", _observed("tool_loop", tool_loop))
+    graph.add_node("respond", _observed("respond", respond))
+    graph.add_node("knowledge", _observed("knowledge", knowledge))
     graph.add_edge(START, "detect_acknowledgement")
     graph.add_edge("detect_acknowledgement", "plan")
-    graph.add_conditional_edges("plan", _unless_answered)
+    graph.add_conditional_edges("plan", _after_plan)
     graph.add_edge("tool_loop", "respond")
     graph.add_edge("respond", "knowledge")
     graph.add_edge("knowledge", END)
     return graph.compile()
 
 
-def _told(name: str, node: Node) -> Told:
-    """The node, telling when it starts, when it ends, and what has become of the plan by then."""
+def _observed(name: str, node: Node) -> Node:
+    """Returns the node with a span around it and the events of its start, its end, and the plan's state by then."""
 
     async def run(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         emit = runtime.context.emit
@@ -62,6 +61,6 @@ def _told(name: str, node: Node) -> Told:
     return run
 
 
-async def _unless_answered(state: TurnState) -> Literal["tool_loop", "respond"]:
-    """Async, or LangGraph would hand it to a thread."""
+async def _after_plan(state: TurnState) -> Literal["tool_loop", "respond"]:
+    # Async, since LangGraph would hand a plain function to a thread.
     return "tool_loop" if state.get("answer") is None else "respond"

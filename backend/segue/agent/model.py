@@ -1,6 +1,6 @@
 """The chat model and its limits: one deadline, one layer of retries, answers that are whole or an error.
 
-Whatever a provider gets wrong becomes `model_unavailable` or `model_timeout`; its own words never reach a client.
+Everything a provider gets wrong becomes `model_unavailable` or `model_timeout`; its own words never reach a client.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from typing import Any
 import openai
 import structlog
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 
-from segue.agent.streaming import Hear, Speech, StreamedAnswer, StreamIdle, within_idle
+from segue.agent.streamed_answer import OnText, StreamedAnswer, StreamIdle, within_idle
 from segue.domain.errors import AppError
 from segue.domain.telemetry import ModelCalled, ModelRetried, Observe, OpenSpan
 from segue.domain.tool import ToolSpec
@@ -27,7 +27,7 @@ from segue.tools.normalize import clean_text
 FIRST_DELAY_S = 0.5
 MAX_BOUND_SETS = 64
 RESERVED_CALLS = 2
-MAX_TOKENS = 10**9  # a count beyond it is no count
+MAX_TOKENS = 10**9  # more in one reply is a provider's mistake
 _CUT_OFF = frozenset({None, "", "length", "content_filter"})
 _MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A call the model asks for. `args` is None where they were not a JSON object."""
+    """A call the model asks for. `args` is None if they were no JSON object."""
 
     name: str
     args: dict[str, Any] | None
@@ -63,6 +63,8 @@ class ModelBudget:
 
 @dataclass(slots=True)
 class Retries:
+    """How often the model may still be asked again. A turn shares one count between all its calls."""
+
     left: int
 
 
@@ -89,6 +91,14 @@ class ChatModel:
         self._span = span
         self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], Runnable[LanguageModelInput, AIMessage]]] = {}
 
+    async def complete(self, instructions: str, text: str) -> str:
+        """Returns the text of a reply to one message, outside of any turn. Raises as `reply` does."""
+        return (await self.reply([SystemMessage(instructions), HumanMessage(text)])).text
+
+    async def probe(self) -> None:
+        """Asks the smallest question there is, the way a turn asks. Raises as `reply` does."""
+        await self.complete("Answer with the one word: ok", "Are you there?")
+
     async def reply(
         self,
         messages: Sequence[BaseMessage],
@@ -96,22 +106,25 @@ class ChatModel:
         *,
         must_call: bool = False,
         retries: Retries | None = None,
-        hear: Hear | None = None,
+        on_text: OnText | None = None,
     ) -> Reply:
-        """`must_call` leaves the model no choice but to call a tool. `retries` are what the caller has left of them.
-        `hear` is given its words as they come.
+        """Returns the model's whole reply; `on_text` is given its words as they come.
 
-        What has been heard cannot be taken back: the model is asked again only as long as nothing has been.
+        `must_call` leaves the model no choice but to call a tool. `retries` is what the caller has left of them.
         Raises AppError `model_timeout` (504) and `model_unavailable` (502).
         """
         runnable = self._with_tools(tuple(tools), must_call=must_call)
-        speech = Speech(hear) if hear else None
+        retries = retries or Retries(self._max_retries)
         started, outcome, tokens = time.monotonic(), "internal_error", (0, 0)
         with self._span("model", model=self.name) as span:
             try:
-                reply = await self._in_time(runnable, list(messages), retries or Retries(self._max_retries), speech)
+                async with asyncio.timeout(self._timeout_s):
+                    reply = await self._with_retries(runnable, list(messages), retries, on_text)
                 outcome, tokens = "answered", (reply.input_tokens, reply.output_tokens)
                 span.set_attributes(input_tokens=tokens[0], output_tokens=tokens[1])
+            except (TimeoutError, openai.APITimeoutError) as error:
+                outcome = "model_timeout"
+                raise _timeout(self._timeout_s) from error
             except AppError as error:
                 outcome = error.code
                 raise
@@ -122,49 +135,31 @@ class ChatModel:
                 self._observe(ModelCalled(outcome, time.monotonic() - started, *tokens))
         return reply
 
-    async def _in_time(
-        self,
-        runnable: Runnable[LanguageModelInput, AIMessage],
-        messages: list[BaseMessage],
-        retries: Retries,
-        speech: Speech | None,
-    ) -> Reply:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._with_retries(runnable, messages, retries, speech)
-        except (TimeoutError, openai.APITimeoutError) as error:
-            raise _timeout(self._timeout_s) from error
-
     async def _with_retries(
         self,
         runnable: Runnable[LanguageModelInput, AIMessage],
         messages: list[BaseMessage],
         retries: Retries,
-        speech: Speech | None,
+        on_text: OnText | None,
     ) -> Reply:
         for attempt in range(self._max_retries + 1):
+            answer = StreamedAnswer(on_text) if on_text else None
             try:
-                if speech is None:
+                if answer is None:
                     return read_reply(await runnable.ainvoke(messages))
-                return await self._streamed(runnable, messages, speech)
-            except StreamIdle as error:
-                failure, delay = _timeout(self._idle_s), FIRST_DELAY_S
-                failure.__cause__ = error
+                async with aclosing(within_idle(runnable.astream(messages), self._idle_s)) as chunks:
+                    async for chunk in chunks:
+                        answer.add(chunk)
+                return read_reply(answer.message())
             except openai.APITimeoutError:
                 raise
-            except openai.APIConnectionError as error:
-                failure, delay = unavailable("The model provider cannot be reached."), FIRST_DELAY_S * 2**attempt
+            except (StreamIdle, openai.OpenAIError, *_MALFORMED) as error:
+                failure, delay = self._failure(error, attempt)
                 failure.__cause__ = error
-            except openai.APIStatusError as error:
-                failure, delay = _refused(error), _retry_delay(error, attempt)
-                failure.__cause__ = error
-                if not failure.retryable:
-                    break
-            except (openai.OpenAIError, *_MALFORMED) as error:
-                failure, delay = unavailable("The model provider sent something that is no answer."), FIRST_DELAY_S
-                failure.__cause__ = error
-            heard = speech is not None and speech.heard
-            if attempt == self._max_retries or retries.left == 0 or delay > self._timeout_s or heard:
+            # Words that a follower has seen cannot be taken back, so a stream is retried only before its first.
+            has_begun = answer is not None and answer.has_begun
+            is_last = attempt == self._max_retries or retries.left == 0
+            if is_last or has_begun or delay > self._timeout_s or not failure.retryable:
                 break
             retries.left -= 1
             self._observe(ModelRetried())
@@ -172,17 +167,20 @@ class ChatModel:
             await asyncio.sleep(delay)
         raise failure
 
-    async def _streamed(
-        self, runnable: Runnable[LanguageModelInput, AIMessage], messages: list[BaseMessage], speech: Speech
-    ) -> Reply:
-        answer = StreamedAnswer(speech)
-        async with aclosing(within_idle(runnable.astream(messages), self._idle_s)) as chunks:
-            async for chunk in chunks:
-                answer.add(chunk)
-        return read_reply(answer.message())
+    def _failure(self, error: Exception, attempt: int) -> tuple[AppError, float]:
+        """Returns what the caller is told if this was the last attempt, and the seconds to wait before another."""
+        match error:
+            case StreamIdle():
+                return _timeout(self._idle_s), FIRST_DELAY_S
+            case openai.APIConnectionError():
+                return unavailable("The model provider cannot be reached."), FIRST_DELAY_S * 2**attempt
+            case openai.APIStatusError():
+                return _refused(error), _retry_delay(error, attempt)
+            case _:
+                return unavailable("The model provider sent something that is no answer."), FIRST_DELAY_S
 
     def _with_tools(self, tools: tuple[ToolSpec, ...], *, must_call: bool) -> Runnable[LanguageModelInput, AIMessage]:
-        """Schemas are converted once for each distinct set of tools."""
+        # Schemas are converted once for each distinct set of tools.
         if not tools:
             return self._model
         key = (must_call, *(tool.name for tool in tools))
@@ -198,7 +196,7 @@ class ChatModel:
 
 
 class MeteredModel:
-    """The model as one turn uses it: everything it costs the turn is counted here, and bounded."""
+    """The model as one turn uses it: counts and bounds what its calls cost. `seconds` is the time spent waiting."""
 
     def __init__(self, model: ChatModel, budget: ModelBudget) -> None:
         self._model = model
@@ -216,7 +214,7 @@ class MeteredModel:
 
     @property
     def nearly_spent(self) -> bool:
-        """Whether there is enough left for a last answer and little else."""
+        """Whether only enough is left for a last answer."""
         budget, tokens = self._budget, self.input_tokens + self.output_tokens
         return self.llm_calls >= budget.max_calls - RESERVED_CALLS or tokens >= budget.max_tokens // 2
 
@@ -226,16 +224,18 @@ class MeteredModel:
         tools: Sequence[ToolSpec] = (),
         *,
         must_call: bool = False,
-        hear: Hear | None = None,
+        on_text: OnText | None = None,
     ) -> Reply:
-        """Raises AppError `turn_budget_spent` beside what ChatModel raises."""
+        """Returns what `ChatModel.reply` does. Raises AppError `turn_budget_spent` (502) beside what that raises."""
         tokens = self.input_tokens + self.output_tokens
         if self.llm_calls >= self._budget.max_calls or tokens >= self._budget.max_tokens:
             raise _budget_spent()
         self.llm_calls += 1
         started = time.monotonic()
         try:
-            reply = await self._model.reply(messages, tools, must_call=must_call, retries=self._retries, hear=hear)
+            reply = await self._model.reply(
+                messages, tools, must_call=must_call, retries=self._retries, on_text=on_text
+            )
         finally:
             self.seconds += time.monotonic() - started
         self.input_tokens += reply.input_tokens
@@ -244,7 +244,10 @@ class MeteredModel:
 
 
 def read_reply(message: AIMessage) -> Reply:
-    """Raises ValueError for an answer that was cut off or is empty; words are an answer even if more were to come."""
+    """Returns a provider's answer in our own types; text that the length limit cut off still counts as an answer.
+
+    Raises ValueError if it is empty or was cut off otherwise.
+    """
     reason = message.response_metadata.get("finish_reason")
     text = clean_text(message.text).strip()
     calls = [ModelCall(_sendable(call["name"]), call["args"]) for call in message.tool_calls]
@@ -259,7 +262,7 @@ def read_reply(message: AIMessage) -> Reply:
 
 
 def _sendable(name: str) -> str:
-    """A tool's name as providers take it back with the history; one the model made up may be anything."""
+    # Providers refuse a history with other characters in a tool's name, and a model may make up any name.
     return _NOT_IN_A_NAME.sub("_", name)[:_MAX_NAME_CHARS] or "unnamed"
 
 
@@ -289,7 +292,7 @@ def _refused(error: openai.APIStatusError) -> AppError:
 
 
 def _retry_delay(error: openai.APIStatusError, attempt: int) -> float:
-    """The provider's Retry-After in seconds where it makes sense, otherwise doubling."""
+    """Returns the provider's Retry-After if it is a number, else a delay that doubles, in seconds."""
     try:
         delay = float(error.response.headers["retry-after"])
     except (KeyError, ValueError):

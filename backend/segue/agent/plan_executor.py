@@ -1,7 +1,7 @@
 """Runs the open steps of a plan, one at a time, persisted before and after each.
 
-A step that needs the user's yes waits with its exact arguments; a yes is consumed by the start of the step it was
-given for. A step that fails ends the plan. Every change is a compare-and-set in the transaction of what caused it.
+A step that needs the user's yes waits with its exact arguments; the yes is consumed when that step starts. A step that
+fails ends the plan. Every change is a compare-and-set in the transaction of what caused it.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
 from segue.agent.context import TurnContext
-from segue.agent.stream_reply import ask, tell
-from segue.agent.tool_executor import PreparedCall, RunCall, TurnCalls, record_start, run_again, run_and_record
+from segue.agent.stream_reply import emit_message, stream_reply
+from segue.agent.tool_executor import ReadyCall, SettledCall, TurnCalls, interrupted_call, record_start, run_call
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, new_plan, update_step
@@ -41,11 +41,14 @@ MAX_GOAL_CHARS = 500
 
 @dataclass(slots=True)
 class PlanRun:
-    """A plan on its way. `changed` says that what had been approved is not what would run now."""
+    """A plan that is being executed. `values` holds what its steps gave, by step.
 
+    `changed` says that what runs now is not what the user approved, so that the question says why it is asked again.
+    """
+
+    turn: TurnCalls
     stored: StoredPlan
     conversation: list[BaseMessage]
-    done: TurnCalls
     values: dict[int, Any] = field(default_factory=dict)
     changed: bool = False
 
@@ -53,11 +56,19 @@ class PlanRun:
     def plan(self) -> Plan:
         return self.stored.plan
 
+    @property
+    def context(self) -> TurnContext:
+        return self.turn.context
+
+    @property
+    def turn_id(self) -> str:
+        return self.turn.context.turn.turn_id
+
 
 async def offer_plan(context: TurnContext, *, goal: str, origin_message_id: str, steps: tuple[Step, ...]) -> StoredPlan:
-    """Stores a plan for the user's message, which is its goal; an open one before it is superseded."""
+    """Stores a new plan and returns it. The session's open plan, if any, is superseded."""
     now = context.clock()
-    made = new_plan(
+    plan = new_plan(
         new_id("plan", now),
         goal=goal[:MAX_GOAL_CHARS],
         origin_message_id=origin_message_id,
@@ -67,208 +78,189 @@ async def offer_plan(context: TurnContext, *, goal: str, origin_message_id: str,
     )
     async with context.transaction() as connection:
         stored = await store.offer(
-            connection, StoredPlan(made, context.turn.session_id, taken_on_by=context.turn.turn_id)
+            connection, StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id)
         )
     context.emit(PlanChanged(stored.plan))
     return stored
 
 
-async def run_plan(
-    context: TurnContext,
-    stored: StoredPlan,
-    tools: Mapping[str, Tool],
-    *,
-    conversation: list[BaseMessage],
-    done: TurnCalls,
-) -> PlanRun:
-    """Until the plan waits or is over. A step that was cut off in an earlier attempt of the turn comes first; a yes to
-    a plan one of whose tools has failed since is asked for again.
+async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[BaseMessage]) -> PlanRun:
+    """Runs steps until the plan waits or is over. Adds their calls and answers to the conversation.
+
+    Raises the 409 of `plans/store.py` if the plan was changed meanwhile.
     """
-    run = PlanRun(stored, conversation, done)
+    run = PlanRun(turn, stored, conversation)
     if (cut_off := run.plan.running_step) is not None:
-        await context.guard.refresh()
-        await _take_up(context, run, cut_off, tools.get(cut_off.tool or ""))
+        await run.context.guard.refresh()
+        await _resume_step(run, cut_off)
     while run.plan.status == "active" and (step := run.plan.next_step) is not None:
-        await context.guard.refresh()
-        if run.stored.granted_to == context.turn.turn_id and _newly_blocked(context, run, tools):
+        await run.context.guard.refresh()
+        if run.stored.granted_to == run.turn_id and _is_newly_blocked(run):
             run.changed = True
-            await _wait(context, run, step, tools, tool_hash=run.stored.tool_hash)
+            await _hold(run, step, tool_hash=run.stored.tool_hash)
         elif step.tool is None:
-            await _run_without_tool(context, run, step, tools)
+            await _run_without_tool(run, step)
         else:
-            await _run_with_tool(context, run, step, tools)
+            await _run_with_tool(run, step)
     return run
 
 
-def blocked_tools(context: TurnContext, plan: Plan, tools: Mapping[str, Tool]) -> dict[str, str]:
-    """The tools of the open steps that cannot run now, whatever the plan does, each with the reason."""
-    needed = dict.fromkeys(step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in tools)
-    states = {name: context.guard.state(tools[name].spec) for name in needed if name}
+def blocked_tools(turn: TurnCalls, plan: Plan) -> dict[str, str]:
+    """Returns the tools of the open steps that cannot run now, whatever the plan does, each with the reason."""
+    needed = dict.fromkeys(step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in turn.tools)
+    states = {name: turn.context.guard.state(turn.tools[name].spec) for name in needed if name}
     return {name: state.reason or state.status for name, state in states.items() if is_blocked(state)}
 
 
-def _newly_blocked(context: TurnContext, run: PlanRun, tools: Mapping[str, Tool]) -> bool:
-    return not blocked_tools(context, run.plan, tools).keys() <= set(run.stored.blocked_tools)
+def _is_newly_blocked(run: PlanRun) -> bool:
+    """Whether a tool has failed since the user approved: the yes was given to a plan that could run."""
+    return not blocked_tools(run.turn, run.plan).keys() <= set(run.stored.blocked_tools)
+
+
+async def _run_without_tool(run: PlanRun, step: Step) -> None:
+    """The model answers; its text is the step's result and part of the conversation."""
+    context = run.context
+    if step.requires_confirmation and not run.stored.grants(step, run.turn_id):
+        await _hold(run, step)
+        return
+    note = prompts.answer_step_note(run.plan, step)
+    reply, started = await stream_reply(context, prompts.with_note(run.conversation, note))
+    text = clean(reply.text) or prompts.NO_ANSWER
+    message_id = emit_message(context, text, started)
+    moved = update_step(run.plan, step.id, "complete", result_preview=text[: context.limits.retention.preview_chars])
+    async with context.transaction() as connection:
+        await history.append_message(
+            connection, context.turn, role="assistant", content=text, now=context.clock(), message_id=message_id
+        )
+        run.stored = await store.swap(connection, run.stored, moved, texts={**run.stored.texts, str(step.id): text})
+    context.emit(PlanChanged(run.plan))
+    run.turn.stored_messages += 1
+    run.conversation.append(AIMessage(text))
+
+
+async def _run_with_tool(run: PlanRun, step: Step) -> None:
+    """Runs the step's call, or holds it for a yes, or fails it."""
+    context, stored = run.context, run.stored
+    tool = run.turn.tools.get(step.tool or "")
+    granted = stored.grants(step, run.turn_id) and stored.tool_hash is not None
+    if tool is None and not granted:
+        await _fail(run, step, f"{step.tool} is not available now")
+        return
+    if tool is None or is_blocked(state := context.guard.state(tool.spec)):
+        # The step waits for its tool: one that failed may recover, and an approved one's server may only be slow.
+        run.changed = granted
+        await _hold(run, step, tool_hash=stored.tool_hash if granted else None)
+        return
+    if locked := refusal(tool.spec, state):
+        await _fail(run, step, locked)
+        return
+    # The yes is bound to the definition that was shown: a server that changed its tool since is asked about again.
+    definition = _definition_hash(tool.spec)
+    as_shown = granted and stored.tool_hash == definition
+    try:
+        args = (step.args or {}) if as_shown else await _complete_args(run, step, tool)
+        check_args(tool, args)
+    except (Unresolved, ToolRetry, ToolFailed, InvalidPath) as reason:
+        await _fail(run, step, str(reason))
+        return
+    needs_yes = step.requires_confirmation or needs_confirmation(tool.spec, context.limits.confirm)
+    if needs_yes and not as_shown:
+        run.changed = granted
+        await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True)
+        return
+    await _start_call(run, step, ReadyCall(RequestedCall(new_id("call", context.clock()), tool.spec.name, args), tool))
 
 
 def _definition_hash(spec: ToolSpec) -> str:
-    """Of everything about a tool that a user's yes relies on."""
+    """Covers everything about a tool that a user's yes relies on."""
     shown = [spec.name, spec.description, spec.input_schema, spec.effect, spec.source]
     return hashlib.sha256(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
-async def _run_without_tool(context: TurnContext, run: PlanRun, step: Step, tools: Mapping[str, Tool]) -> None:
-    """The model answers; what it says is the step's result and part of the conversation."""
-    if step.requires_confirmation and not run.stored.grants(step, context.turn.turn_id):
-        await _wait(context, run, step, tools)
-        return
-    reply, spoken = await ask(context, prompts.with_note(run.conversation, prompts.answer_step(run.plan, step)))
-    text = clean(reply.text) or prompts.NO_ANSWER
-    said = tell(context, text, spoken)
-    moved = update_step(run.plan, step.id, "complete", result_preview=text[: context.limits.retention.preview_chars])
-    async with context.transaction() as connection:
-        await history.append_message(
-            connection, context.turn, role="assistant", content=text, now=context.clock(), message_id=said
-        )
-        run.stored = await store.swap(connection, run.stored, moved, texts={**run.stored.texts, str(step.id): text})
-    context.emit(PlanChanged(run.plan))
-    run.done.stored_messages += 1
-    run.conversation.append(AIMessage(text))
-
-
-async def _run_with_tool(context: TurnContext, run: PlanRun, step: Step, tools: Mapping[str, Tool]) -> None:
-    tool = tools.get(step.tool or "")
-    granted = run.stored.grants(step, context.turn.turn_id) and run.stored.tool_hash is not None
-    if tool is None or is_blocked(state := context.guard.state(tool.spec)):
-        await _without_its_tool(context, run, step, tools, granted=granted)
-        return
-    if locked := refusal(tool.spec, state):
-        await _fail(context, run, step, locked)
-        return
-    shown = _definition_hash(tool.spec)
-    as_shown = granted and run.stored.tool_hash == shown
-    try:
-        args = (step.args or {}) if as_shown else await _whole_args(context, run, step, tool)
-        check_args(tool, args)
-    except (Unresolved, ToolRetry, ToolFailed, InvalidPath) as reason:
-        await _fail(context, run, step, str(reason))
-        return
-    must_ask = step.requires_confirmation or needs_confirmation(tool.spec, context.limits.confirm)
-    if must_ask and not as_shown:
-        run.changed = granted
-        await _wait(context, run, step, tools, tool_hash=shown, args=args, requires_confirmation=True)
-        return
-    call = PreparedCall(RequestedCall(new_id("call", context.clock()), tool.spec.name, args), tool)
-    await _execute(context, run, step, call)
-
-
-async def _without_its_tool(
-    context: TurnContext, run: PlanRun, step: Step, tools: Mapping[str, Tool], *, granted: bool
-) -> None:
-    """The step waits for its tool to come back: one that has failed is told by name, a server may only be slow. What
-    nobody has approved and nobody offers any more has no way to run.
-    """
-    if step.tool not in tools and not granted:
-        await _fail(context, run, step, f"{step.tool} is not available now")
-        return
-    run.changed = granted
-    await _wait(context, run, step, tools, tool_hash=run.stored.tool_hash if granted else None)
-
-
-async def _execute(context: TurnContext, run: PlanRun, step: Step, call: PreparedCall) -> None:
+async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
     request = call.request
 
-    async def started(connection: AsyncConnection) -> None:
+    async def move_to_running(connection: AsyncConnection) -> None:
         moved = update_step(run.plan, step.id, "running", args=request.args, tool_call_id=request.id)
         run.stored = await store.swap(connection, run.stored, moved)
 
-    place = PlanStep(run.plan.id, step.id)
-    await record_start(context, "", [request], step=place, also=started)
-    context.emit(PlanChanged(run.plan))
-    run.done.stored_messages += 1
-    run.done.count += 1
-    await _conclude(context, run, step, call, run_and_record)
+    await record_start(run.turn, "", [request], step=PlanStep(run.plan.id, step.id), also=move_to_running)
+    run.context.emit(PlanChanged(run.plan))
+    run.turn.count += 1
+    await _finish_call(run, step, call)
 
 
-async def _take_up(context: TurnContext, run: PlanRun, step: Step, tool: Tool | None) -> None:
-    """The step's call stands in the ledger: it runs again under its own id, or nobody can say what came of it."""
-    call = PreparedCall(RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {}), tool)
-    await _conclude(context, run, step, call, run_again)
+async def _resume_step(run: PlanRun, step: Step) -> None:
+    """Ends a step whose process died in its call, which is in the ledger: it runs again under its id, or is unknown."""
+    request = RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
+    await _finish_call(run, step, interrupted_call(request, run.turn.tools.get(request.name)))
 
 
-async def _conclude(context: TurnContext, run: PlanRun, step: Step, call: PreparedCall, run_call: RunCall) -> None:
-    async def ended(connection: AsyncConnection, outcome: Outcome, ledger: ToolCall) -> None:
-        run.stored = await store.swap(connection, run.stored, _after(run.plan, step, outcome, ledger))
+async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:
+    async def move_to_end(connection: AsyncConnection, outcome: Outcome, ledger: ToolCall) -> None:
+        if outcome.status == "succeeded":
+            moved = update_step(run.plan, step.id, "complete", result_preview=ledger.metadata.summary)
+        else:
+            moved = update_step(run.plan, step.id, outcome.status, error=outcome.error)
+        run.stored = await store.swap(connection, run.stored, moved)
 
-    outcome = await run_call(context, call, run.done, also=ended)
-    context.emit(PlanChanged(run.plan))
+    outcome = await run_call(run.turn, call, also=move_to_end)
+    run.context.emit(PlanChanged(run.plan))
     run.values[step.id] = outcome.payload.value
-    answer = render_messages.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
-    render_messages.tell(run.conversation, call.request, answer)
+    answer = render_messages.fresh_result(call.request.id, outcome, max_bytes=run.context.limits.fresh_result_bytes)
+    render_messages.add_result(run.conversation, call.request, answer)
 
 
-def _after(plan: Plan, step: Step, outcome: Outcome, ledger: ToolCall) -> Plan:
-    if outcome.status != "succeeded":
-        return update_step(plan, step.id, outcome.status, error=outcome.error)
-    return update_step(plan, step.id, "complete", result_preview=ledger.metadata.summary)
-
-
-async def _whole_args(context: TurnContext, run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
-    """References resolved, what is still open filled by one model call bound to the tool. Raises Unresolved."""
-    args = resolve(step.args, await _values(context, run, step), at_path=at_path)
+async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
+    """Resolves references; one model call bound to the tool fills what is still open. Raises Unresolved."""
+    args = resolve(step.args, await _values_for(run, step), at_path=at_path)
     open_arguments = missing(args, tool.spec.input_schema, step.args or ())
     if not open_arguments and accepts(tool, args):
         return args
-    note = prompts.fill_step(run.plan, step, args, open_arguments)
-    reply = await context.model.reply(prompts.with_note(run.conversation, note), [tool.spec], must_call=True)
+    note = prompts.fill_step_note(run.plan, step, args, open_arguments)
+    reply = await run.context.model.reply(prompts.with_note(run.conversation, note), [tool.spec], must_call=True)
     filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
-    whole: dict[str, Any] = clean({**filled, **args} if accepts(tool, {**filled, **args}) else filled)
-    if still_open := missing(whole, tool.spec.input_schema, step.args or ()):
+    merged = {**filled, **args}
+    complete: dict[str, Any] = clean(merged if accepts(tool, merged) else filled)
+    if still_open := missing(complete, tool.spec.input_schema, step.args or ()):
         raise Unresolved(f"{', '.join(still_open)} could not be found for {tool.spec.name}")
-    return whole
+    return complete
 
 
-async def _values(context: TurnContext, run: PlanRun, step: Step) -> Mapping[int, Any]:
-    """What the steps that this one refers to have produced: known in this turn, or loaded by their tool call."""
+async def _values_for(run: PlanRun, step: Step) -> Mapping[int, Any]:
+    """Returns what earlier steps gave, by step; loads what this step refers to and an earlier turn produced."""
     wanted = referred_to(step.args) - run.values.keys()
-    lacking = {
-        done.tool_call_id: done.id
-        for done in run.plan.steps
-        if done.id in wanted and done.status == "complete" and done.tool_call_id
+    to_load = {
+        earlier.tool_call_id: earlier.id
+        for earlier in run.plan.steps
+        if earlier.id in wanted and earlier.status == "complete" and earlier.tool_call_id
     }
-    if lacking:
+    if to_load:
+        context = run.context
         async with context.transaction() as connection:
-            loaded = await results.load_results(connection, context.turn.session_id, lacking, now=context.clock())
-        run.values.update({lacking[call_id]: result.value() for call_id, result in loaded.items()})
+            loaded = await results.load_results(connection, context.turn.session_id, to_load, now=context.clock())
+        run.values.update({to_load[call_id]: result.value() for call_id, result in loaded.items()})
     written = {int(step_id): text for step_id, text in run.stored.texts.items()}
     return {**written, **run.values}
 
 
-async def _fail(context: TurnContext, run: PlanRun, step: Step, error: str) -> None:
-    async with context.transaction() as connection:
+async def _fail(run: PlanRun, step: Step, error: str) -> None:
+    async with run.context.transaction() as connection:
         run.stored = await store.swap(connection, run.stored, update_step(run.plan, step.id, "failed", error=error))
-    context.emit(PlanChanged(run.plan))
+    run.context.emit(PlanChanged(run.plan))
 
 
-async def _wait(
-    context: TurnContext,
-    run: PlanRun,
-    step: Step,
-    tools: Mapping[str, Tool],
-    *,
-    tool_hash: str | None = None,
-    **shown: Any,
-) -> None:
-    """Leaves the step to the user's yes, with what the question shows of it."""
+async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **shown: Any) -> None:
+    """Leaves the step to the user's yes; `shown` are the fields of the step that the question shows."""
     moved = update_step(run.plan, step.id, "waiting", **shown)
-    blocked = tuple(blocked_tools(context, moved, tools))
-    async with context.transaction() as connection:
+    blocked = tuple(blocked_tools(run.turn, moved))
+    async with run.context.transaction() as connection:
         run.stored = await store.swap(
             connection,
             run.stored,
             moved,
             tool_hash=tool_hash,
-            asked_in=context.turn.turn_id,
+            asked_in=run.turn_id,
             blocked_tools=blocked,
         )
-    context.emit(PlanChanged(run.plan))
+    run.context.emit(PlanChanged(run.plan))

@@ -1,4 +1,4 @@
-"""Asks the model for a plan, for a changed plan, and how a reply to one is to be read. It only proposes."""
+"""Asks the model for a plan, for a changed plan, and how to read a reply to one. The model only proposes."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Literal
 
 import orjson
 from langchain_core.messages import BaseMessage
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from segue.agent import prompts
 from segue.agent.context import TurnContext
@@ -15,7 +15,7 @@ from segue.agent.state import TurnState
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.plan import Plan, Step
 from segue.domain.tool import Tool
-from segue.plans.plan_parser import objects_in, read_draft
+from segue.plans.plan_parser import first_object, read_draft
 from segue.tools.availability import ToolGuard
 from segue.tools.health import is_blocked
 from segue.tools.normalize import clean
@@ -30,40 +30,35 @@ class _Reading(BaseModel):
 
 
 async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
-    """No steps where the model sees no need for any or writes nothing usable. Identical requests are asked once."""
-    plannable = _plannable(context.guard)
-    note = prompts.planner_note(tool.spec for tool in plannable.values())
-    conversation = prompts.assemble(state, note=note)
+    """Returns no steps if the model sees no need for any or writes nothing usable."""
+    tools = _plannable(context.guard)
+    conversation = prompts.with_note(state["prompt"], prompts.planner_note(tool.spec for tool in tools.values()))
+    # Every word the planner is shown is in the key, so a request that leans on what was said before is another.
     key = plan_cache_key(context.owner, _digest(context.model.name, conversation))
     text = await context.cache.get_json(key)
     if not isinstance(text, str):
         text = (await context.model.reply(conversation)).text
         await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
-    return _storable(read_draft(text, tools=plannable))
+    return _storable(read_draft(text, tools=tools))
 
 
 async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tuple[Step, ...]:
-    """The steps that are still to be done; none where the model writes nothing usable."""
-    plannable = _plannable(context.guard)
-    note = prompts.amender_note(plan, [tool.spec for tool in plannable.values()])
-    reply = await context.model.reply(prompts.assemble(state, note=note))
-    return _storable(read_draft(reply.text, tools=plannable, done=len(plan.started_steps)))
+    """Returns the steps still to be done; none if the model writes nothing usable."""
+    tools = _plannable(context.guard)
+    note = prompts.amender_note(plan, [tool.spec for tool in tools.values()])
+    reply = await context.model.reply(prompts.with_note(state["prompt"], note))
+    return _storable(read_draft(reply.text, tools=tools, done=len(plan.started_steps)))
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
-    """How the model reads a message the rules could not. Never enough to approve what changes the world."""
-    note = prompts.reader_note(plan)
-    reply = await context.model.reply(prompts.assemble(state, note=note))
-    for value in objects_in(reply.text):
-        try:
-            return _Reading.model_validate(value).verdict
-        except ValidationError:
-            continue
-    return "none"
+    """Returns how the model reads a message the rules could not. Never enough to approve what changes the world."""
+    reply = await context.model.reply(prompts.with_note(state["prompt"], prompts.reader_note(plan)))
+    answer = first_object(reply.text, _Reading)
+    return answer.verdict if answer else "none"
 
 
 def _storable(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """JSON may spell out what a text may not hold, as in `\\u0000`."""
+    # JSON can spell out what Postgres refuses in a text, such as `\u0000`.
     return tuple(
         replace(step, description=clean(step.description), args=None if step.args is None else clean(step.args))
         for step in steps
@@ -71,12 +66,12 @@ def _storable(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _plannable(guard: ToolGuard) -> dict[str, Tool]:
-    """What leaves a trace and could run by its turn: an earlier step may unlock a tool, none can mend one."""
+    """Returns the tools a plan may name: an earlier step may unlock one, but none can mend one that has failed."""
     tools = {name: tool for name, tool in guard.tools().items() if not tool.spec.ephemeral}
     states = guard.states(tools.values())
     return {name: tool for name, tool in tools.items() if not is_blocked(states[name])}
 
 
 def _digest(model: str, conversation: Sequence[BaseMessage]) -> str:
-    said = [model, *([message.type, message.text] for message in conversation)]
-    return hashlib.sha256(orjson.dumps(said)).hexdigest()
+    texts = [model, *([message.type, message.text] for message in conversation)]
+    return hashlib.sha256(orjson.dumps(texts)).hexdigest()

@@ -1,5 +1,6 @@
-"""What LangChain's client for OpenAI-compatible endpoints is taught: to send what is JSON already as it is, and to lose
-nothing of what comes back.
+"""LangChain's client for OpenAI-compatible endpoints: sends JSON as it is and loses nothing of what comes back.
+
+Overrides private methods of langchain-openai. Knows nothing of deadlines and retries: those are `model.py`'s.
 """
 
 from typing import Any
@@ -10,22 +11,21 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from segue.agent.streaming import RAW_TEXT
+from segue.agent.streamed_answer import RAW_TEXT
 
 
 class _Provider(ChatOpenAI):
     def _get_request_payload(
         self, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Messages and tools are plain JSON already. As `extra_body` they go out as they are; as arguments the client
-        would search each for files and dates to convert: 3 ms for 21 messages.
-        """
+        # Messages and tools are plain JSON. As arguments the client would search each for files and dates to convert
+        # (3 ms for 21 messages); `extra_body` is merged into the request after that search.
         payload = super()._get_request_payload(input_, stop=stop, **kwargs)
         plain = {key: payload.pop(key) for key in ("messages", "tools") if key in payload}
         return {**payload, "messages": [], "extra_body": {**(payload.get("extra_body") or {}), **plain}}
 
     def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
-        """LangChain drops a whole answer for arguments that are JSON but no object. Here they are a call to correct."""
+        # LangChain drops the whole answer if arguments are JSON but no object. Here the call becomes an invalid one.
         body = response.model_dump(warnings=False) if isinstance(response, openai.BaseModel) else response
         for choice in body["choices"]:
             for call in choice["message"].get("tool_calls") or ():
@@ -37,7 +37,7 @@ class _Provider(ChatOpenAI):
     def _convert_chunk_to_generation_chunk(
         self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
     ) -> ChatGenerationChunk | None:
-        """LangChain drops calls without an index and refuses half a character, which the next piece completes."""
+        # LangChain drops calls without an index and refuses half a character, which the next chunk completes.
         raw = None
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
@@ -52,7 +52,7 @@ class _Provider(ChatOpenAI):
 
 
 def openai_model(*, model: str, api_key: SecretStr | None, base_url: str | None, timeout_s: float) -> BaseChatModel:
-    """Any endpoint that speaks OpenAI's chat completions. Retries are ChatModel's, not the client's."""
+    """Returns a client for any endpoint that speaks OpenAI's chat completions. It never retries: ChatModel does."""
     return _Provider(
         model=model,
         api_key=api_key or SecretStr("none"),

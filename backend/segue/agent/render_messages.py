@@ -1,14 +1,17 @@
-"""How what was said, called and given is shown to the model: whole, in brief, or as a reference. Pure."""
+"""Renders messages, calls and results for the model: whole, in brief, or as a reference. Pure.
+
+What is shown in which form is decided elsewhere. A rendered message must not change later: providers cache it.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-import orjson
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
+from segue.agent.prompts import as_json
 from segue.agent.untrusted import fenced
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import Reference
@@ -27,7 +30,7 @@ MAX_NAME_CHARS = 60
 
 
 def to_model(message: Message, text: str, *, brief: Collection[str] = ()) -> BaseMessage:
-    """`text` is how its content is shown."""
+    """Returns a stored message with `text` for its content; the arguments of calls in `brief` are cut shorter."""
     match message.role:
         case "tool":
             return ToolMessage(text, tool_call_id=message.tool_call_id)
@@ -38,7 +41,7 @@ def to_model(message: Message, text: str, *, brief: Collection[str] = ()) -> Bas
 
 
 def shown_text(message: Message, form: Form, *, inline: Mapping[str, str], expired: Collection[str]) -> str:
-    """`inline` are results that may be shown whole, by tool call, as they were when they were fresh."""
+    """Returns a stored message's content in this form. `inline` holds by tool call the results that can be whole."""
     match message.content, form:
         case dict() as reference, "brief":
             return fenced(as_json({name: reference[name] for name in BRIEFLY if name in reference}))
@@ -60,23 +63,24 @@ def _without_middle(text: str) -> str:
 
 
 def shown_call(call: RequestedCall, *, brief: bool) -> RequestedCall:
+    """Returns a call of the history, its long arguments cut: history tells what was done, not every word of it."""
     most = MAX_REFERENCE_ARGS_CHARS if brief else MAX_HISTORY_ARGS_CHARS
     return replace(call, args=_clipped(call.args, most))
 
 
 def listed_reference(reference: Reference, expired: Collection[str]) -> str:
-    found = {name: getattr(reference, name) for name in LISTED}
-    return _shown_reference(found, expired)
+    """Returns a reference as it is listed in the system prompt, a line of JSON."""
+    return _shown_reference({name: getattr(reference, name) for name in LISTED}, expired)
 
 
-def tell(conversation: list[BaseMessage], request: RequestedCall, answer: str) -> None:
-    """A call and its answer at the end of the conversation, or the answer in the place of what has stood for it."""
-    said = ToolMessage(answer, tool_call_id=request.id)
+def add_result(conversation: list[BaseMessage], request: RequestedCall, answer: str) -> None:
+    """Adds a call and its answer to the conversation, or puts the answer in the place of the one that stands there."""
+    result = ToolMessage(answer, tool_call_id=request.id)
     for index, message in enumerate(conversation):
         if isinstance(message, ToolMessage) and message.tool_call_id == request.id:
-            conversation[index] = said
+            conversation[index] = result
             return
-    conversation += [assistant_message("", [request]), said]
+    conversation += [assistant_message("", [request]), result]
 
 
 def assistant_message(text: str, calls: Iterable[RequestedCall]) -> AIMessage:
@@ -85,11 +89,11 @@ def assistant_message(text: str, calls: Iterable[RequestedCall]) -> AIMessage:
 
 
 def fresh_result(tool_call_id: str, outcome: Outcome, *, max_bytes: int) -> str:
-    """A result in the turn that made it, fenced: whole up to `max_bytes`, beyond that its head and tail."""
+    """Returns a result for the turn that made it, fenced: whole up to `max_bytes`, beyond that its head and tail."""
     shown = _head_and_tail(tool_call_id, outcome.payload, max_bytes=max_bytes)
     if outcome.error:
-        said = {"result": shown} if shown else {}
-        return fenced(as_json({"status": outcome.status, "error": outcome.error, **said}))
+        result = {"result": shown} if shown else {}
+        return fenced(as_json({"status": outcome.status, "error": outcome.error, **result}))
     return fenced(shown or "(no content)")
 
 
@@ -103,7 +107,7 @@ def _head_and_tail(tool_call_id: str, payload: Payload, *, max_bytes: int) -> st
 
 
 def _shown_reference(reference: Mapping[str, Any], expired: Collection[str]) -> str:
-    """A reference in about MAX_REFERENCE_CHARS: its identifiers go before its preview."""
+    """Returns a reference in about MAX_REFERENCE_CHARS; its identifiers stay, its preview is cut."""
     shown = {name: value for name, value in reference.items() if name != "preview"}
     if "args" in shown:
         shown["args"] = _clipped(shown["args"], MAX_REFERENCE_ARGS_CHARS)
@@ -116,7 +120,6 @@ def _shown_reference(reference: Mapping[str, Any], expired: Collection[str]) -> 
 
 
 def _clipped(args: dict[str, Any], max_chars: int) -> dict[str, Any]:
-    """The same arguments with the long ones cut: history tells what was done, not every word of it."""
     if len(as_json(args)) <= max_chars:
         return args
     share = max_chars // min(len(args), MAX_SHOWN_ARGS)
@@ -126,7 +129,3 @@ def _clipped(args: dict[str, Any], max_chars: int) -> dict[str, Any]:
 def _cut(value: Any, max_chars: int) -> Any:
     written = value if isinstance(value, str) else as_json(value)
     return value if len(written) <= max_chars else f"{written[:max_chars]}…"
-
-
-def as_json(value: Any) -> str:
-    return orjson.dumps(value).decode()

@@ -1,13 +1,13 @@
-"""What a turn knows and changes on its way through the graph: plain data, every key declared."""
+"""The state of a turn in the graph: plain data, every key declared. Live objects are in `TurnContext`."""
 
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from langchain_core.messages import BaseMessage
 
-from segue.agent.stream_reply import Spoken
+from segue.agent.stream_reply import StartedMessage
 from segue.domain.memory import Memory
-from segue.domain.session import AcknowledgementReport, Message, WebSearchReport
+from segue.domain.session import AcknowledgementReport, WebSearchReport
 from segue.domain.tool import Reference, ToolCall
 from segue.memory.short_term import ShortTermMemory
 from segue.plans.acknowledgement import Acknowledgement
@@ -18,7 +18,7 @@ from segue.tools.results import RecordedCall
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempt:
-    """What is stored of a turn that was cut off: its calls, and the plan it has made, decided or amended."""
+    """What is stored of a turn that was cut off: its calls, and the plan it made, decided or amended."""
 
     calls: tuple[RecordedCall, ...]
     plan: StoredPlan | None
@@ -30,29 +30,26 @@ WEB_SEARCH = "web_search"
 class TurnInput(TypedDict):
     """The snapshot a turn starts from.
 
-    `history` ends with the user's message, or with what an `earlier` attempt has added to it; `message_id` is the
-    message's id; `message_count` counts what is stored; `open_plan` is the session's; `decided_plan` is the one whose
-    button was pressed where that, not words, is the message. `shown_plan` is the open plan and its version as the
-    message came, `answered_turn_id` the turn that gave the last answer. `summary` tells what came before the history.
-    `earlier_results` are references to the session's recent results, newest first. `shown_texts` is how each message of
-    the history is written for the model, by `key_of`; `shown_briefly` are those that had to be shortened;
-    `listed_results` are references as they stand beside it. `cut_off` is the seq of the last turn that is to go into
-    the summary, where it is time for that. `facts` is what is known of the user and of use here, best first.
+    message, message_id: the user's message. `message_count` counts the session's stored messages.
+    prompt: what the model is shown: the system message, then the history, which ends with the user's message or with
+        what an `earlier` attempt has added to it.
+    cut_off: the seq of the last turn that should go into the summary, if it is time for that.
+    earlier_results: references to the session's recent results, newest first.
+    facts: what is known of the user and of use here, best first.
+    open_plan: the session's open plan; `shown_plan` is its id and version when the message arrived.
+    decided_plan: the plan whose button was pressed, if a button and not words is the message.
+    answered_turn_id: the turn that gave the session's last answer.
     """
 
     message: str
     message_id: str
+    message_count: int
     force_web_search: bool
-    history: list[Message]
+    prompt: list[BaseMessage]
+    cut_off: int | None
     memory: ShortTermMemory | None
-    summary: str | None
     earlier_results: tuple[Reference, ...]
     facts: list[Memory]
-    listed_results: tuple[str, ...]
-    shown_texts: dict[str, str]
-    shown_briefly: frozenset[str]
-    cut_off: int | None
-    message_count: int
     open_plan: StoredPlan | None
     decided_plan: StoredPlan | None
     shown_plan: tuple[str, int] | None
@@ -61,11 +58,15 @@ class TurnInput(TypedDict):
 
 
 class TurnState(TurnInput, total=False):
-    """`replied_to` is the plan and version the message answered, `touched_plan` what this turn made, advanced or ended.
+    """What the nodes add.
 
-    `conversation` is what the model has been shown in this turn, `note` what the engine tells it beside; `answer` is
-    None while nothing answers yet, `spoken` what of it has been told, `answer_id` the id it is told under; `postscript`
-    is said after it.
+    replied_to: the plan and version that the message answered.
+    touched_plan: the plan this turn made, advanced or ended; `plan_runs` says that its open steps are to run now.
+    note: an instruction to the model for this turn only.
+    conversation: what the model has been shown in this turn.
+    answer: None until something answers; `started` is its message if part of it was emitted already, `answer_id` the
+        id it is stored under, `postscript` a text that follows it.
+    tool_calls, references: the calls this turn made, and the references to their results, newest first.
     """
 
     acknowledgement: Acknowledgement
@@ -76,7 +77,7 @@ class TurnState(TurnInput, total=False):
     note: str | None
     conversation: list[BaseMessage]
     answer: str | None
-    spoken: Spoken | None
+    started: StartedMessage | None
     answer_id: str
     postscript: str | None
     tool_calls: list[ToolCall]
@@ -87,7 +88,7 @@ Update = dict[str, Any]
 
 
 def acknowledgement_report(state: TurnState) -> AcknowledgementReport:
-    """Once the plan node has seen what the message answers."""
+    """Returns how the message was read. Complete only after the plan node has seen what it answers."""
     acknowledgement = state["acknowledgement"]
     plan_id, plan_version = state.get("replied_to") or (None, None)
     return AcknowledgementReport(
@@ -100,6 +101,7 @@ def acknowledgement_report(state: TurnState) -> AcknowledgementReport:
 
 
 def web_search_report(state: TurnState) -> WebSearchReport:
+    """Returns whether a search was asked for and made. Complete only after the tool loop."""
     return WebSearchReport(
         requested=state["force_web_search"],
         performed=any(call.tool_name == WEB_SEARCH for call in state.get("tool_calls", [])),

@@ -1,6 +1,6 @@
-"""What the assistant says, told to whoever follows the turn: as it comes where somebody listens, else when whole.
+"""Asks the model for a reply and emits it as events: word by word if the turn has followers, else as a whole.
 
-A message that has been begun is always ended, and what was told of it is what is stored under its id.
+A message that was started is always ended, and the text that was emitted is the text stored under its id.
 """
 
 from collections.abc import Sequence
@@ -16,44 +16,47 @@ from segue.domain.tool import ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """A message that is still open: its first `chars` characters have been told."""
+class StartedMessage:
+    """A message whose first `chars` characters have been emitted, and whose end has not."""
 
     message_id: str
     chars: int
 
 
-async def ask(
+async def stream_reply(
     context: TurnContext, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec] = ()
-) -> tuple[Reply, Spoken | None]:
-    """The model's reply, and what of it has been told already. It has to be given to `tell`."""
-    if not await context.listened():
+) -> tuple[Reply, StartedMessage | None]:
+    """Returns the model's reply and, if any of it was emitted, the message that `emit_message` has to end.
+
+    Raises what `MeteredModel.reply` raises.
+    """
+    if not await context.listened():  # a whole answer costs less
         return await context.model.reply(messages, tools), None
     message_id = new_id("msg", context.clock())
-    begun = False
+    started = False
 
-    def hear(words: str) -> None:
-        nonlocal begun
-        if not begun:
+    def emit_text(text: str) -> None:
+        nonlocal started
+        if not started:
             context.emit(TextStarted(message_id))
-            begun = True
-        context.emit(TextAdded(message_id, words))
+            started = True
+        context.emit(TextAdded(message_id, text))
 
     try:
-        reply = await context.model.reply(messages, tools, hear=hear)
+        reply = await context.model.reply(messages, tools, on_text=emit_text)
     except BaseException:
-        if begun:
+        if started:
             context.emit(TextEnded(message_id))
         raise
-    return reply, Spoken(message_id, len(reply.text)) if begun else None
+    return reply, StartedMessage(message_id, len(reply.text)) if started else None
 
 
-def tell(context: TurnContext, text: str, spoken: Spoken | None = None) -> str:
-    """Tells a message, or the rest of one, to its end. Gives the id to store it under."""
-    if spoken is None:
-        spoken = Spoken(new_id("msg", context.clock()), 0)
-        context.emit(TextStarted(spoken.message_id))
-    if rest := text[spoken.chars :]:
-        context.emit(TextAdded(spoken.message_id, rest))
-    context.emit(TextEnded(spoken.message_id))
-    return spoken.message_id
+def emit_message(context: TurnContext, text: str, started: StartedMessage | None = None) -> str:
+    """Emits a message, or the rest of a started one, to its end. Returns the id to store it under."""
+    if started is None:
+        started = StartedMessage(new_id("msg", context.clock()), 0)
+        context.emit(TextStarted(started.message_id))
+    if rest := text[started.chars :]:
+        context.emit(TextAdded(started.message_id, rest))
+    context.emit(TextEnded(started.message_id))
+    return started.message_id

@@ -1,13 +1,12 @@
-"""Tool calls: sort out which may run, record that they will, run them side by side, record each as it ends.
+"""Runs the tool calls of a turn: decide which may run, record that they start, run them side by side, record each end.
 
-The only place where the ledger, the history and a running tool meet. A call that ends is recorded at once, so that a
-sibling that hangs, fails or is cancelled costs nobody else's result.
+The only place where the ledger, the history and a running tool meet. Each end is recorded at once, so a call that
+hangs, fails or is cancelled does not lose another's result. Knows nothing of plans but the step a call belongs to.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent import render_messages
 from segue.agent.context import TurnContext
 from segue.agent.model import ModelCall, Reply
-from segue.agent.stream_reply import Spoken, tell
+from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, ToolStateChanged
 from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
@@ -28,25 +27,20 @@ from segue.tools.normalize import clean
 from segue.tools.results import PlanStep, RecordedCall
 from segue.tools.run import Outcome, accepts, failed, lost, run_tool
 
-AlsoWrite = Callable[[AsyncConnection], Awaitable[None]]
-AlsoRecord = Callable[[AsyncConnection, Outcome, ToolCall], Awaitable[None]]
-
-
-class RunCall(Protocol):
-    """Runs a call and records what comes of it; `also` writes in the same transaction."""
-
-    async def __call__(
-        self, context: TurnContext, call: "PreparedCall", done: "TurnCalls", *, also: AlsoRecord | None = None
-    ) -> Outcome: ...
+WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
+WriteWithEnd = Callable[[AsyncConnection, Outcome, ToolCall], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class TurnCalls:
-    """What a turn has called so far.
+    """The calls of a turn so far. `count` is all of them, `stored_messages` the messages they added to the history.
 
-    `answers` holds what is not run a second time, by tool and canonical arguments: what succeeded, and what may have.
+    `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
+    have. `references` are newest first.
     """
 
+    context: TurnContext
+    tools: Mapping[str, Tool]
     ledger: list[ToolCall] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -55,66 +49,97 @@ class TurnCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedCall:
-    """A call under our own id. It runs where `tool` is there and `refusal` is not."""
+class ReadyCall:
+    """A call that may run, under our own id."""
 
     request: RequestedCall
-    tool: Tool | None
-    refusal: str | None = None
-
-    @property
-    def recorded(self) -> bool:
-        return self.tool is None or not self.tool.spec.ephemeral
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.request.name, canonical_args(self.request.args)
+    tool: Tool
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """What the model is to see of a round, and the calls in it that wait for the user's yes."""
+class HeldCall:
+    """A call that must not run before the user approves it."""
+
+    request: RequestedCall
+    tool: Tool
+
+
+@dataclass(frozen=True, slots=True)
+class SettledCall:
+    """A call that does not run, since its outcome is known. `tool` is None if there is none of its name."""
+
+    request: RequestedCall
+    tool: Tool | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRound:
+    """What the model is shown of a round of calls, and the calls in it that wait for the user's yes."""
 
     messages: list[BaseMessage]
-    held: list[PreparedCall]
+    held: list[HeldCall]
 
 
-async def run_round(
-    context: TurnContext, reply: Reply, tools: Mapping[str, Tool], done: TurnCalls, *, spoken: Spoken | None = None
-) -> Round:
-    """The assistant's message and an answer to every call in it that may run without asking; equal calls run once.
-
-    What the assistant says beside its calls is told to its end, unless none of them runs.
-    """
+async def run_tool_calls(turn: TurnCalls, reply: Reply, *, started: StartedMessage | None = None) -> ToolRound:
+    """Runs the calls of a reply that need no approval, equal ones once. Emits the reply's text if any call runs."""
+    context = turn.context
     await context.guard.refresh()
-    prepared = [_prepare(context, call, tools) for call in reply.calls[: context.limits.max_calls - done.count]]
-    held = [call for call in prepared if _is_held(call, context)]
-    runs = [call for call in prepared if call not in held]
-    fresh = {call.key: call for call in reversed(runs) if call.key not in done.answers}
-    recorded = [call for call in runs if call.recorded and call in fresh.values()]
-    message_id = tell(context, reply.text, spoken) if runs and reply.text else None
-    if recorded:
-        await record_start(context, reply.text, [call.request for call in recorded], message_id=message_id)
-        done.stored_messages += 1
-    done.count += len(runs)
-    answers = done.answers | await _together(context, list(fresh.values())[::-1], done)
+    prepared = [_prepare(turn, call) for call in reply.calls[: context.limits.max_calls - turn.count]]
+    held = [call for call in prepared if isinstance(call, HeldCall)]
+    runs = [call for call in prepared if not isinstance(call, HeldCall)]
     if not runs:
-        return Round([], held)
+        return ToolRound([], held)
+    new: dict[tuple[str, str], ReadyCall | SettledCall] = {}
+    for call in runs:
+        if call_key(call.request) not in turn.answers:
+            new.setdefault(call_key(call.request), call)
+    message_id = emit_message(context, reply.text, started) if reply.text else None
+    if recorded := [call.request for call in new.values() if _is_recorded(call.tool)]:
+        await record_start(turn, reply.text, recorded, message_id=message_id)
+    turn.count += len(runs)
+    answers = turn.answers | await _run_together(turn, new.values())
     said = render_messages.assistant_message(reply.text, [call.request for call in runs])
-    return Round([said, *(ToolMessage(answers[call.key], tool_call_id=call.request.id) for call in runs)], held)
+    given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
+    return ToolRound([said, *given], held)
+
+
+async def resume_calls(turn: TurnCalls, earlier: Sequence[RecordedCall]) -> list[tuple[RequestedCall, str]]:
+    """Returns what the calls of an attempt that was cut off gave. Those that had not ended are ended now."""
+    ended: list[tuple[RequestedCall, str]] = []
+    cut_off: list[ReadyCall | SettledCall] = []
+    for recorded in earlier:
+        request = RequestedCall(recorded.call.tool_call_id, recorded.call.tool_name, recorded.call.args)
+        tool = turn.tools.get(request.name)
+        if recorded.outcome is None:
+            cut_off.append(interrupted_call(request, tool))
+            continue
+        turn.ledger.append(recorded.call)
+        turn.references.insert(0, recorded.reference)
+        ended.append((request, _keep_answer(turn, request, tool, recorded.outcome)))
+    turn.count += len(earlier)
+    answers = await _run_together(turn, cut_off)
+    return ended + [(call.request, answers[call_key(call.request)]) for call in cut_off]
+
+
+def interrupted_call(request: RequestedCall, tool: Tool | None) -> ReadyCall | SettledCall:
+    """Returns what is left to do for a call whose process died in it: it runs again only if that does no harm."""
+    if tool is not None and tool.spec.may_repeat:
+        return ReadyCall(request, tool)
+    return SettledCall(request, tool, lost(request.name))
 
 
 async def record_start(
-    context: TurnContext,
+    turn: TurnCalls,
     text: str,
     calls: Sequence[RequestedCall],
     *,
     message_id: str | None = None,
     step: PlanStep | None = None,
-    also: AlsoWrite | None = None,
+    also: WriteWithStart | None = None,
 ) -> None:
     """Stores the assistant's message and a ledger row for each call before anything runs, in one transaction."""
-    now = context.clock()
+    context, now = turn.context, turn.context.clock()
     async with context.transaction() as connection:
         message_id = await history.append_message(
             connection,
@@ -136,30 +161,83 @@ async def record_start(
         )
         if also is not None:
             await also(connection)
+    turn.stored_messages += 1
     for call in calls:
         context.emit(CallStarted(call, message_id))
 
 
-async def run_and_record(
-    context: TurnContext, call: PreparedCall, done: TurnCalls, *, also: AlsoRecord | None = None
-) -> Outcome:
-    """Runs a call if its tool may run now. A tool that is tried out stays so until the outcome is stored."""
-    if call.tool is None or call.refusal is not None:
-        outcome = failed(call.refusal or "The call was refused.")
-        await _record_end(context, call, outcome, done, also=also)
-        return outcome
-    async with context.guard.admitting(call.tool.spec) as refused:
-        outcome = failed(refused) if refused else await _run(context, call.tool, call.request)
-        await _record_end(context, call, outcome, done, also=also)
+async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: WriteWithEnd | None = None) -> Outcome:
+    """Runs a call if its tool may run at this moment, records how it ended, and returns that."""
+    if isinstance(call, SettledCall):
+        await _record_end(turn, call, call.outcome, also)
+        return call.outcome
+    # A half-open tool has one try in all processes: it is held until the outcome is stored.
+    async with turn.context.guard.admitting(call.tool.spec) as refused:
+        outcome = failed(refused) if refused else await _run(turn.context, call)
+        await _record_end(turn, call, outcome, also)
+    return outcome
+
+
+def call_key(request: RequestedCall) -> tuple[str, str]:
+    """Returns the same for calls that ask for the same."""
+    return request.name, canonical_args(request.args)
+
+
+def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | SettledCall:
+    context, tool = turn.context, turn.tools.get(call.name)
+    request = RequestedCall(new_id("call", context.clock()), call.name, clean(call.args or {}))
+    if tool is None:
+        offered = ", ".join(sorted(turn.tools)[:40])
+        return SettledCall(request, None, failed(f"There is no tool called {call.name!r}. There are: {offered}."))
+    if call.args is None:
+        why = "The arguments were not a JSON object. Write them again as one."
+        return SettledCall(request, tool, failed(why))
+    if locked := refusal(tool.spec, context.guard.state(tool.spec)):
+        return SettledCall(request, tool, failed(locked))
+    # The user is not asked to approve a call that would fail on its arguments anyway.
+    if needs_confirmation(tool.spec, context.limits.confirm) and accepts(tool, request.args):
+        return HeldCall(request, tool)
+    return ReadyCall(request, tool)
+
+
+async def _run_together(turn: TurnCalls, calls: Iterable[ReadyCall | SettledCall]) -> dict[tuple[str, str], str]:
+    """Returns what the model is shown of each, by `call_key`."""
+    gate = asyncio.Semaphore(turn.context.limits.max_parallel_calls)
+
+    async def answer(call: ReadyCall | SettledCall) -> str:
+        async with gate:
+            outcome = await run_call(turn, call)
+        return _keep_answer(turn, call.request, call.tool, outcome)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            answers = {call_key(call.request): group.create_task(answer(call)) for call in calls}
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from None
+    return {key: task.result() for key, task in answers.items()}
+
+
+async def _run(context: TurnContext, call: ReadyCall) -> Outcome:
+    identity = ToolContext(
+        owner=context.owner,
+        session_id=context.turn.session_id,
+        turn_id=context.turn.turn_id,
+        tool_call_id=call.request.id,
+        now=context.clock(),
+    )
+    with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
+        outcome = await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)
+        span.set_attributes(outcome=_tool_outcome(outcome))
     return outcome
 
 
 async def _record_end(
-    context: TurnContext, call: PreparedCall, outcome: Outcome, done: TurnCalls, *, also: AlsoRecord | None
+    turn: TurnCalls, call: ReadyCall | SettledCall, outcome: Outcome, also: WriteWithEnd | None
 ) -> None:
     """Stores the outcome, the payload, the tool message and the tool's state, in one transaction."""
-    context.emit(ToolRan(call.tool.spec.name if call.tool else None, _told_outcome(outcome), outcome.duration_ms))
-    if not call.recorded:
+    context, tool = turn.context, call.tool
+    context.emit(ToolRan(tool.spec.name if tool else None, _tool_outcome(outcome), outcome.duration_ms))
+    if not _is_recorded(tool):
         return
     now = context.clock()
     async with context.transaction() as connection:
@@ -176,32 +254,30 @@ async def _record_end(
         )
         if also is not None:
             await also(connection, outcome, ledger)
-        changed = await context.guard.record(connection, call.tool.spec, outcome) if call.tool else None
-    if changed is not None and call.tool is not None:
-        await context.guard.settle(call.tool.spec, changed)
+        changed = await context.guard.record(connection, tool.spec, outcome) if tool else None
+    if tool is not None and changed is not None:
+        await context.guard.settle(tool.spec, changed)
         if changed.moved:
-            context.emit(ToolStateChanged(call.tool.spec.name, context.guard.state(call.tool.spec)))
-    done.stored_messages += 1
-    done.ledger.append(ledger)
-    done.references.insert(0, reference)
+            context.emit(ToolStateChanged(tool.spec.name, context.guard.state(tool.spec)))
+    turn.stored_messages += 1
+    turn.ledger.append(ledger)
+    turn.references.insert(0, reference)
     context.emit(CallEnded(reference, message_id))
 
 
-async def _run(context: TurnContext, tool: Tool, call: RequestedCall) -> Outcome:
-    identity = ToolContext(
-        owner=context.owner,
-        session_id=context.turn.session_id,
-        turn_id=context.turn.turn_id,
-        tool_call_id=call.id,
-        now=context.clock(),
-    )
-    with context.span("tool", tool=tool.spec.name, tool_call_id=call.id) as span:
-        outcome = await run_tool(tool, call.args, identity, limits=context.limits.run)
-        span.set_attributes(outcome=_told_outcome(outcome))
-    return outcome
+def _keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: Outcome) -> str:
+    answer = render_messages.fresh_result(request.id, outcome, max_bytes=turn.context.limits.fresh_result_bytes)
+    if outcome.status != "failed" and _is_recorded(tool):
+        turn.answers[call_key(request)] = answer
+    return answer
 
 
-def _told_outcome(outcome: Outcome) -> ToolOutcome:
+def _is_recorded(tool: Tool | None) -> bool:
+    """An ephemeral tool's calls leave no row and no message."""
+    return tool is None or not tool.spec.ephemeral
+
+
+def _tool_outcome(outcome: Outcome) -> ToolOutcome:
     match outcome.status, outcome.fault:
         case "failed", "arguments":
             return "bad_arguments"
@@ -209,80 +285,3 @@ def _told_outcome(outcome: Outcome) -> ToolOutcome:
             return fault
         case status, _:
             return status
-
-
-async def run_again(
-    context: TurnContext, call: PreparedCall, done: TurnCalls, *, also: AlsoRecord | None = None
-) -> Outcome:
-    """A call whose process died in it. Only what does no harm a second time is run."""
-    if call.tool is not None and call.tool.spec.may_repeat:
-        return await run_and_record(context, call, done, also=also)
-    outcome = lost(call.request.name)
-    await _record_end(context, call, outcome, done, also=also)
-    return outcome
-
-
-async def take_up(
-    context: TurnContext, earlier: Sequence[RecordedCall], tools: Mapping[str, Tool], done: TurnCalls
-) -> list[tuple[RequestedCall, str]]:
-    """What every call of an attempt that was cut off gave; one that had not ended is ended now."""
-    told: list[tuple[RequestedCall, str]] = []
-    cut_off: list[PreparedCall] = []
-    for recorded in earlier:
-        request = RequestedCall(recorded.call.tool_call_id, recorded.call.tool_name, recorded.call.args)
-        call = PreparedCall(request, tools.get(request.name))
-        if recorded.outcome is None:
-            cut_off.append(call)
-            continue
-        done.ledger.append(recorded.call)
-        done.references.insert(0, recorded.reference)
-        told.append((request, _note_down(context, call, recorded.outcome, done)))
-    done.count += len(earlier)
-    answers = await _together(context, cut_off, done, run=run_again)
-    return told + [(call.request, answers[call.key]) for call in cut_off]
-
-
-def _prepare(context: TurnContext, call: ModelCall, tools: Mapping[str, Tool]) -> PreparedCall:
-    request = RequestedCall(new_id("call", context.clock()), call.name, clean(call.args or {}))
-    tool = tools.get(call.name)
-    if tool is None:
-        offered = ", ".join(sorted(tools)[:40])
-        return PreparedCall(request, None, f"There is no tool called {call.name!r}. There are: {offered}.")
-    if call.args is None:
-        return PreparedCall(request, tool, "The arguments were not a JSON object. Write them again as one.")
-    return PreparedCall(request, tool, refusal(tool.spec, context.guard.state(tool.spec)))
-
-
-def _is_held(call: PreparedCall, context: TurnContext) -> bool:
-    """Whether the user is to be asked first. Nobody is asked about a call that could not run anyway."""
-    if call.tool is None or call.refusal or not needs_confirmation(call.tool.spec, context.limits.confirm):
-        return False
-    return accepts(call.tool, call.request.args)
-
-
-async def _together(
-    context: TurnContext, calls: Sequence[PreparedCall], done: TurnCalls, *, run: RunCall = run_and_record
-) -> dict[tuple[str, str], str]:
-    """What the model is told of each, by tool and arguments."""
-    gate = asyncio.Semaphore(context.limits.max_parallel_calls)
-    try:
-        async with asyncio.TaskGroup() as group:
-            answers = {call.key: group.create_task(_answer(context, call, done, gate, run)) for call in calls}
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from None
-    return {key: answer.result() for key, answer in answers.items()}
-
-
-async def _answer(
-    context: TurnContext, call: PreparedCall, done: TurnCalls, gate: asyncio.Semaphore, run: RunCall
-) -> str:
-    async with gate:
-        outcome = await run(context, call, done)
-    return _note_down(context, call, outcome, done)
-
-
-def _note_down(context: TurnContext, call: PreparedCall, outcome: Outcome, done: TurnCalls) -> str:
-    answer = render_messages.fresh_result(call.request.id, outcome, max_bytes=context.limits.fresh_result_bytes)
-    if outcome.status != "failed" and call.recorded:
-        done.answers[call.key] = answer
-    return answer

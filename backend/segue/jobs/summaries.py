@@ -10,7 +10,7 @@ import orjson
 import structlog
 
 from segue.agent.model import ChatModel
-from segue.agent.summarizer import summarise, told
+from segue.agent.summarizer import condensed, summarise
 from segue.db.engine import Database
 from segue.domain.session import Message
 from segue.memory.history import load_turns
@@ -63,6 +63,8 @@ class Summaries:
 
     def _one_step(self, turns: list[list[Message]]) -> list[list[Message]]:
         """The oldest turns that fit one call; at least one."""
-        sizes = accumulate(sum(self.count(orjson.dumps(told(message)).decode()) for message in turn) for turn in turns)
+        sizes = accumulate(
+            sum(self.count(orjson.dumps(condensed(message)).decode()) for message in turn) for turn in turns
+        )
         fitting = sum(size <= self.max_tokens for size in sizes)
         return turns[: max(fitting, 1)]

@@ -8,7 +8,8 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -22,6 +23,7 @@ MAX_DEPTH = 64
 _OPENING = re.compile(r"[{\[]")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|[{}\[\]]', re.DOTALL)  # an open string ends with the text
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+Shape = TypeVar("Shape", bound=BaseModel)
 _NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
 
 
@@ -58,13 +60,8 @@ def read_draft(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Ste
 
     `done` steps come before these: ours are numbered on from them, and may refer to them.
     """
-    for value in objects_in(text):
-        try:
-            draft = Draft.model_validate(value)
-        except ValidationError:
-            continue
-        return _usable_steps(draft.steps[: MAX_STEPS - done], tools, done)
-    return ()
+    draft = first_object(text, Draft)
+    return _usable_steps(draft.steps[: MAX_STEPS - done], tools, done) if draft else ()
 
 
 def _usable_steps(drafts: list[DraftStep], tools: Collection[str], done: int) -> tuple[Step, ...]:
@@ -117,6 +114,14 @@ def _renumbered(value: Any, numbers: Mapping[str, int], *, below: int) -> Any:
         listed = [_renumbered(item, numbers, below=below) for item in value]
         return next((item for item in listed if isinstance(item, _Forward)), listed)
     return value
+
+
+def first_object(text: str, shape: type[Shape]) -> Shape | None:
+    """Returns the first JSON object in a model's text that has this shape; None if there is none."""
+    for value in objects_in(text):
+        with suppress(ValidationError):
+            return shape.model_validate(value)
+    return None
 
 
 def objects_in(text: str) -> Iterator[Any]:

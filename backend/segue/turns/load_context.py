@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.context_budget import Material, fit
+from segue.agent.context_budget import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
 from segue.db.engine import Database
 from segue.db.redis import Cache
@@ -73,21 +73,18 @@ async def load_snapshot(
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided
     plan = stored.plan if stored else None
-    fitting = fit(Material(claim.summary, facts, plan, window, known, inline, expired), limits.recall, limits.count)
+    content = SessionContent(claim.summary, facts, plan, window, known, inline, expired)
+    prompt = build_prompt(content, limits.recall, limits.count)
     return TurnInput(
         message=message,
         message_id=opening.id,
         force_web_search=claim.force_web_search,
-        history=fitting.history,
-        memory=memory,
-        facts=facts,
-        summary=claim.summary,
-        earlier_results=known,
-        listed_results=fitting.listed,
-        shown_texts=fitting.texts,
-        shown_briefly=fitting.brief,
-        cut_off=fitting.cut_off,
         message_count=claim.message_count,
+        prompt=prompt.messages,
+        cut_off=prompt.cut_off,
+        memory=memory,
+        earlier_results=known,
+        facts=facts,
         open_plan=pending,
         decided_plan=decided,
         shown_plan=claim.shown_plan,

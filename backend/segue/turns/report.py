@@ -20,6 +20,6 @@ def memory_report(snapshot: TurnInput) -> MemoryReport:
     return MemoryReport(
         short_term=snapshot["memory"] is not None,
         long_term=len(snapshot["facts"]),
-        history_messages=len(snapshot["history"]) - 1,
+        history_messages=len(snapshot["prompt"]) - 2,  # beside the system message and the running one
         tool_results=len(snapshot["earlier_results"]),
     )

@@ -1,4 +1,4 @@
-"""What the session should have at hand next time, written before the turn ends."""
+"""Writes the session's short-term memory, before the turn ends."""
 
 from langgraph.runtime import Runtime
 

@@ -1,7 +1,7 @@
-"""What this turn does about plans: resume, cancel, amend, make one, or leave it.
+"""Decides what the turn does about plans: resume, cancel, amend or make one, or skip.
 
-A waiting plan is answered by the message or not at all; a yes moves it by one compare-and-set, the same that a button
-uses. Nothing is run here: `tool_loop` runs what this node leaves as `plan_runs`.
+A message answers a waiting plan or leaves it as it is; a yes moves it by the same compare-and-set as a button. Nothing
+runs here: `tool_loop` runs the plan if this node sets `plan_runs`, and `respond` sends `answer` if it sets that.
 """
 
 from dataclasses import replace
@@ -12,11 +12,12 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages
 from segue.agent.context import TurnContext
 from segue.agent.plan_executor import offer_plan
-from segue.agent.planner import amend_plan, classify_reply, make_plan
+from segue.agent.planner import Reading, amend_plan, classify_reply, make_plan
 from segue.agent.prompts import TOO_LATE, verdict_note, waiting_note
 from segue.agent.state import TurnState, Update, acknowledgement_report, web_search_report
 from segue.domain.events import AcknowledgementDetected, SearchDecided
-from segue.domain.plan import Decision, Plan, Step, end, replace_open_steps, update_step
+from segue.domain.plan import Decision, Plan, end, replace_open_steps, update_step
+from segue.domain.session import Verdict
 from segue.plans import store
 from segue.plans.policy import should_plan
 from segue.plans.store import PlanChanged, StoredPlan
@@ -25,135 +26,111 @@ SHORT_REPLY_CHARS = 80
 
 
 async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    update = await _about_plans(state, runtime.context)
+    """Raises PlanChanged if the plan was changed by a request that came in between."""
+    context = runtime.context
+    update = await _plan_update(context, state)
     known = cast(TurnState, {**state, **update})
-    runtime.context.emit(AcknowledgementDetected(acknowledgement_report(known)))
-    runtime.context.emit(SearchDecided(web_search_report(known)))
+    context.emit(AcknowledgementDetected(acknowledgement_report(known)))
+    context.emit(SearchDecided(web_search_report(known)))
     return update
 
 
-async def _about_plans(state: TurnState, context: TurnContext) -> Update:
-    earlier = state["earlier"]
+async def _plan_update(context: TurnContext, state: TurnState) -> Update:
+    earlier, decided, stored = state["earlier"], state["decided_plan"], state["open_plan"]
     if earlier is not None and earlier.plan is not None:
-        return await _go_on(context, state, earlier.plan)
-    decided = state["decided_plan"]
+        return await _resume_own(context, state, earlier.plan)
     if decided is not None:
-        return await _after_decision(context, decided)
-    stored = state["open_plan"]
-    if stored is None or _is_for_a_later_turn(context, stored):
-        return await _without_plan(context, state)
-    seen = state["shown_plan"] == (stored.plan.id, stored.plan.version)
+        return await _resume_decided(context, decided)
+    # Ids sort by time: a plan granted to a later turn was approved by button while this turn waited for its own.
+    if stored is None or (stored.granted_to is not None and stored.granted_to > context.turn.turn_id):
+        return await _make_or_skip(context, state)
+    # A yes that was sent before the question stood as it does is no answer to it.
+    was_seen = state["shown_plan"] == (stored.plan.id, stored.plan.version)
     if stored.plan.status == "active":
         stored = await _settle(context, stored)
         if not stored.plan.is_open:
-            return await _without_plan(context, state, over=stored)
-    return await _with_plan(context, state, stored, seen=seen)
+            return await _make_or_skip(context, state, ended=stored)
+    if stored.plan.expires_at <= context.clock():
+        return await _expire_waiting(context, state, stored)
+    return await _answer_waiting(context, state, stored, was_seen=was_seen)
 
 
-async def _go_on(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    """This turn had taken the plan on when it was cut off: it goes on from where the plan stands.
-
-    A yes that was given to this turn and not used up still holds, until it expires.
-    """
+async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    """Goes on with the plan this turn had taken on when it was cut off. A yes it had not used up still holds."""
     shown = state["shown_plan"]
     update: Update = {"replied_to": shown if shown and shown[0] == stored.plan.id else None}
     if stored.plan.is_open and stored.granted_to is not None and stored.plan.expires_at <= context.clock():
-        async with context.transaction() as connection:
-            stored = await store.swap(connection, stored, end(stored.plan, "expired"))
-    match stored.plan.status:
-        case "active" | "waiting" | "completed" | "failed":
-            return update | _runs(stored)
-        case _:
-            return update | {"touched_plan": stored, "plan_runs": False, "answer": plan_messages.ended(stored.plan)}
+        stored = await _end_as_expired(context, stored)
+    if stored.plan.status in ("active", "waiting", "completed", "failed"):
+        return update | _run(stored)
+    return update | _close(stored)
 
 
-async def _after_decision(context: TurnContext, decided: StoredPlan) -> Update:
-    """A button was pressed: what it decided stands already, unless a turn in between has changed the plan."""
+async def _resume_decided(context: TurnContext, decided: StoredPlan) -> Update:
+    """Carries out what a button decided. Raises PlanChanged if a turn in between has changed the plan."""
     update: Update = {"replied_to": (decided.plan.id, decided.plan.version - 1)}
     if decided.plan.is_open and decided.plan.expires_at <= context.clock():
-        async with context.transaction() as connection:
-            over = await store.swap(connection, decided, end(decided.plan, "expired"))
-        return update | {"touched_plan": over, "plan_runs": False, "answer": plan_messages.ended(over.plan)}
+        return update | _close(await _end_as_expired(context, decided))
     if decided.plan.status == "active" and decided.granted_to == context.turn.turn_id:
-        return update | _runs(decided)
+        return update | _run(decided)
     if decided.plan.status == "cancelled":
-        return update | {"touched_plan": decided, "plan_runs": False, "answer": plan_messages.ended(decided.plan)}
+        return update | _close(decided)
     raise PlanChanged
 
 
-def _is_for_a_later_turn(context: TurnContext, stored: StoredPlan) -> bool:
-    """Approved by a button while this turn was waiting for its own: ids sort by the time they were made."""
-    return stored.granted_to is not None and stored.granted_to > context.turn.turn_id
-
-
-async def _without_plan(context: TurnContext, state: TurnState, *, over: StoredPlan | None = None) -> Update:
-    """Makes a plan where the message asks for several steps; otherwise the loop goes on without one.
-
-    `over` is a plan that has just turned out to be at its end: the answer says so beside whatever it is about.
-    """
-    acknowledgement = state["acknowledgement"]
-    note = verdict_note(acknowledgement.verdict)
-    if note is not None and (over is not None or state["shown_plan"] is not None):
-        note = TOO_LATE
-    update: Update = {"note": note, "plan_runs": False, "touched_plan": over}
-    if over is not None:
-        update["postscript"] = plan_messages.ended(over.plan)
-    if not should_plan(state["message"], mode=context.limits.planning, verdict=acknowledgement.verdict):
-        return update
-    if state["earlier"] is not None and state["earlier"].calls:
-        return update
-    steps = await make_plan(context, state)
-    if not steps or (len(steps) == 1 and context.limits.planning != "always"):
-        return update
-    return update | _runs(
-        await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=steps)
-    )
-
-
-async def _with_plan(context: TurnContext, state: TurnState, stored: StoredPlan, *, seen: bool) -> Update:
-    """`seen`: the message came when the plan stood as it stands. A yes that came before the question is no answer."""
+async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: StoredPlan | None = None) -> Update:
+    """Makes a plan if the message asks for several steps. `ended` just did: a postscript of the answer says so."""
     verdict = state["acknowledgement"].verdict
-    if stored.plan.expires_at <= context.clock():
-        return await _expire(context, state, stored)
-    update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
-    match verdict:
-        case "confirm" if not seen or _answers_something_else(context, state, stored):
+    note = verdict_note(verdict)
+    if note is not None and (ended is not None or state["shown_plan"] is not None):
+        note = TOO_LATE
+    skip: Update = {"note": note, "plan_runs": False, "touched_plan": ended}
+    if ended is not None:
+        skip["postscript"] = plan_messages.ended(ended.plan)
+    mode = context.limits.planning
+    has_called = state["earlier"] is not None and bool(state["earlier"].calls)
+    if has_called or not should_plan(state["message"], mode=mode, verdict=verdict):
+        return skip
+    steps = await make_plan(context, state)
+    if not steps or (len(steps) == 1 and mode != "always"):
+        return skip
+    made = await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=steps)
+    return skip | _run(made)
+
+
+async def _answer_waiting(context: TurnContext, state: TurnState, stored: StoredPlan, *, was_seen: bool) -> Update:
+    """Reads the message as an answer to the waiting plan: by the rules, or by the model if it is short and unclear."""
+    acknowledgement = state["acknowledgement"]
+    reading: Reading = acknowledgement.verdict
+    read_by_model = reading == "none" and len(state["message"]) <= SHORT_REPLY_CHARS
+    if read_by_model:
+        reading = await classify_reply(context, state, stored.plan)
+    # What changes the world takes a yes by the rules, to a question that the last answer asked or mentioned.
+    was_asked = stored.asked_in == state["answered_turn_id"] and not read_by_model
+    may_approve = was_seen and (was_asked or not _changes_the_world(context, stored.plan))
+    if read_by_model:
+        verdict: Verdict = "none" if reading == "question" or (reading == "confirm" and not may_approve) else reading
+        acknowledgement = replace(acknowledgement, rule=f"model_{reading}", verdict=verdict)
+    update: Update = {"replied_to": (stored.plan.id, stored.plan.version), "acknowledgement": acknowledgement}
+    match reading:
+        case "confirm" if not may_approve:
             return update | await _ask_again(context, stored)
         case "confirm" | "reject":
-            return update | await _decide(context, stored, verdict)
+            return update | await _decide(context, stored, reading)
         case "amend":
             return update | await _amend(context, state, stored)
-        case _ if len(state["message"]) <= SHORT_REPLY_CHARS:
-            return update | await _as_the_model_reads_it(context, state, stored, seen=seen)
-        case _:
-            return update | await _beside(context, state, stored)
-
-
-async def _as_the_model_reads_it(context: TurnContext, state: TurnState, stored: StoredPlan, *, seen: bool) -> Update:
-    reading = await classify_reply(context, state, stored.plan)
-    report = replace(state["acknowledgement"], rule=f"model_{reading}")
-    match reading:
-        case "confirm" if not seen or _changes_the_world(context, stored.plan):
-            return {"acknowledgement": report} | await _ask_again(context, stored)
-        case "confirm" | "reject":
-            report = replace(report, verdict=reading)
-            return {"acknowledgement": report} | await _decide(context, stored, reading)
-        case "amend":
-            return {"acknowledgement": replace(report, verdict="amend")} | await _amend(context, state, stored)
-        case _:
-            return {"acknowledgement": report} | await _beside(context, state, stored)
+        case "question" | "none":
+            return update | await _answer_beside(context, state, stored)
 
 
 async def _decide(context: TurnContext, stored: StoredPlan, decision: Decision) -> Update:
     async with context.transaction() as connection:
         decided = await store.decide(connection, stored, decision, turn_id=context.turn.turn_id, now=context.clock())
-    if decided.plan.status == "active":
-        return _runs(decided)
-    return {"touched_plan": decided, "plan_runs": False, "answer": plan_messages.ended(decided.plan)}
+    return _run(decided) if decided.plan.status == "active" else _close(decided)
 
 
 async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    """The rest of the plan as the user wants it now. What waited is asked about again."""
+    """Replaces the open steps by what the user wants now. Tools that waited for a yes are asked about again."""
     steps = await amend_plan(context, state, stored.plan)
     if not steps:
         return await _ask_again(context, stored)
@@ -163,64 +140,10 @@ async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> 
         if step.status == "waiting" or (step.status == "pending" and step.requires_confirmation)
     }
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
+    amended = replace_open_steps(stored.plan, wanted)
     async with context.transaction() as connection:
-        amended = await store.swap(
-            connection, stored, replace_open_steps(stored.plan, wanted), taken_on_by=context.turn.turn_id
-        )
-    return _runs(amended)
-
-
-async def _beside(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    """The message is about something else: it is answered, the plan waits on, and the answer says so once."""
-    made = await _without_plan(context, state)
-    if made["plan_runs"]:
-        return made
-    update: Update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None}
-    if not stored.reminded:
-        async with context.transaction() as connection:
-            await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)
-        update["postscript"] = plan_messages.still_waiting(stored.plan)
-    return update
-
-
-async def _expire(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    """Nobody may have noticed yet; where somebody has, the user has not been told."""
-    over = stored
-    if stored.plan.is_open:
-        async with context.transaction() as connection:
-            over = await store.swap(connection, stored, end(stored.plan, "expired"))
-    if state["acknowledgement"].verdict == "none":
-        return await _without_plan(context, state, over=over)
-    return {
-        "replied_to": (stored.plan.id, stored.plan.version),
-        "touched_plan": over,
-        "plan_runs": False,
-        "answer": plan_messages.ended(over.plan),
-    }
-
-
-async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
-    """A plan whose turn died on the way: what was running is unknown unless it may simply run again; the rest waits."""
-    running = stored.plan.running_step
-    moved: Plan = stored.plan
-    if running is not None:
-        moved = update_step(moved, running.id, "pending" if _may_repeat(context, running) else "unknown")
-    elif (step := moved.next_step) is not None:
-        moved = update_step(moved, step.id, "waiting")
-    async with context.transaction() as connection:
-        settled = await store.swap(connection, stored, moved)
-    return settled if running is None or not settled.plan.is_open else await _settle(context, settled)
-
-
-def _may_repeat(context: TurnContext, step: Step) -> bool:
-    tool = context.guard.tools().get(step.tool or "")
-    return tool is not None and tool.spec.may_repeat
-
-
-def _changes_the_world(context: TurnContext, plan: Plan) -> bool:
-    step = plan.waiting_step
-    tool = context.guard.tools().get(step.tool or "") if step else None
-    return step is not None and step.tool is not None and (tool is None or tool.spec.effect != "read_only")
+        stored = await store.swap(connection, stored, amended, taken_on_by=context.turn.turn_id)
+    return _run(stored)
 
 
 async def _ask_again(context: TurnContext, stored: StoredPlan) -> Update:
@@ -229,10 +152,55 @@ async def _ask_again(context: TurnContext, stored: StoredPlan) -> Update:
     return {"touched_plan": stored, "plan_runs": False, "answer": plan_messages.ask(stored.plan, again=True)}
 
 
-def _answers_something_else(context: TurnContext, state: TurnState, stored: StoredPlan) -> bool:
-    """The last answer neither asked for this yes nor mentioned it: too little to change the world on."""
-    return stored.asked_in != state["answered_turn_id"] and _changes_the_world(context, stored.plan)
+async def _answer_beside(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    """Answers a message about something else. The plan waits on, and one answer of these says so."""
+    update = await _make_or_skip(context, state)
+    if update["plan_runs"]:
+        return update
+    update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None}
+    if not stored.reminded:
+        async with context.transaction() as connection:
+            await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)
+        update["postscript"] = plan_messages.still_waiting(stored.plan)
+    return update
 
 
-def _runs(stored: StoredPlan) -> Update:
+async def _expire_waiting(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    # Upkeep may have ended the plan already; even then a yes meant it, and the user has not been told.
+    expired = await _end_as_expired(context, stored) if stored.plan.is_open else stored
+    if state["acknowledgement"].verdict == "none":
+        return await _make_or_skip(context, state, ended=expired)
+    return {"replied_to": (stored.plan.id, stored.plan.version)} | _close(expired)
+
+
+async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
+    """Settles a plan whose turn died: a running step is unknown unless it may be repeated, and the next one waits."""
+    running, moved = stored.plan.running_step, stored.plan
+    if running is not None:
+        tool = context.guard.tools().get(running.tool or "")
+        may_repeat = tool is not None and tool.spec.may_repeat
+        moved = update_step(moved, running.id, "pending" if may_repeat else "unknown")
+    elif (step := moved.next_step) is not None:
+        moved = update_step(moved, step.id, "waiting")
+    async with context.transaction() as connection:
+        settled = await store.swap(connection, stored, moved)
+    return settled if running is None or not settled.plan.is_open else await _settle(context, settled)
+
+
+async def _end_as_expired(context: TurnContext, stored: StoredPlan) -> StoredPlan:
+    async with context.transaction() as connection:
+        return await store.swap(connection, stored, end(stored.plan, "expired"))
+
+
+def _changes_the_world(context: TurnContext, plan: Plan) -> bool:
+    step = plan.waiting_step
+    tool = context.guard.tools().get(step.tool or "") if step else None
+    return step is not None and step.tool is not None and (tool is None or tool.spec.effect != "read_only")
+
+
+def _run(stored: StoredPlan) -> Update:
     return {"touched_plan": stored, "plan_runs": True}
+
+
+def _close(stored: StoredPlan) -> Update:
+    return {"touched_plan": stored, "plan_runs": False, "answer": plan_messages.ended(stored.plan)}

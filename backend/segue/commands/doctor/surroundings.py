@@ -9,7 +9,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from segue import factories
-from segue.agent.probe import probe
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import Stores, Unreachable, asking
 from segue.config import Settings
@@ -65,7 +64,7 @@ async def look_at_model(settings: Settings, report: Report) -> Model:
     where = urlsplit(settings.openai_base_url or "https://api.openai.com/v1").hostname or "?"
     started = time.monotonic()
     try:
-        await probe(model)
+        await model.probe()
     except AppError as error:
         what = f"{model.name} at {where} does not answer: {error.detail}"
         report.problem(

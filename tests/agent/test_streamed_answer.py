@@ -1,9 +1,10 @@
-"""Words of a model on their way out: the same text however a provider cuts it."""
+"""The words of a streamed answer: the same text however a provider cuts it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.messages import AIMessageChunk
 
-from segue.agent.streaming import Speech
+from segue.agent.streamed_answer import RAW_TEXT, StreamedAnswer
 from segue.tools.normalize import clean_text
 
 
@@ -14,12 +15,13 @@ def halves(text: str) -> str:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(" \n\x00😀𝔸\u3000")), st.data())
-def test_what_is_heard_is_the_clean_text_however_it_is_cut(text: str, data: st.DataObject) -> None:
+def test_the_words_passed_on_are_the_clean_text_however_it_is_cut(text: str, data: st.DataObject) -> None:
     units = halves(text)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(units)))))
-    heard: list[str] = []
-    speech = Speech(heard.append)
+    passed_on: list[str] = []
+    answer = StreamedAnswer(passed_on.append)
     for start, end in zip([0, *cuts], [*cuts, len(units)], strict=True):
-        speech.add(units[start:end])
-    assert "".join(heard) == speech.text == clean_text(text).strip()
-    assert all(heard)
+        answer.add(AIMessageChunk(content="", additional_kwargs={RAW_TEXT: units[start:end]}))
+    assert "".join(passed_on) == answer.message().text == clean_text(text).strip()
+    assert all(passed_on)
+    assert answer.has_begun == bool(passed_on)
