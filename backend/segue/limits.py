@@ -2,8 +2,8 @@
 
 from segue.agent.context import AgentLimits
 from segue.config import Settings
-from segue.memory.recall import RecallLimits
-from segue.memory.tokens import counter_for
+from segue.memory.token_count import counter_for
+from segue.memory.window import WindowLimits
 from segue.tools.health import HealthRules
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
@@ -58,7 +58,7 @@ def agent_limits(settings: Settings) -> AgentLimits:
 def snapshot_limits(settings: Settings, *, summarises: bool) -> SnapshotLimits:
     """Blocks while it reads the token table of the model."""
     return SnapshotLimits(
-        recall=RecallLimits(settings.history_limit, settings.context_token_budget, summarises=summarises),
+        recall=WindowLimits(settings.history_limit, settings.context_token_budget, summarises=summarises),
         count=counter_for(settings.llm_model),
         memory_ttl_s=settings.short_term_memory_ttl,
         inline_bytes=settings.tool_result_inline_bytes,

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from segue.config import Settings
-from segue.memory.tokens import estimate
+from segue.memory.token_count import estimate
 from tests.support.provider import Provider, says
 from tests.support.results import ran, use_toolbox
 from tests.support.service import Client, running

@@ -1,6 +1,6 @@
 """Builds the prompt of a turn: renders the pieces of a session, counts them, and keeps what fits the token budget.
 
-What to reduce first `memory/recall.py` decides. Each piece is rendered and counted once for each form it is tried in.
+What to reduce first `memory/window.py` decides. Each piece is rendered and counted once for each form it is tried in.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,8 +14,8 @@ from segue.domain.memory import Memory
 from segue.domain.plan import Plan
 from segue.domain.session import Message
 from segue.domain.tool import Reference
-from segue.memory.recall import Costs, Form, Pieces, RecallLimits, key_of, recall
-from segue.memory.tokens import Count
+from segue.memory.token_count import Count
+from segue.memory.window import Form, WindowCosts, WindowLimits, WindowParts, message_key, select_window
 
 MESSAGE_TOKENS = 4  # what a provider adds to each message for its role
 
@@ -47,10 +47,10 @@ class Prompt:
     cut_off: int | None
 
 
-def build_prompt(session: SessionContent, limits: RecallLimits, count: Count) -> Prompt:
+def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) -> Prompt:
     """Returns what the model is shown of a session, within `limits`. `count` gives the tokens of a text."""
     calls = {call.id: call for message in session.history for call in message.tool_calls}
-    messages = {key_of(message): message for message in session.history}
+    messages = {message_key(message): message for message in session.history}
     references = {reference.tool_call_id: reference for reference in session.earlier}
 
     @cache
@@ -73,17 +73,17 @@ def build_prompt(session: SessionContent, limits: RecallLimits, count: Count) ->
     fixed += count(prompts.facts_block(session.facts)) if session.facts else 0
     fixed += count(prompts.plan_block(plan)) if plan else 0
     origin_id = plan.origin_message_id if plan else None
-    recalled = recall(
-        Pieces(session.history, session.earlier, whole=session.inline, fixed=fixed, origin_id=origin_id),
+    window = select_window(
+        WindowParts(session.history, session.earlier, whole=session.inline, fixed=fixed, origin_id=origin_id),
         limits,
-        Costs(message=cost, reference=cache(lambda call_id: count(line(call_id)))),
+        WindowCosts(message=cost, reference=cache(lambda call_id: count(line(call_id)))),
     )
     system = prompts.system_text(
-        session.summary, session.facts, [line(reference.tool_call_id) for reference in recalled.listed]
+        session.summary, session.facts, [line(reference.tool_call_id) for reference in window.listed]
     )
-    brief = {key for key, form in recalled.forms.items() if form == "brief"}
+    brief = {key for key, form in window.forms.items() if form == "brief"}
     shown = (
-        render_messages.to_model(message, text(key, recalled.forms[key]), brief=brief)
-        for message, key in ((message, key_of(message)) for message in recalled.history)
+        render_messages.to_model(message, text(key, window.forms[key]), brief=brief)
+        for message, key in ((message, message_key(message)) for message in window.history)
     )
-    return Prompt([SystemMessage(system), *shown], recalled.cut_off)
+    return Prompt([SystemMessage(system), *shown], window.cut_off)

@@ -15,7 +15,7 @@ from segue.agent.prompts import as_json
 from segue.agent.untrusted import fenced
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import Reference
-from segue.memory.recall import Form
+from segue.memory.window import Form
 from segue.tools.normalize import Payload
 from segue.tools.run import Outcome
 

@@ -59,7 +59,7 @@ class FactExtraction:
 
     async def run(self, job: DueExtraction) -> None:
         async with self.database.read_only() as connection:
-            said = await history.opening_of(connection, job.turn_id)
+            said = await history.user_message_of(connection, job.turn_id)
             if said is None:
                 return
             answers = await history.answer_before(connection, job.session_id, said.seq)
@@ -73,7 +73,7 @@ class FactExtraction:
             if not await _lock_session(connection, job):
                 return
             for fact, embedding in zip(facts, embeddings or repeat(None), strict=False):
-                await self.long_term.take_in(connection, job.owner, fact, now=now, source=source, embedding=embedding)
+                await self.long_term.store(connection, job.owner, fact, now=now, source=source, embedding=embedding)
             await _set_done(connection, job)
         log.info("facts_extracted", turn_id=job.turn_id, kept=len(facts), not_said=len(proposed) - len(facts))
 

@@ -15,7 +15,7 @@ from segue.db.engine import Database
 from segue.domain.session import Message
 from segue.memory.history import load_turns
 from segue.memory.summary import DueSummary, claim_due, store_summary
-from segue.memory.tokens import Count
+from segue.memory.token_count import Count
 
 MAX_MESSAGES = 200
 

@@ -1,7 +1,7 @@
-"""Durable facts about a user: the rows of `memories`. The owner stands in every predicate.
+"""Durable facts about a user. Owns the table `memories`; every statement for a user has the owner in its predicate.
 
-A fact that was corrected stays behind the one that replaced it, and goes with it; only current facts are ever read.
-Searching is full text in every language at once, so that no guess at a language can hide a fact. Above: `long_term.py`.
+A corrected fact keeps its row behind the one that replaced it, and is deleted with it; only current facts are read.
+Knows nothing of models and of how an embedding is made.
 """
 
 import hashlib
@@ -42,33 +42,57 @@ from segue.domain.ids import new_id
 from segue.domain.memory import Memory, NewFact
 from segue.memory.fact_cues import index_words, split_words
 
+# A fact and a question go through every stemmer: a few words are too short to guess the language by, and a wrong guess
+# would hide the fact. For hundreds of facts this takes 1 ms.
 CONFIGURATIONS = (
     *("simple", "english", "italian", "spanish", "french", "german", "portuguese", "dutch", "russian", "turkish"),
     *("arabic", "hindi"),
 )
-STANDING_KINDS = ("personal_info", "preference")
+ALWAYS_USEFUL = ("personal_info", "preference")
 RECENT_DAYS = 90
 _IS_CURRENT = memories.c.superseded_by.is_(None)
+_SHOWN = [memories.c[name] for name in Memory.__dataclass_fields__]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
+    """The message that states a fact."""
+
     session_id: str
     message_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """`matches` is false where a fact is only there because it always may be of use."""
+class FoundFact:
+    """`matches` is false if the fact shares no word with the question and is there because of its kind."""
 
     memory: Memory
     matches: bool
 
 
+def _memory(row: Row[Any]) -> Memory:
+    return Memory(
+        id=row.id,
+        kind=row.kind,
+        content=row.content,
+        importance=row.importance,
+        created_at=row.created_at,
+        last_used_at=row.last_used_at,
+        session_id=row.session_id,
+        message_id=row.message_id,
+    )
+
+
+def _joined(function: Any, words: ColumnElement[str]) -> ColumnElement[Any]:
+    """Returns the vector or the query that all configurations make of the words."""
+    parts = [function(literal_column(f"'{name}'::regconfig"), cast(words, Text)) for name in CONFIGURATIONS]
+    return reduce(lambda joined, part: joined.op("||")(part), parts)
+
+
 async def add_fact(
     connection: AsyncConnection, owner: str, fact: NewFact, *, now: datetime, source: Source | None = None
 ) -> Memory:
-    """Stores a fact, or finds it where it is known already; the one it supersedes is current no longer."""
+    """Returns the stored fact, or the current one with the same words. The fact it supersedes is no longer current."""
     content = " ".join(fact.content.split())
     values = {
         "id": new_id("mem", now),
@@ -82,12 +106,12 @@ async def add_fact(
         "search": func.strip(_joined(func.to_tsvector, bindparam("indexed", index_words(content)))),
         "created_at": now,
     }
-    known = insert(memories).values(values)
+    new = insert(memories).values(values)
     stored = await connection.execute(
-        known.on_conflict_do_update(
+        new.on_conflict_do_update(
             index_elements=["owner", "content_hash"],
             index_where=_IS_CURRENT,
-            set_={"importance": func.greatest(memories.c.importance, known.excluded.importance)},
+            set_={"importance": func.greatest(memories.c.importance, new.excluded.importance)},
         ).returning(*_SHOWN)
     )
     memory = _memory(stored.one())
@@ -96,8 +120,13 @@ async def add_fact(
     return memory
 
 
+def _content_hash(content: str) -> str:
+    """Returns a hash of the words, without case, accents and punctuation."""
+    return hashlib.sha256((" ".join(split_words(content)) or content).encode()).hexdigest()[:32]
+
+
 async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, by: str) -> None:
-    """Says nothing where the fact has been deleted or corrected in the meantime."""
+    """Does nothing if the fact has been deleted or corrected in the meantime."""
     await connection.execute(
         update(memories)
         .where(memories.c.owner == owner, memories.c.id == memory_id, memories.c.id != by, _IS_CURRENT)
@@ -106,7 +135,7 @@ async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, 
 
 
 async def list_facts(connection: AsyncConnection, owner: str, *, before: str | None, limit: int) -> list[Memory]:
-    """Newest first; `before` is the id of the last one already seen."""
+    """Returns the newest first; `before` is the id of the last one already seen."""
     statement = select(*_SHOWN).where(memories.c.owner == owner, _IS_CURRENT).order_by(memories.c.id.desc())
     if before is not None:
         statement = statement.where(memories.c.id < before)
@@ -114,7 +143,7 @@ async def list_facts(connection: AsyncConnection, owner: str, *, before: str | N
 
 
 async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> None:
-    """With all that it corrected. Raises NotFound for a missing fact and for somebody else's."""
+    """Deletes the fact and those it corrected. Raises NotFound if it is missing or has another owner."""
     gone = await connection.execute(
         delete(memories)
         .where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
@@ -124,16 +153,76 @@ async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -
         raise NotFound("memory")
 
 
-async def find_facts(connection: AsyncConnection, owner: str, words: str, *, limit: int, now: datetime) -> list[Found]:
-    """The facts that share a word with `words` (see `language.search_words`), best first, then those that stand."""
+def _find_statement() -> Select[Any]:
+    # MATERIALIZED, or the query would be made again for every fact. No GIN index: the facts are of one owner.
+    asked = select(_joined(func.to_tsquery, bindparam("asked")).label("words")).cte("query").prefix_with("MATERIALIZED")
+    matches = memories.c.search.op("@@")(asked.c.words)
+    age = bindparam("at", type_=DateTime(timezone=True)) - func.coalesce(memories.c.last_used_at, memories.c.created_at)
+    days = func.greatest(func.extract("epoch", age) / 86_400, 0)
+    rank = (
+        func.ts_rank(memories.c.search, asked.c.words, 1)
+        * (0.5 + memories.c.importance * 0.1)
+        * (0.5 + 0.5 * func.exp(-days / RECENT_DAYS))
+    )
+    return (
+        select(*_SHOWN, matches.label("matches"))
+        .select_from(memories.join(asked, true()))
+        .where(
+            memories.c.owner == bindparam("of_owner"),
+            _IS_CURRENT,
+            or_(matches, memories.c.kind.in_(ALWAYS_USEFUL)),
+        )
+        .order_by(
+            matches.desc(), case((matches, rank)).desc(), memories.c.importance.desc(), days, memories.c.id.desc()
+        )
+        .limit(bindparam("at_most"))
+    )
+
+
+_FIND = _find_statement()
+
+
+async def find_facts(
+    connection: AsyncConnection, owner: str, words: str, *, limit: int, now: datetime
+) -> list[FoundFact]:
+    """Returns the facts that share a word with `search_words`, best first, then those of ALWAYS_USEFUL kinds."""
     asked = {"of_owner": owner, "asked": " | ".join(words.split()), "at_most": limit, "at": now}
-    return [Found(_memory(row), matches=row.matches) for row in await connection.execute(_FIND, asked)]
+    return [FoundFact(_memory(row), matches=row.matches) for row in await connection.execute(_FIND, asked)]
+
+
+class _Vector(UserDefinedType[Any]):
+    """pgvector's type. Embeddings are stored as plain arrays: one schema with and without the extension."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "vector"
+
+
+def _nearest_statement() -> Select[Any]:
+    # Only embeddings of one length compare; a model may be served at another length one day.
+    to = cast(bindparam("to", type_=ARRAY(REAL)), _Vector())
+    cosine = 1 - cast(memories.c.embedding, _Vector()).op("<=>", return_type=Float())(to)
+    return (
+        select(*_SHOWN, cosine.label("cosine"))
+        .where(
+            memories.c.owner == bindparam("of_owner"),
+            _IS_CURRENT,
+            memories.c.embedding_model == bindparam("of_model"),
+            func.cardinality(memories.c.embedding) == bindparam("dimensions", type_=Integer),
+        )
+        .order_by(cosine.desc())
+        .limit(bindparam("at_most"))
+    )
+
+
+_NEAREST = _nearest_statement()
 
 
 async def nearest_facts(
     connection: AsyncConnection, owner: str, model: str, embedding: Sequence[float], *, limit: int
 ) -> list[tuple[Memory, float]]:
-    """The facts whose embeddings are closest, and how close: 1 is the same direction. Needs pgvector."""
+    """Returns the facts whose embeddings are closest, with the cosine of the angle between. Needs pgvector."""
     asked = {
         "of_owner": owner,
         "of_model": model,
@@ -151,8 +240,8 @@ async def mark_used(connection: AsyncConnection, owner: str, memory_ids: Sequenc
 
 
 async def facts_without_embedding(connection: AsyncConnection, model: str, *, limit: int) -> list[tuple[str, str]]:
-    """Ids and contents, of all owners. Written so that the index on the model is used."""
-    of_another = (
+    """Returns ids and contents of current facts of all owners whose embedding is missing or of another model."""
+    of_another = (  # `!=` would not use the index
         memories.c.embedding_model.is_(None), memories.c.embedding_model < model, memories.c.embedding_model > model
     )  # fmt: skip
     statement = select(memories.c.id, memories.c.content).where(_IS_CURRENT, or_(*of_another)).limit(limit)
@@ -173,83 +262,5 @@ async def set_embeddings(
 
 
 def has_facts(owner: ColumnElement[str]) -> Exists:
-    """For the statement of another table that wants to know."""
+    """Returns a condition for a statement about another table."""
     return exists().where(memories.c.owner == owner, _IS_CURRENT)
-
-
-def _content_hash(content: str) -> str:
-    """Of the words, whatever their case, accents and punctuation."""
-    return hashlib.sha256((" ".join(split_words(content)) or content).encode()).hexdigest()[:32]
-
-
-def _joined(function: Any, words: ColumnElement[str]) -> ColumnElement[Any]:
-    """A vector or a query of the words as each configuration reads them."""
-    parts = [function(literal_column(f"'{name}'::regconfig"), cast(words, Text)) for name in CONFIGURATIONS]
-    return reduce(lambda joined, part: joined.op("||")(part), parts)
-
-
-def _memory(row: Row[Any]) -> Memory:
-    return Memory(
-        id=row.id,
-        kind=row.kind,
-        content=row.content,
-        importance=row.importance,
-        created_at=row.created_at,
-        last_used_at=row.last_used_at,
-        session_id=row.session_id,
-        message_id=row.message_id,
-    )
-
-
-class _Vector(UserDefinedType[Any]):
-    """pgvector's type. Embeddings are stored as plain arrays, so that the schema is the same without it."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        return "vector"
-
-
-def _finding() -> Select[Any]:
-    """The query is a row of its own, or every fact would have it made anew."""
-    asked = select(_joined(func.to_tsquery, bindparam("asked")).label("words")).cte("query").prefix_with("MATERIALIZED")
-    matches = memories.c.search.op("@@")(asked.c.words)
-    age = bindparam("at", type_=DateTime(timezone=True)) - func.coalesce(memories.c.last_used_at, memories.c.created_at)
-    days = func.greatest(func.extract("epoch", age) / 86_400, 0)
-    rank = (
-        func.ts_rank(memories.c.search, asked.c.words, 1)
-        * (0.5 + memories.c.importance * 0.1)
-        * (0.5 + 0.5 * func.exp(-days / RECENT_DAYS))
-    )
-    return (
-        select(*_SHOWN, matches.label("matches"))
-        .select_from(memories.join(asked, true()))
-        .where(
-            memories.c.owner == bindparam("of_owner"), _IS_CURRENT, or_(matches, memories.c.kind.in_(STANDING_KINDS))
-        )
-        .order_by(
-            matches.desc(), case((matches, rank)).desc(), memories.c.importance.desc(), days, memories.c.id.desc()
-        )
-        .limit(bindparam("at_most"))
-    )
-
-
-def _nearest() -> Select[Any]:
-    """Only embeddings of one length compare: a model may be served at another one day."""
-    to = cast(bindparam("to", type_=ARRAY(REAL)), _Vector())
-    cosine = 1 - cast(memories.c.embedding, _Vector()).op("<=>", return_type=Float())(to)
-    return (
-        select(*_SHOWN, cosine.label("cosine"))
-        .where(
-            memories.c.owner == bindparam("of_owner"),
-            _IS_CURRENT,
-            memories.c.embedding_model == bindparam("of_model"),
-            func.cardinality(memories.c.embedding) == bindparam("dimensions", type_=Integer),
-        )
-        .order_by(cosine.desc())
-        .limit(bindparam("at_most"))
-    )
-
-
-_SHOWN = [memories.c[name] for name in Memory.__dataclass_fields__]
-_FIND, _NEAREST = _finding(), _nearest()

@@ -1,7 +1,7 @@
-"""What is known of a user beyond the session: recalled for a turn, searched, and taken in.
+"""What is known of a user across sessions: recalled for a turn, searched, and stored.
 
-Full text always; embeddings beside it where an embedder is given and Postgres has pgvector, and never waited for long.
-Knows nothing of models or tools: `agent/` embeds, `turn/afterwards.py` extracts. Rows are `knowledge.py`'s.
+Searches by words, and also by meaning if an embedder is given and Postgres has pgvector. Knows nothing of models, tools
+and rows.
 """
 
 from collections import defaultdict
@@ -22,10 +22,10 @@ from segue.memory.history import recent_user_messages
 from segue.memory.verify_fact import is_said
 
 MOST_RECALLED = 5
-NEAREST_RECALLED = 3  # something is always nearest: it must not take the places of what is sure to help
+NEAREST_RECALLED = 3  # something is always nearest: it must not displace what is sure to help
 NEAREST_FOUND = 10
 SAME_MEANING = 0.85
-RANK_DAMPING = 60  # of reciprocal rank fusion: how little the first places count for more than the next
+RANK_DAMPING = 60  # the usual constant of reciprocal rank fusion
 EMBEDDED_AT_ONCE = 64
 
 log = structlog.get_logger()
@@ -34,7 +34,7 @@ Embeddings = Sequence[Sequence[float]]
 
 
 class Embedder(Protocol):
-    """`embed` gives a vector for each text, or None where the endpoint fails or takes too long."""
+    """`embed` returns a vector for each text, or None if the endpoint fails or takes too long."""
 
     model: str
 
@@ -48,30 +48,32 @@ class LongTermMemory:
         self._has_vectors: bool | None = None
 
     async def recall(self, owner: str, message: str, *, now: datetime, limit: int = MOST_RECALLED) -> list[Memory]:
-        """What is known that a message is about, best first, then what always may be of use."""
+        """Returns the facts that a message is about, best first, then those that may always be of use."""
         found, near = await self._find(owner, message, limit=limit, nearest=NEAREST_RECALLED, now=now)
         about = fused([each.memory for each in found if each.matches], near)
-        standing = [each.memory for each in found if not each.matches and each.memory not in near]
-        return [*about, *standing][:limit]
+        useful = [each.memory for each in found if not each.matches and each.memory not in near]
+        return [*about, *useful][:limit]
 
     async def search(self, owner: str, query: str, *, now: datetime, limit: int) -> list[Memory]:
+        """Returns the facts that a query is about, best first."""
         found, near = await self._find(owner, query, limit=limit, nearest=NEAREST_FOUND, now=now)
         return fused([each.memory for each in found if each.matches], near)[:limit]
 
     async def remember(
         self, owner: str, session_id: str, content: str, kind: MemoryKind, *, now: datetime
     ) -> Memory | None:
-        """Takes in what the user said in this session. None where no message of theirs says it: a page may have.
+        """Stores what the user said in this session. Returns None if no message of theirs says it: a page may have.
 
-        What a message leaves out may stand in one fact that is known; a correction replaces that one.
+        A correction may lean on the fact it corrects, and replaces it: "no longer Monday" leaves out what is on Monday.
         """
         async with self._database.read_only() as connection:
             said = await recent_user_messages(connection, owner, session_id)
-        source, leans_on = _who_said(content, said, ()), None
+        source, leans_on = _message_that_says(content, said), None
         if source is None:
             known = await self.recall(owner, content, now=now)
             source, leans_on = next(
-                ((found, fact) for fact in known if (found := _who_said(content, said, (fact.content,)))), (None, None)
+                ((found, fact) for fact in known if (found := _message_that_says(content, said, fact.content))),
+                (None, None),
             )
         if source is None:
             return None
@@ -86,12 +88,12 @@ class LongTermMemory:
             )
 
     async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Embeddings | None:
-        """None where nothing is configured, the server has no pgvector, or the endpoint does not answer."""
+        """Returns None if no embedder is configured, Postgres has no pgvector, or the endpoint does not answer."""
         if self._embedder is None or not texts or not await self._vectors_work():
             return None
         return await self._embedder.embed(texts, urgent=urgent)
 
-    async def take_in(
+    async def store(
         self,
         connection: AsyncConnection,
         owner: str,
@@ -101,8 +103,9 @@ class LongTermMemory:
         source: Source,
         embedding: Sequence[float] | None,
     ) -> Memory:
-        """In the caller's transaction. A known fact that means the same gives way, for this is how it was said last;
-        those of one message stand side by side.
+        """Stores a fact in the caller's transaction. It supersedes known facts of the same meaning: it was said last.
+
+        Facts of one message do not supersede each other.
         """
         memory = await facts.add_fact(connection, owner, fact, now=now, source=source)
         if embedding is None or self._embedder is None:
@@ -115,7 +118,7 @@ class LongTermMemory:
         return memory
 
     async def embed_missing(self) -> int:
-        """Gives facts their embedding that were stored without one, or under another model, and says to how many."""
+        """Embeds facts that have no embedding, or one of another model; returns how many, at most EMBEDDED_AT_ONCE."""
         if self._embedder is None or not await self._vectors_work():
             return 0
         async with self._database.read_only() as connection:
@@ -130,8 +133,8 @@ class LongTermMemory:
 
     async def _find(
         self, owner: str, text: str, *, limit: int, nearest: int, now: datetime
-    ) -> tuple[list[facts.Found], list[Memory]]:
-        """By words, and by meaning where that works. No connection is held while the embedding is waited for."""
+    ) -> tuple[list[facts.FoundFact], list[Memory]]:
+        """Searches by words, and by meaning if that works. Holds no connection while it waits for the embedding."""
         embeddings = await self.embed([text[:LONGEST_READ]], urgent=True)
         async with self._database.read_only() as connection:
             found = await facts.find_facts(connection, owner, search_words(text), limit=limit, now=now)
@@ -149,7 +152,7 @@ class LongTermMemory:
 
 
 def fused(*rankings: Sequence[Memory]) -> list[Memory]:
-    """One ranking of several, by the sum of the reciprocals of a fact's places (reciprocal rank fusion)."""
+    """Returns one ranking of several, by the sum of the reciprocals of a fact's ranks (reciprocal rank fusion)."""
     scores: dict[str, float] = defaultdict(float)
     for ranking in rankings:
         for place, memory in enumerate(ranking, start=1):
@@ -158,7 +161,7 @@ def fused(*rankings: Sequence[Memory]) -> list[Memory]:
     return sorted(known.values(), key=lambda memory: -scores[memory.id])
 
 
-def _who_said(content: str, said: Iterable[Message], also: Sequence[str]) -> Message | None:
-    """A message as long as a document was pasted: what stands in it is not what the user says of himself."""
+def _message_that_says(content: str, said: Iterable[Message], *also: str) -> Message | None:
+    # A message as long as a document was pasted: it is not the user who speaks in it.
     spoken = (message for message in said if len(message.content) <= LONGEST_READ)
     return next((message for message in spoken if is_said(content, str(message.content), *also)), None)

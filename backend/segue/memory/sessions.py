@@ -1,6 +1,6 @@
-"""Sessions: whose they are and what they are called. Every statement carries the owner.
+"""Sessions: their owners, titles and metadata. Every statement for a user has the owner in its predicate.
 
-Messages stand in `history.py`; turns belong to `turn/store.py`, which moves a session's `next_seq` and `last_turn_id`.
+Owns the table `sessions`, but for what the statements of a turn and the summary set in it. Knows nothing of messages.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ async def create_session(
 
 
 async def get_session(connection: AsyncConnection, owner: str, session_id: str) -> Session:
-    """Raises NotFound for a missing session and for somebody else's."""
+    """Raises NotFound if the session is missing or has another owner."""
     row = (await connection.execute(_owned(owner).where(sessions.c.id == session_id))).one_or_none()
     if row is None:
         raise NotFound("session")
@@ -51,14 +51,14 @@ async def get_session(connection: AsyncConnection, owner: str, session_id: str) 
 
 
 async def lock_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
-    """Keeps every other message out of the session until the caller's transaction ends. Raises NotFound."""
+    """Keeps other messages out until the caller's transaction ends. Raises NotFound as `get_session`."""
     owned = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
     if (await connection.execute(owned.with_for_update(key_share=True))).one_or_none() is None:
         raise NotFound("session")
 
 
 async def owner_of(connection: AsyncConnection, session_id: str) -> str:
-    """For ops alone: whose a session is. Raises NotFound."""
+    """Returns the owner of any session: for ops only. Raises NotFound if it is missing."""
     statement = select(sessions.c.owner).where(sessions.c.id == session_id)
     owner: str | None = (await connection.execute(statement)).scalar_one_or_none()
     if owner is None:
@@ -69,7 +69,7 @@ async def owner_of(connection: AsyncConnection, session_id: str) -> str:
 async def list_sessions(
     connection: AsyncConnection, owner: str, *, before: Position | None, limit: int
 ) -> list[Session]:
-    """Newest activity first; `before` is the activity and id of the last session already seen."""
+    """Returns the latest active first; `before` is the activity and the id of the last session already seen."""
     statement = _owned(owner).order_by(sessions.c.updated_at.desc(), sessions.c.id.desc()).limit(limit)
     if before is not None:
         statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.id) < before)
@@ -79,7 +79,7 @@ async def list_sessions(
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any], now: datetime
 ) -> Session:
-    """`changes` may hold `title` and `metadata`; what it does not name stays."""
+    """`changes` may hold `title` and `metadata`; the rest stays. Raises NotFound as `get_session`."""
     if changes:
         await connection.execute(
             update(sessions)
@@ -90,14 +90,14 @@ async def update_session(
 
 
 async def lock_idle(connection: AsyncConnection, *, before: datetime) -> tuple[str, str] | None:
-    """Owner and id of the session that has been idle for longest, if it has been since `before`, held for its deletion.
+    """Locks the session that has been idle for longest and returns its owner and id; None if none is since `before`.
 
-    A turn that waits or runs keeps its session, and so does a message that is just coming in.
+    A session with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
     """
-    at_work = select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
+    open_turn = select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
     idle = (
         select(sessions.c.owner, sessions.c.id)
-        .where(sessions.c.updated_at < before, ~at_work.exists())
+        .where(sessions.c.updated_at < before, ~open_turn.exists())
         .order_by(sessions.c.updated_at)
         .limit(1)
         .with_for_update(skip_locked=True)
@@ -107,7 +107,7 @@ async def lock_idle(connection: AsyncConnection, *, before: datetime) -> tuple[s
 
 
 async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
-    """Everything of a session hangs on its row and goes with it."""
+    """Deletes the session and, by its foreign keys, all that is in it. Raises NotFound as `get_session`."""
     gone = await connection.execute(
         delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
     )

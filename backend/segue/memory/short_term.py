@@ -1,7 +1,7 @@
-"""The session's working memory: the last exchange and the references of recent results. Redis, sliding TTL.
+"""A session's short-term memory: the last exchange and references to recent results, in Redis with a sliding TTL.
 
-Derived, never the truth: it names the turn that wrote it, and where that is not the one that ended last it counts as
-missing and `turn/snapshot.py` rebuilds it from Postgres. One turn runs at a time, so writes do not race.
+It is a copy of what Postgres has, and is rebuilt from there if it is missing. One turn runs at a time in a session, so
+writes do not race.
 """
 
 from collections.abc import Iterable
@@ -31,18 +31,19 @@ _parse = TypeAdapter(ShortTermMemory).validate_python
 
 
 async def read(cache: Cache, session_id: str, *, last_turn_id: str | None) -> ShortTermMemory | None:
-    """None where it is missing, unreadable, another session's, or outdated."""
+    """Returns None if it is missing, cannot be parsed, is another session's, or is not of the session's last turn."""
     value = await cache.get_json(short_term_memory_key(session_id))
     try:
         memory = None if value is None else _parse(value)
     except ValidationError:
         memory = None
+    # A crash between the write to Redis and the commit, a lost Redis and a stale replica all count as missing.
     if memory is None or memory.session_id != session_id or memory.turn_id != last_turn_id:
         return None
     return memory
 
 
-async def seconds_left(cache: Cache, session_id: str) -> int:
+async def ttl_s(cache: Cache, session_id: str) -> int:
     return await cache.ttl_s(short_term_memory_key(session_id))
 
 
@@ -55,7 +56,7 @@ async def forget(cache: Cache, session_id: str) -> None:
 
 
 def merge_results(known: Iterable[Reference], newer: Iterable[Reference]) -> tuple[Reference, ...]:
-    """Newest first, as their ids tell. The latest success of a call stands; a failure only where none succeeded."""
+    """Returns the references newest first, by their ids: of each call the latest success, else the latest failure."""
 
     def rank(reference: Reference) -> tuple[bool, str]:
         return reference.status == "succeeded", reference.tool_call_id

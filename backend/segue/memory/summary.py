@@ -1,7 +1,8 @@
-"""A session's rolling summary: what it says, up to which turn, and when it is due to be carried on.
+"""A session's rolling summary: its text, the last turn it covers, and when more turns are due to go in.
 
-A turn marks it as due in the statement that finishes it. A claim moves the due time ahead, further with every try, so
-that what a process leaves undone another one does, and what fails is not tried at every turn.
+Owns the summary columns of `sessions`. The statement that finishes a turn marks the summary as due. A claim moves the
+due time ahead, further with every try: if the process dies another one claims it later, and a failure is not tried at
+every turn.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ MOST_DOUBLINGS = 6
 
 @dataclass(frozen=True, slots=True)
 class DueSummary:
-    """`summary` covers the turns up to `after`; those up to `until` are to come in."""
+    """`summary` covers the turns up to `after`; those up to `until` are to go in."""
 
     session_id: str
     summary: str | None
@@ -27,8 +28,8 @@ class DueSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryStanding:
-    """The summary covers the turns up to `covers_until_seq`; `due_until_seq` where it is to be carried on."""
+class SummaryState:
+    """The summary covers the turns up to `covers_until_seq`; those up to `due_until_seq` are due to go in."""
 
     chars: int
     covers_until_seq: int
@@ -36,8 +37,8 @@ class SummaryStanding:
     tries: int
 
 
-async def standing(connection: AsyncConnection, session_id: str) -> SummaryStanding:
-    """For ops."""
+async def summary_state(connection: AsyncConnection, session_id: str) -> SummaryState:
+    """Returns how far a session's summary is, without its text. For ops."""
     is_due = sessions.c.summary_due_at.is_not(None)
     statement = select(
         func.coalesce(func.length(sessions.c.summary), 0),
@@ -45,13 +46,13 @@ async def standing(connection: AsyncConnection, session_id: str) -> SummaryStand
         case((is_due, sessions.c.summary_until)),
         sessions.c.summary_tries,
     )
-    return SummaryStanding(*(await connection.execute(statement.where(sessions.c.id == session_id))).one())
+    return SummaryState(*(await connection.execute(statement.where(sessions.c.id == session_id))).one())
 
 
-def marked_due(cut_off: ColumnElement[int], seen_seq: ColumnElement[int]) -> dict[str, ColumnElement[object]]:
-    """What a statement that finishes a turn sets in its session. `cut_off` is null where nothing is due.
+def due_columns(cut_off: ColumnElement[int], seen_seq: ColumnElement[int]) -> dict[str, ColumnElement[object]]:
+    """Returns what the statement that finishes a turn sets in its session. `cut_off` is null if nothing is due.
 
-    Only for a turn that saw the summary as it is, with none on its way: the next can then see how far the next step is.
+    Marks nothing if a summary is due already, or has changed since the turn saw it: a later turn has a better cut-off.
     """
     falls_due = cut_off.is_not(None) & sessions.c.summary_due_at.is_(None) & (sessions.c.summary_seq == seen_seq)
     return {
@@ -61,7 +62,7 @@ def marked_due(cut_off: ColumnElement[int], seen_seq: ColumnElement[int]) -> dic
 
 
 async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueSummary | None:
-    """The summary that has been due for longest, now this process's for `lease_s`. None where none is."""
+    """Claims the summary due for longest, for `lease_s` seconds, longer with every try. Returns None if none is due."""
     is_due = sessions.c.summary_due_at <= func.now()
     longest = (
         select(sessions.c.id)
@@ -83,7 +84,7 @@ async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueSummar
 
 
 async def store_summary(connection: AsyncConnection, due: DueSummary, summary: str | None, *, covers: int) -> bool:
-    """Moves the summary on. False where another process has done so, or the session is gone."""
+    """Stores the next summary. Returns False if another process has stored one since, or the session is gone."""
     more = sessions.c.summary_until > covers
     stored = await connection.execute(
         update(sessions)

@@ -17,9 +17,9 @@ from segue.domain.tool import Reference
 from segue.memory import short_term
 from segue.memory.history import last_exchange, load_window
 from segue.memory.long_term import LongTermMemory
-from segue.memory.recall import RecallLimits
 from segue.memory.short_term import ShortTermMemory
-from segue.memory.tokens import Count
+from segue.memory.token_count import Count
+from segue.memory.window import WindowLimits
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
 from segue.turns.store import Claim, EndedTurn, last_ended
@@ -34,7 +34,7 @@ class SnapshotLimits:
     `count` counts the tokens of a text.
     """
 
-    recall: RecallLimits
+    recall: WindowLimits
     count: Count
     memory_ttl_s: int
     inline_bytes: int
@@ -139,7 +139,7 @@ async def working_memory(
         return None, 0
     memory = await short_term.read(cache, session_id, last_turn_id=last.turn_id)
     if memory is not None:
-        return memory, await short_term.seconds_left(cache, session_id)
+        return memory, await short_term.ttl_s(cache, session_id)
     async with database.read_only() as connection:
         results = await _known_results(connection, session_id)
         return await _rebuild(connection, session_id, last, results, message_count=message_count, ttl_s=ttl_s, now=now)

@@ -32,7 +32,7 @@ from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, plans, sessions, turns
 from segue.memory.facts import has_facts
 from segue.memory.history import NEW_MESSAGE, insert_message
-from segue.memory.summary import marked_due
+from segue.memory.summary import due_columns
 from segue.plans.store import is_open, just_expired
 from segue.tools.states import states_of
 
@@ -199,7 +199,7 @@ def _finishing() -> ReturningInsert[int]:
             next_seq=sessions.c.next_seq + 1,
             updated_at=NEW_MESSAGE["created_at"],
             last_turn_id=NEW_MESSAGE["turn_id"],
-            **marked_due(bindparam("cut_off", type_=BigInteger), bindparam("seen_seq", type_=BigInteger)),
+            **due_columns(bindparam("cut_off", type_=BigInteger), bindparam("seen_seq", type_=BigInteger)),
         )
         .returning((sessions.c.next_seq - 1).label("seq"))
         .cte("moved")

@@ -58,7 +58,7 @@ class _Rows:
     last: LastTurn | None
     last_failed: LastTurn | None
     plan: StoredPlan | None
-    summary: summary.SummaryStanding
+    summary: summary.SummaryState
     stored: dict[str, Any]
     last_ended_turn: str | None
 
@@ -114,7 +114,7 @@ async def _read(stores: Stores, session_id: str) -> _Rows:
             last=await last_turn_of(connection, session_id),
             last_failed=await last_turn_of(connection, session_id, failed=True),
             plan=await open_plan(connection, session_id),
-            summary=await summary.standing(connection, session_id),
+            summary=await summary.summary_state(connection, session_id),
             stored={table: {"rows": share.rows, "bytes": share.bytes} for table, share in shares.items()},
             last_ended_turn=ended.turn_id if ended else None,
         )
@@ -234,7 +234,7 @@ async def _in_redis(stores: Stores, session_id: str, rows: _Rows) -> dict[str, A
     if not await stores.cache.ping():
         return {"short_term_memory": None, "event_log": None}
     memory = await short_term.read(stores.cache, session_id, last_turn_id=rows.last_ended_turn)
-    left_s = await short_term.seconds_left(stores.cache, session_id)
+    left_s = await short_term.ttl_s(stores.cache, session_id)
     turn_id = rows.last.turn_id if rows.last else None
     entries = await stores.streams.length(session_id, turn_id) if turn_id else 0
     return {

@@ -7,7 +7,7 @@ import pytest
 
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import CallStatus, Reference
-from segue.memory.recall import Costs, Form, Pieces, Recalled, RecallLimits, Turn, recall
+from segue.memory.window import Form, Turn, Window, WindowCosts, WindowLimits, WindowParts, select_window
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PLENTY = 10**6
@@ -39,17 +39,17 @@ def earlier(count: int) -> list[Reference]:
 
 def shown(
     *turns: Turn, tokens: int = PLENTY, messages: int = 1000, listed: int = 0, origin_id: str | None = None
-) -> Recalled:
+) -> Window:
     window = [message for each in turns for message in each]
     whole = [message.tool_call_id for message in window if message.tool_call_id]
-    pieces = Pieces(window, earlier(listed), whole=whole, fixed=0, origin_id=origin_id)
-    limits = RecallLimits(messages, tokens, summarises=True)
-    return recall(pieces, limits, Costs(lambda _, form: TOKENS[form], lambda _: REFERENCE))
+    parts = WindowParts(window, earlier(listed), whole=whole, fixed=0, origin_id=origin_id)
+    limits = WindowLimits(messages, tokens, summarises=True)
+    return select_window(parts, limits, WindowCosts(lambda _, form: TOKENS[form], lambda _: REFERENCE))
 
 
-def total(recalled: Recalled) -> int:
-    messages = sum(TOKENS[recalled.forms[message.tool_call_id or message.id]] for message in recalled.history)
-    return messages + REFERENCE * len(recalled.listed)
+def total(selected: Window) -> int:
+    messages = sum(TOKENS[selected.forms[message.tool_call_id or message.id]] for message in selected.history)
+    return messages + REFERENCE * len(selected.listed)
 
 
 def turns_in(history: Sequence[Message]) -> list[str]:
@@ -75,22 +75,22 @@ TALK = [turn(1, "a"), turn(2, "b"), turn(3, "a"), asked(4)]  # 13 messages, 3 re
     ],
 )
 def test_what_is_reduced_first(tokens: int, results: list[Form], texts: Form, turns: int) -> None:
-    recalled = shown(*TALK, tokens=tokens)
-    forms = [recalled.forms[message.tool_call_id] for message in recalled.history if message.tool_call_id]
-    said = [recalled.forms[message.id] for message in recalled.history if not message.tool_call_id]
-    assert (forms, said[0] if turns > 1 else texts, len(turns_in(recalled.history))) == (results, texts, turns)
+    selected = shown(*TALK, tokens=tokens)
+    forms = [selected.forms[message.tool_call_id] for message in selected.history if message.tool_call_id]
+    said = [selected.forms[message.id] for message in selected.history if not message.tool_call_id]
+    assert (forms, said[0] if turns > 1 else texts, len(turns_in(selected.history))) == (results, texts, turns)
     assert said[-1] == "whole"
-    assert total(recalled) <= max(tokens, 100)
+    assert total(selected) <= max(tokens, 100)
 
 
 @pytest.mark.parametrize("tokens", range(50, 1400, 50))
 def test_whatever_the_budget_calls_keep_their_answers_and_the_question_stays(tokens: int) -> None:
-    recalled = shown(*TALK, tokens=tokens, listed=5)
-    called = [call.id for message in recalled.history for call in message.tool_calls]
-    answered = [message.tool_call_id for message in recalled.history if message.tool_call_id]
+    selected = shown(*TALK, tokens=tokens, listed=5)
+    called = [call.id for message in selected.history for call in message.tool_calls]
+    answered = [message.tool_call_id for message in selected.history if message.tool_call_id]
     assert called == answered
-    assert recalled.history[0].role == "user"
-    assert recalled.history[-1] == TALK[-1][0]
+    assert selected.history[0].role == "user"
+    assert selected.history[-1] == TALK[-1][0]
 
 
 def test_references_beside_the_window_shrink_before_turns_go() -> None:
@@ -102,16 +102,18 @@ def test_references_beside_the_window_shrink_before_turns_go() -> None:
 def test_results_of_turns_that_went_are_among_the_references() -> None:
     window = [turn(1, "a"), turn(2, "b"), asked(3)]
     found = [Reference("call_10", "find", {"q": "a"}, "succeeded", 1, "", "", ()), *earlier(1)]
-    pieces = Pieces([message for each in window for message in each], found, whole=(), fixed=0, origin_id=None)
-    recalled = recall(pieces, RecallLimits(9, 1200, summarises=False), Costs(lambda *_: 200, lambda _: REFERENCE))
-    assert turns_in(recalled.history) == ["turn_2", "turn_3"]
-    assert [reference.tool_call_id for reference in recalled.listed] == ["call_10", "call_old0"]
+    parts = WindowParts([message for each in window for message in each], found, whole=(), fixed=0, origin_id=None)
+    selected = select_window(
+        parts, WindowLimits(9, 1200, summarises=False), WindowCosts(lambda *_: 200, lambda _: REFERENCE)
+    )
+    assert turns_in(selected.history) == ["turn_2", "turn_3"]
+    assert [reference.tool_call_id for reference in selected.listed] == ["call_10", "call_old0"]
 
 
 def test_a_call_nobody_knows_the_outcome_of_is_shown_in_any_case() -> None:
-    recalled = shown(turn(1), turn(2, "a", status="unknown"), turn(3), asked(4), tokens=120)
-    assert turns_in(recalled.history) == ["turn_2", "turn_4"]
-    assert recalled.forms["call_20"] == "whole"
+    selected = shown(turn(1), turn(2, "a", status="unknown"), turn(3), asked(4), tokens=120)
+    assert turns_in(selected.history) == ["turn_2", "turn_4"]
+    assert selected.forms["call_20"] == "whole"
 
 
 def test_a_window_that_is_half_empty_is_not_cut() -> None:

@@ -1,6 +1,6 @@
-"""How many tokens a text takes: counted by the model's own tokenizer where its data is at hand, else estimated.
+"""How many tokens a text takes: counted by the model's tokenizer if its file is in TIKTOKEN_CACHE_DIR, else estimated.
 
-tiktoken fetches what it lacks from the network. Here it is only asked for a file that is there and is the right one.
+Knows nothing of messages and budgets.
 """
 
 import hashlib
@@ -15,10 +15,10 @@ import tiktoken
 
 Count = Callable[[str], int]
 
-# Tokens a character, between what tokenizers of 100,000 and of 200,000 entries make of it. English words, JSON's marks
+# Tokens per character, between what tokenizers of 100,000 and of 200,000 entries take. English words, JSON's marks
 # and digits, Arabic or Cyrillic (two bytes), Chinese (three): 0.28, 0.55, 0.55, 1.25; an emoji is 1.95.
 PER_LETTER, PER_MARK, PER_HIGH_BYTE, PER_HIGH_CHARACTER = 0.28, 0.55, 0.7, -0.85
-REMEMBERED = 1024
+CACHED_COUNTS = 1024
 
 _LETTERS = f"{string.ascii_letters} ".encode()
 _HIGH = bytes(range(128, 256))
@@ -36,7 +36,7 @@ _FILES = {
 
 
 def estimate(text: str) -> int:
-    """Within microseconds a kilobyte, whatever the script. Rather too many than too few."""
+    """Returns the tokens of a text in any script, rather too many than too few. Takes microseconds per kilobyte."""
     encoded = text.encode(errors="replace")
     others = encoded.translate(None, _LETTERS)
     marks = len(others.translate(None, _HIGH))
@@ -48,22 +48,23 @@ def estimate(text: str) -> int:
 
 
 def counter_for(model: str) -> Count:
-    """Takes a moment where a tokenizer has to be loaded."""
-    encoding = _encoding_at_hand(model)
+    """Returns the counter for a model. Loading a tokenizer takes a moment."""
+    encoding = _local_encoding(model)
     return estimate if encoding is None else counting_with(encoding)
 
 
 def counting_with(encoding: tiktoken.Encoding) -> Count:
-    """The same few texts are counted turn after turn: they are remembered."""
+    """Returns a counter with a cache: the same few texts are counted turn after turn."""
 
-    @lru_cache(maxsize=REMEMBERED)
+    @lru_cache(maxsize=CACHED_COUNTS)
     def count(text: str) -> int:
         return len(encoding.encode_ordinary(text))
 
     return count
 
 
-def _encoding_at_hand(model: str) -> tiktoken.Encoding | None:
+def _local_encoding(model: str) -> tiktoken.Encoding | None:
+    # tiktoken would fetch a missing or wrong file from the network: it is only asked for one that is right.
     folder = os.environ.get("TIKTOKEN_CACHE_DIR")
     try:
         name = tiktoken.encoding_name_for_model(model)

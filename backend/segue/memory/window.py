@@ -1,7 +1,7 @@
-"""Chooses what of a session the model is shown within a budget of tokens. Pure: it is given the pieces and their costs.
+"""Selects what of a session the model is shown within a budget of tokens. Pure: it gets the parts and their costs.
 
-Reduced in this order and only as far as needed: results of calls that were made again; results, references and long
-texts; whole turns; the oldest first. Never the turn that runs, nor a call whose outcome is unknown.
+It reduces, only as far as needed and the oldest first: results of calls that were made again; then results, references
+and long texts; then whole turns. It never reduces the running turn, nor a call with an unknown outcome.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,12 +15,12 @@ from segue.domain.tool import Reference, canonical_args
 Form = Literal["whole", "reference", "brief"]
 Turn = list[Message]
 
-MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # what references to earlier results may take of the room, and always may
+MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # of the room: what references to earlier results may take, and always get
 
 
 @dataclass(frozen=True, slots=True)
-class RecallLimits:
-    """The model is shown at most so many messages and tokens. Without `summarises` what leaves is simply gone."""
+class WindowLimits:
+    """The model is shown at most so many messages and tokens. Without `summarises` no summary has what is left out."""
 
     messages: int
     tokens: int
@@ -28,11 +28,11 @@ class RecallLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """What there is: the window, and references to earlier results, newest first.
+class WindowParts:
+    """The messages there are, and references to earlier results, newest first.
 
-    The results of the calls in `whole` could be shown whole. `fixed` tokens are taken by what is never reduced.
-    `origin_id` is the message that the open plan goes back to.
+    `whole` are the calls whose results may be shown whole, `fixed` is the tokens of what is never reduced, `origin_id`
+    the message that asked for the open plan.
     """
 
     window: Sequence[Message]
@@ -43,18 +43,18 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """Tokens of a message in this form, by `key_of`, and of a reference among the earlier results, by its call."""
+class WindowCosts:
+    """Tokens of a message in a form, by `message_key`, and of a reference among the earlier results, by its call."""
 
     message: Callable[[str, Form], int]
     reference: Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
-    """What is shown. `forms` says how, by tool call for results and by id for texts; `listed` are references beside it.
+class Window:
+    """What is shown. `forms` is by `message_key`; `listed` are the references to results that are not in the history.
 
-    `cut_off` is the seq of the last turn that should go into the summary, where it is time for that.
+    `cut_off` is the seq of the last turn that should go into the summary, None if none should yet.
     """
 
     history: list[Message]
@@ -63,41 +63,42 @@ class Recalled:
     cut_off: int | None
 
 
-def recall(pieces: Pieces, limits: RecallLimits, costs: Costs) -> Recalled:
-    """`pieces.window` ends with the running turn. Turns go whole, so a call and its answer are never parted."""
-    forms = {key_of(message): _best_form(message, pieces.whole) for message in pieces.window}
+def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) -> Window:
+    """Returns what fits. `parts.window` ends with the running turn; a turn is left out whole or not at all."""
+    forms = {message_key(message): _best_form(message, parts.whole) for message in parts.window}
 
     def cost(message: Message) -> int:
-        return costs.message(key_of(message), forms[key_of(message)])
+        return costs.message(message_key(message), forms[message_key(message)])
 
-    turns = [list(turn) for _, turn in groupby(pieces.window, key=lambda message: message.turn_id)]
+    turns = [list(turn) for _, turn in groupby(parts.window, key=lambda message: message.turn_id)]
     sizes = [sum(map(cost, turn)) for turn in turns]
-    room = limits.tokens - pieces.fixed
-    cut_off = _cut_off(turns, sizes, room, limits, pieces.origin_id) if limits.summarises else None
-    outside = (found.tool_call_id for found in pieces.earlier if found.tool_call_id not in forms)
+    room = limits.tokens - parts.fixed
+    cut_off = _cut_off(turns, sizes, room, limits, parts.origin_id) if limits.summarises else None
+    outside = (found.tool_call_id for found in parts.earlier if found.tool_call_id not in forms)
     listed = sum(map(costs.reference, outside))
     most, least = int(room * MOST_LISTED), int(room * LEAST_LISTED)
     spare = room - sum(sizes)
     for wanted, reductions in ((most, _repeated), (least, _by_age)):
-        steps = reductions(pieces.window, forms)
+        steps = reductions(parts.window, forms)
         while spare < min(wanted, listed) and (step := next(steps, None)) is not None:
             message, form = step
-            before, forms[key_of(message)] = cost(message), form
+            before, forms[message_key(message)] = cost(message), form
             spare += before - cost(message)
-    while spare < min(least, listed) and (oldest := next(filter(_may_go, turns[:-1]), None)) is not None:
+    while spare < min(least, listed) and (oldest := next(filter(_is_settled, turns[:-1]), None)) is not None:
         spare += sum(map(cost, oldest))
         turns.remove(oldest)
     history = [message for turn in turns for message in turn]
-    return Recalled(history, forms, _listed(pieces.earlier, history, max(min(spare, most), least), costs), cut_off)
+    return Window(history, forms, _listed(parts.earlier, history, max(min(spare, most), least), costs), cut_off)
 
 
 def _cut_off(
-    turns: Sequence[Turn], sizes: Sequence[int], room: int, limits: RecallLimits, origin_id: str | None
+    turns: Sequence[Turn], sizes: Sequence[int], room: int, limits: WindowLimits, origin_id: str | None
 ) -> int | None:
-    """The seq of the last turn before those that fill half the window, where one more like the last would not fit.
+    """Returns the seq of the last turn before those that fill half the window, once another turn would not fit.
 
-    What is still open stays: the turn that the open plan came from, and calls with an unknown outcome.
+    Turns that are still open stay: the one that asked for the open plan, and those with an unknown outcome.
     """
+    # The next turn is taken to be as large as the last one that ended.
     grown = [*turns, *turns[-2:-1]], [*sizes, *sizes[-2:-1]]
     if sum(map(len, grown[0])) <= limits.messages and sum(grown[1]) <= room:
         return None
@@ -108,14 +109,14 @@ def _cut_off(
             break
         first = index
     for index, turn in enumerate(turns[:first]):
-        if not _may_go(turn) or any(message.id == origin_id for message in turn):
+        if not _is_settled(turn) or any(message.id == origin_id for message in turn):
             first = index
             break
     return turns[first - 1][0].seq if first > 0 else None
 
 
 def _repeated(window: Sequence[Message], _: Mapping[str, Form]) -> Iterator[tuple[Message, Form]]:
-    """Results of calls that succeeded again later, the oldest first."""
+    """Yields the results of calls that succeeded again later, the oldest first."""
     succeeded: set[tuple[str, str]] = set()
     repeated: list[Message] = []
     for message in reversed(window):
@@ -132,18 +133,18 @@ def _repeated(window: Sequence[Message], _: Mapping[str, Form]) -> Iterator[tupl
 
 
 def _by_age(window: Sequence[Message], forms: Mapping[str, Form]) -> Iterator[tuple[Message, Form]]:
-    """First results become references, then references lose all but their identifiers, then texts their middle."""
+    """Yields results to make references, then references to keep only the identifiers of, then texts to shorten."""
     earlier = [message for message in window if message.turn_id != window[-1].turn_id]
     results = [message for message in earlier if _result(message).get("status", "unknown") != "unknown"]
-    yield from ((message, "reference") for message in results if forms[key_of(message)] == "whole")
-    yield from ((message, "brief") for message in results if forms[key_of(message)] == "reference")
+    yield from ((message, "reference") for message in results if forms[message_key(message)] == "whole")
+    yield from ((message, "brief") for message in results if forms[message_key(message)] == "reference")
     yield from ((message, "brief") for message in earlier if not _result(message))
 
 
 def _listed(
-    earlier: Sequence[Reference], history: Sequence[Message], allowed: int, costs: Costs
+    earlier: Sequence[Reference], history: Sequence[Message], allowed: int, costs: WindowCosts
 ) -> tuple[Reference, ...]:
-    """The newest of the references to what is not in the history."""
+    """Returns the newest references to results that are not in the history, as far as `allowed` tokens go."""
     in_view = {message.tool_call_id for message in history}
     listed: list[Reference] = []
     for reference in earlier:
@@ -156,19 +157,19 @@ def _listed(
     return tuple(listed)
 
 
-def _may_go(turn: Turn) -> bool:
+def _is_settled(turn: Turn) -> bool:
     return all(_result(message).get("status") != "unknown" for message in turn)
 
 
 def _best_form(message: Message, whole: Collection[str]) -> Form:
-    return "reference" if _result(message) and key_of(message) not in whole else "whole"
+    return "reference" if _result(message) and message_key(message) not in whole else "whole"
 
 
 def _result(message: Message) -> dict[str, Any]:
-    """The reference that a tool message holds; nothing for others."""
+    """Returns the reference that a tool message holds, an empty dict for another message."""
     return message.content if isinstance(message.content, dict) else {}
 
 
-def key_of(message: Message) -> str:
-    """Unlike its id alone, of one message only: an answer that history repaired has the id of the call."""
+def message_key(message: Message) -> str:
+    """Returns what is unique to a message; its id is not, since a repaired tool message has that of its call."""
     return message.tool_call_id or message.id
