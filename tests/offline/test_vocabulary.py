@@ -1,6 +1,6 @@
 import pytest
 
-from segue.offline.vocabulary import concepts, language_of, ordinal, say_found, without
+from segue.offline.vocabulary import concepts, found_sentence, ordinal, reply_language, strip_words
 
 MAILBOX = ("search", "read", "send", "reply", "email")
 
@@ -20,11 +20,11 @@ MAILBOX = ("search", "read", "send", "reply", "email")
     ],
 )
 def test_the_language_is_that_of_the_words_around_a_name(message: str, language: str) -> None:
-    assert language_of([message]) == language
+    assert reply_language([message]) == language
 
 
 def test_a_message_that_shows_no_language_is_in_the_one_before() -> None:
-    assert language_of(["ابحث عن رسائل ليلى", "Aurora 2026", "👍"]) == "ar"
+    assert reply_language(["ابحث عن رسائل ليلى", "Aurora 2026", "👍"]) == "ar"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_message_that_shows_no_language_is_in_the_one_before() -> None:
     ],
 )
 def test_a_query_is_what_is_left_without_verbs_nouns_and_small_words(message: str, query: str) -> None:
-    assert without(message, MAILBOX) == query
+    assert strip_words(message, MAILBOX) == query
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_an_ordinal_is_a_place_in_a_list(message: str, place: int) -> None:
     ],
 )
 def test_numbers_and_nouns_agree(language: str, noun: str, number: int, query: str, text: str) -> None:
-    assert say_found(language, noun=noun, number=number, query=query) == text
+    assert found_sentence(language, noun=noun, number=number, query=query) == text

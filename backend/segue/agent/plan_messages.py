@@ -1,4 +1,7 @@
-"""What the engine itself says of a plan, in the language of its goal: what waits, what was done, how it ended. Pure."""
+"""What the engine tells the user about a plan, in the language of its goal: what waits, is done, or how it ended. Pure.
+
+The user approves what is shown here, so the engine writes it and the model does not.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,9 +20,9 @@ MAX_LINE_CHARS = 160
 def ask(
     plan: Plan, *, again: bool = False, changed: bool = False, blocked: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """What has been done, the step that waits with its exact arguments, and the question a plain yes answers.
+    """Returns what is done, the step that waits with its exact arguments, and the question that a plain yes answers.
 
-    `blocked` are the tools of open steps that cannot run now, with the reasons.
+    `changed` says that it differs from what was approved, `blocked` holds tools that cannot run now and the reasons.
     """
     step = plan.waiting_step
     if step is None:
@@ -36,7 +39,7 @@ def ask(
 
 
 def done(plan: Plan) -> str:
-    """A line for each step that has been carried out."""
+    """Returns a line for each step that is complete."""
     language = detect_language(plan.goal)
     return "\n".join(
         translate(
@@ -51,27 +54,28 @@ def done(plan: Plan) -> str:
 
 
 def ended(plan: Plan) -> str:
-    """How a plan ended that has no synthesis of its own: cancelled, expired, failed, or unknown in a step."""
+    """Returns how a plan ended: cancelled, expired, or step by step what was done, failed or is unknown."""
     language = detect_language(plan.goal)
     if plan.status in ("cancelled", "expired"):
         return translate(plan.status, language)
-    told = [done(plan), *(_fate(step, language) for step in plan.steps)]
-    return "\n".join(part for part in told if part)
+    lines = [done(plan), *(_failure_line(step, language) for step in plan.steps)]
+    return "\n".join(line for line in lines if line)
 
 
 def still_waiting(plan: Plan) -> str:
+    """Returns the reminder that follows an answer about something else."""
     return translate("still_waiting", detect_language(plan.goal), goal=one_line(plan.goal, MAX_LINE_CHARS))
 
 
 def _call_block(step: Step) -> str:
-    """The tool and its arguments, one a line, exactly as they will be sent."""
+    """Returns the tool and its arguments, one a line, exactly as they will be sent."""
     if step.tool is None:
         return ""
     lines = [f"{name}: {_shown(value)}" for name, value in (step.args or {}).items()]
     return "\n".join([f"`{step.tool}`", *(f"  {line}" for line in lines)])
 
 
-def _fate(step: Step, language: str) -> str:
+def _failure_line(step: Step, language: str) -> str:
     match step.status:
         case "failed":
             return translate("failed", language, number=step.id, description=step.description, error=step.error or "")

@@ -1,7 +1,8 @@
 """The fence around what tools, pages and notes bring into a prompt, and what keeps it shut. Pure.
 
-What could pass for the fence itself, or for the marks that model servers put between the parts of a conversation, loses
-its first character to an escape: JSON still holds the same text, and a reader sees what stood there.
+Text that could pass for the fence, or for the marks that model servers put between the parts of a conversation, has its
+first character escaped as in JSON, so JSON still holds the same text. The fence only asks the model: what holds is that
+approvals are read from the user's messages alone.
 """
 
 import re
@@ -10,6 +11,7 @@ from itertools import chain
 from typing import Final
 
 NAME: Final = "untrusted"
+# One name for all: a random one would change every prompt and end every provider's cache.
 OPEN: Final = f"<{NAME}>"
 CLOSE: Final = f"</{NAME}>"
 
@@ -18,12 +20,12 @@ _UNSEEN: Final = (
     r"\s\u00ad\u0300-\u036f\u115f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f"
 )
 _SLASHES: Final = r"/\\⁄∕／＼"
-# What looks like a letter of the name and does not fold to it.
+# Characters that look like a letter of the name and do not fold to it.
 _ALIKE: Final = {"u": "υսᴜцʋ", "n": "ոпռɴ", "t": "тτᴛ", "r": "гᴦʀ", "s": "ѕꜱ", "e": "еєҽᴇ", "d": "ԁժɗᴅ"}
-# Letters in other styles fold to plain ones; they stand in these blocks.
+# The blocks of styled letters, which fold to plain ones.
 _STYLED: Final = (range(0xC0, 0x180), range(0x2090, 0x2190), range(0x249C, 0x24EA), range(0xFF21, 0xFF5B))
 _MATHEMATICAL: Final = (range(0x1D400, 0x1D800), range(0x1F110, 0x1F1A0))
-# What follows the first character of the marks that chat templates use: `<|im_start|>`, `[INST]`, `</s>` and the like.
+# What follows the first character of the marks of chat templates: `<|im_start|>`, `[INST]`, `</s>` and the like.
 _ROLE_MARKS: Final = (
     r"[|｜][^<>|｜\s]{1,40}[|｜]>|/?s>|(?:start|end)_of_turn>|[be]os>|</?SYS>>"
     r"|/?(?:INST|AVAILABLE_TOOLS|TOOL_RESULTS)\]"
@@ -31,22 +33,23 @@ _ROLE_MARKS: Final = (
 
 
 def fenced(text: str) -> str:
+    """Returns the text in a fence that nothing in it can close."""
     return f"{OPEN}\n{neutralised(text)}\n{CLOSE}"
 
 
 def unfenced(text: str) -> str:
-    """What stands in a fence, or the text itself where there is none."""
+    """Returns the text inside a fence, or the text itself if there is none."""
     return text.removeprefix(f"{OPEN}\n").removesuffix(f"\n{CLOSE}")
 
 
 def neutralised(text: str) -> str:
-    """The text without anything that could pass for a mark of ours or of a model's own."""
+    """Returns the text with every mark escaped that could pass for our fence's or a model's own."""
     if text.isascii() and "<" not in text and "[" not in text:
         return text
-    return _MARK.sub(_without_its_head, text)
+    return _MARK.sub(_escape_first, text)
 
 
-def _without_its_head(mark: re.Match[str]) -> str:
+def _escape_first(mark: re.Match[str]) -> str:
     return f"\\u{ord(mark.group()):04x}"
 
 
@@ -61,7 +64,7 @@ def _name_pattern() -> str:
 
 
 def _folded(char: str) -> str:
-    """The plain letter of a styled or accented one."""
+    """Returns the plain letter of a styled or accented one."""
     return unicodedata.normalize("NFKD", char).casefold().strip("()")[:1]
 
 

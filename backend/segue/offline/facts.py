@@ -1,6 +1,6 @@
-"""What the offline model makes of facts: it keeps the user's own sentences, and reads those it is given.
+"""Facts as the offline model handles them: it proposes the user's own sentences, and reads the facts in a prompt. Pure.
 
-Pure. `offline.py` stands above; the prompts it answers are `prompts.EXTRACTOR` and the block of `prompts.facts_block`.
+It answers `prompts.EXTRACTOR` and reads what `prompts.facts_block` wrote.
 """
 
 import re
@@ -16,27 +16,28 @@ _FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re
 _KINDS = {"remember": "fact", "correction": "fact"}
 
 
-def noted(given: str) -> str:
-    """Every sentence that tells something, as it was said; one that corrects replaces the known fact most like it."""
-    asked = orjson.loads(str(given))  # LangChain gives a text of a type of its own
+def extract_facts(request: str) -> str:
+    """Returns as JSON every sentence that states a fact; a correction supersedes the known fact most like it."""
+    given = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
     facts = [
         {
-            "content": told.sentence[:MAX_CONTENT_CHARS],
-            "kind": _KINDS.get(told.kind, told.kind),
-            "supersedes": _most_like(told.sentence, asked["known"]) if told.kind == "correction" else None,
+            "content": cued.sentence[:MAX_CONTENT_CHARS],
+            "kind": _KINDS.get(cued.kind, cued.kind),
+            "supersedes": _most_like(cued.sentence, given["known"]) if cued.kind == "correction" else None,
         }
-        for told in cued_sentences(asked["user_said"])
+        for cued in cued_sentences(given["user_said"])
     ]
     return orjson.dumps({"facts": facts}).decode()
 
 
 def facts_in(system: str) -> list[str]:
+    """Returns the facts that a system prompt holds."""
     block = _FACTS.search(system)
     return [orjson.loads(line)["fact"] for line in block.group(1).splitlines()] if block else []
 
 
 def _most_like(sentence: str, known: list[dict[str, str]]) -> str | None:
-    said = set(significant_words(sentence))
-    shared = {fact["id"]: len(said.intersection(significant_words(fact["fact"]))) for fact in known}
+    words = set(significant_words(sentence))
+    shared = {fact["id"]: len(words.intersection(significant_words(fact["fact"]))) for fact in known}
     best = max(shared, key=lambda memory_id: shared[memory_id], default=None)
     return best if best and shared[best] else None

@@ -1,7 +1,6 @@
-"""The built-in model for when no provider is configured: deterministic, small, and it says so.
+"""The built-in model for when no provider is configured: deterministic, small, and its answers say that it is offline.
 
-It stands where a provider's model would, behind LangChain's interface, and answers the same prompts: those of a plan in
-`offline_plan.py`, of facts in `offline_facts.py`, everything else in `offline_reply.py`.
+Implements LangChain's chat model and answers the same prompts as a provider's model: it knows them by their text.
 """
 
 import asyncio
@@ -17,11 +16,11 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
 from segue.agent import prompts
-from segue.offline.facts import noted
-from segue.offline.planning import draft, fill
+from segue.offline.facts import extract_facts
+from segue.offline.planning import draft_plan, fill_call
 from segue.offline.replies import answer, offered_tool
 
-WORD_EVERY_S = 0.02
+WORD_DELAY_S = 0.02  # between two words of a stream
 _WORD = re.compile(r"\S+\s*|\s+")
 
 
@@ -51,28 +50,27 @@ class OfflineModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        """Word by word, at the pace of somebody who thinks fast."""
         reply = _reply(messages, kwargs)
         for word in _WORD.findall(reply.text):
             yield ChatGenerationChunk(message=AIMessageChunk(content=word))
-            await asyncio.sleep(WORD_EVERY_S)
+            await asyncio.sleep(WORD_DELAY_S)
         last = AIMessageChunk(content="", tool_calls=reply.tool_calls, response_metadata=reply.response_metadata)
         yield ChatGenerationChunk(message=last)
 
 
 def _reply(messages: list[BaseMessage], options: dict[str, Any]) -> AIMessage:
-    reply = _written(messages, options.get("tools", []), must_call="tool_choice" in options)
+    reply = _answer_prompt(messages, options.get("tools", []), must_call="tool_choice" in options)
     reply.response_metadata["finish_reason"] = "tool_calls" if reply.tool_calls else "stop"
     return reply
 
 
-def _written(messages: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
+def _answer_prompt(messages: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
     system = messages[0].text
     if prompts.AMENDER in system or prompts.READER in system:
-        return AIMessage('{"steps": [], "verdict": "none"}')  # beyond it: the engine then asks again in plain words
+        return AIMessage('{"steps": [], "verdict": "none"}')  # it cannot tell, so the engine asks again in plain words
     if prompts.EXTRACTOR in system:
-        return AIMessage(noted(messages[-1].text))
+        return AIMessage(extract_facts(messages[-1].text))
     if prompts.PLANNER in system:
-        return AIMessage(draft(system, messages[-1].text))
+        return AIMessage(draft_plan(system, messages[-1].text))
     offered = [offered_tool(tool["function"]) for tool in tools]
-    return fill(messages, offered[0]) if must_call else answer(messages, offered)
+    return fill_call(messages, offered[0]) if must_call else answer(messages, offered)

@@ -1,4 +1,4 @@
-"""How the offline model plans: it splits a request where the user says "then" and fills in what results tell. Pure."""
+"""Plans as the offline model makes them: it splits a request at every "then" and fills arguments from results. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,13 +8,13 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from segue.offline.replies import OfferedTool, arguments_for, call_to, offered_tool, results_in, tool_for
-from segue.offline.vocabulary import VERBS, concepts, language_of, say, split_steps
+from segue.offline.vocabulary import VERBS, concepts, reply_language, sentence, split_steps
 
 _NAME = re.compile(r"^(.*?)\s*<")
 
 
-def draft(system: str, message: str) -> str:
-    """A plan as JSON: a step for each part of the request that a tool can carry out; no steps unless all can be."""
+def draft_plan(system: str, message: str) -> str:
+    """Returns a plan as JSON: a step for each part of the request; no steps unless tools can carry out all parts."""
     tools = list(_tools_in(system))
     steps: list[dict[str, Any]] = []
     about: frozenset[str] = frozenset()
@@ -28,12 +28,12 @@ def draft(system: str, message: str) -> str:
     return orjson.dumps({"steps": steps if len(steps) > 1 else []}).decode()
 
 
-def fill(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
-    """A call with what the newest results say; a text that has to be written is a plain acknowledgement of receipt."""
-    said = [message.text for message in messages if isinstance(message, HumanMessage)]
+def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
+    """Returns a call with arguments from the newest results; a text it has to write only acknowledges receipt."""
+    messages_of_user = [message.text for message in messages if isinstance(message, HumanMessage)]
     newest_first = results_in(messages)[::-1]
     read = next((result.value for result in newest_first if isinstance(result.value, dict)), {})
-    args: dict[str, str] = arguments_for(tool, said[-1], newest_first, [tool])
+    args: dict[str, str] = arguments_for(tool, messages_of_user[-1], newest_first, [tool])
     listed = next((names for result in newest_first if (names := result.names_for(tool))), [])
     written = {tool.opens: listed[0]} if tool.opens and listed else {}
     if read.get("from"):
@@ -42,21 +42,21 @@ def fill(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
         written |= {
             "to": str(read["from"]),
             "subject": f"Re: {str(read.get('subject', '')).removeprefix('Re: ')}",
-            "body": say(language_of(said), "receipt", name=name),
+            "body": sentence(reply_language(messages_of_user), "receipt", name=name),
         }
     wanted = {argument: written[argument] for argument in tool.required if argument in written}
     return call_to(tool, {**wanted, **args})
 
 
 def _with_nouns(part: str, about: frozenset[str], tools: Sequence[OfferedTool]) -> OfferedTool | None:
-    """ "Read the newest": what it is about was said in a part before."""
+    # "Read the newest" does not say of what: an earlier part did.
     wanted = concepts(part) | about
     fitting = [tool for tool in tools if concepts(part) & tool.words and about & tool.words]
     return max(fitting, key=lambda tool: len(wanted & tool.words), default=None)
 
 
 def _tools_in(system: str) -> Iterator[OfferedTool]:
-    """The tools a planner's prompt lists, one JSON object a line."""
+    """Yields the tools that a planner's prompt lists, one JSON object a line."""
     for line in system.splitlines():
         if line.startswith('{"name":'):
             listed = orjson.loads(line)

@@ -1,11 +1,12 @@
-"""What the offline model answers: a tool picked by its words, ids from earlier results, a question before it goes on.
+"""Answers of the offline model: it picks a tool by its words, takes ids from earlier results, and offers a next step.
 
-Pure and deterministic. Its vocabulary and its sentences are `offline.toml`; plans are `offline_plan.py`'s.
+Pure and deterministic. Words and sentences are `vocabulary.py`'s, plans `planning.py`'s.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -15,7 +16,16 @@ from langchain_core.messages import ToolCall as LangChainCall
 from segue.agent.untrusted import unfenced
 from segue.memory.fact_cues import may_state_facts
 from segue.offline.facts import facts_in
-from segue.offline.vocabulary import VERBS, concepts, language_of, ordinal, say, say_found, without, words_of
+from segue.offline.vocabulary import (
+    VERBS,
+    concepts,
+    found_sentence,
+    ordinal,
+    reply_language,
+    sentence,
+    strip_words,
+    words_of,
+)
 from segue.plans.acknowledgement import classify
 from segue.tools.summaries import identifiers
 
@@ -29,13 +39,13 @@ MAX_SHOWN_CHARS = 1500
 QUERY_ARGUMENTS = ("query", "q", "search")
 URL_ARGUMENTS = ("url", "uri", "link")
 TEXT_KEYS = ("body", "text", "content")
-# What these give is before its eyes already, or is noted after the turn.
-LEFT_ALONE = frozenset({"get_tool_result", "remember", "search_memory"})
+# It needs none of these: results and facts are in its prompt, and facts are extracted after the turn.
+UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_memory"})
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """`required` names the arguments it cannot do without, `query` the one that says what to search for."""
+    """A tool as the prompt offers it. `query` names the argument that says what to search for, if it has one."""
 
     name: str
     words: frozenset[str]
@@ -44,14 +54,14 @@ class OfferedTool:
 
     @property
     def opens(self) -> str | None:
-        """Its one required argument, where that names a thing to open: an id or an address."""
+        """The name of its one required argument, if that is an id or an address."""
         only = self.required[0] if len(self.required) == 1 else ""
         return only if only.endswith("id") or only in URL_ARGUMENTS else None
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """A result as the model sees it: the tool's own answer in the turn it was made, a reference afterwards."""
+class ShownResult:
+    """A result in the prompt: the tool's own answer in the turn it was made, a reference in later turns."""
 
     tool: str
     args: Mapping[str, Any]
@@ -62,16 +72,17 @@ class Result:
         return next((str(self.args[name]) for name in QUERY_ARGUMENTS if self.args.get(name)), "")
 
     def names_for(self, tool: OfferedTool) -> list[str]:
-        """What in it could be opened with a tool, in order."""
+        """Returns the ids or addresses in it that a tool could open, in order."""
         reference = isinstance(self.value, dict) and "tool_call_id" in self.value and "identifiers" in self.value
         found = self.value["identifiers"] if reference else identifiers(self.value)
         return [text for text in found if (_URL.match(text) is not None) == (tool.opens in URL_ARGUMENTS)]
 
 
 def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIMessage:
+    """Returns the reply to a conversation: a call, or a text that presents fresh results."""
     said = [str(message.content) for message in messages if isinstance(message, HumanMessage)]
-    language = language_of(said)
-    tools = [tool for tool in tools if tool.name not in LEFT_ALONE]
+    language = reply_language(said)
+    tools = [tool for tool in tools if tool.name not in UNUSED_TOOLS]
     results = results_in(messages)
     fresh = next((at for at, message in enumerate(reversed(messages)) if not isinstance(message, ToolMessage)), 0)
     if fresh:
@@ -79,7 +90,7 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
     message, newest_first = said[-1] if said else "", results[::-1]
     verdict = classify(message).verdict
     if verdict == "reject":
-        return _reply(language, say(language, "declined"))
+        return _reply(language, sentence(language, "declined"))
     if verdict == "confirm" and (call := _accepted(messages, message, newest_first, tools)):
         return call
     facts = facts_in(messages[0].text)
@@ -87,9 +98,9 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
 
 
 def _accepted(
-    messages: Sequence[BaseMessage], message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool]
+    messages: Sequence[BaseMessage], message: str, newest_first: Sequence[ShownResult], tools: Sequence[OfferedTool]
 ) -> AIMessage | None:
-    """The call a yes approves: what the last answer offered, unless the yes names something else to do."""
+    """Returns the call that the last answer offered; None if the yes names something else to do."""
     offer = next((str(said.content) for said in reversed(messages) if isinstance(said, AIMessage)), "")
     for result in newest_first:
         tool = _follow_up(result, tools)
@@ -101,35 +112,35 @@ def _accepted(
 
 def _act(
     message: str,
-    newest_first: Sequence[Result],
+    newest_first: Sequence[ShownResult],
     tools: Sequence[OfferedTool],
     language: str,
     *,
     facts: Sequence[str],
     accepting: bool,
 ) -> AIMessage:
-    comma = say(language, "comma")
+    comma = sentence(language, "comma")
     tool = tool_for(message, newest_first, tools)
     if tool is None:
         key = "nothing_waiting" if accepting else _aside(message, facts)
         listed, known = comma.join(sorted(tool.name for tool in tools)), "\n".join(f"- {fact}" for fact in facts)
-        return _reply(language, say(language, key, tools=listed, facts=known))
+        return _reply(language, sentence(language, key, tools=listed, facts=known))
     args = arguments_for(tool, message, newest_first, tools)
     missing = [argument for argument in tool.required if argument not in args]
     if missing:
-        return _reply(language, say(language, "missing", tool=tool.name, arguments=comma.join(missing)))
+        return _reply(language, sentence(language, "missing", tool=tool.name, arguments=comma.join(missing)))
     return call_to(tool, args)
 
 
 def _aside(message: str, facts: Sequence[str]) -> str:
-    """The sentence for a message that no tool is for."""
+    """Returns the key of the sentence for a message that no tool fits."""
     if _QUESTION.search(message):
         return "known" if facts else "unanswered"
     return "noted" if may_state_facts(message) else "idle"
 
 
-def tool_for(message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool]) -> OfferedTool | None:
-    """The tool that shares most words with the message. A verb alone is enough where only one tool can be meant."""
+def tool_for(message: str, newest_first: Sequence[ShownResult], tools: Sequence[OfferedTool]) -> OfferedTool | None:
+    """Returns the tool that shares most words with the message. A verb alone counts if only one tool has it."""
     wanted = concepts(message)
     wanted |= {"send"} if "reply" in wanted else set()
     if _URL.search(message):
@@ -151,9 +162,9 @@ def tool_for(message: str, newest_first: Sequence[Result], tools: Sequence[Offer
 
 
 def arguments_for(
-    tool: OfferedTool, message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool]
+    tool: OfferedTool, message: str, newest_first: Sequence[ShownResult], tools: Sequence[OfferedTool]
 ) -> dict[str, str]:
-    """What the message and the results before it say of a tool's arguments; free text only where it is in quotes."""
+    """Returns the arguments that the message and earlier results give; free text only if it is in quotes."""
     quoted = iter(text for text in _QUOTED.findall(message) if not _ADDRESS.fullmatch(text))
     found: dict[str, str | None] = {}
     for argument in (*tool.required, *((tool.query,) if tool.query else ())):
@@ -169,11 +180,13 @@ def arguments_for(
     return {argument: value for argument, value in found.items() if value}
 
 
-def _named(tool: OfferedTool, message: str, newest_first: Sequence[Result], tools: Sequence[OfferedTool]) -> str | None:
-    """What to open: named in the message, or by its place in the newest list that is about the same."""
-    said = (_URL if tool.opens in URL_ARGUMENTS else _ID).search(message)
-    if said:
-        return said.group()
+def _named(
+    tool: OfferedTool, message: str, newest_first: Sequence[ShownResult], tools: Sequence[OfferedTool]
+) -> str | None:
+    """Returns what to open: named in the message, or by its place in the newest list about the same."""
+    named = (_URL if tool.opens in URL_ARGUMENTS else _ID).search(message)
+    if named:
+        return named.group()
     listing = next((result for result in newest_first if _follow_up(result, tools) == tool), None)
     about = set(words_of(query_of(message, tool)))
     if listing is None or not about <= set(words_of(listing.query)):
@@ -182,41 +195,41 @@ def _named(tool: OfferedTool, message: str, newest_first: Sequence[Result], tool
     return names[place] if place < len(names) else None
 
 
-def _follow_up(result: Result, tools: Sequence[OfferedTool]) -> OfferedTool | None:
-    """The tool that opens one of the things a result lists: it shares a noun with it and needs just its name."""
+def _follow_up(result: ShownResult, tools: Sequence[OfferedTool]) -> OfferedTool | None:
+    """Returns the tool that opens the things a result lists: it shares a noun and needs only a name."""
     nouns = _tool_words(result.tool) - VERBS
     fitting = [tool for tool in tools if tool.opens and tool.name != result.tool and nouns & tool.words]
     return min(fitting, key=lambda tool: ("read" not in tool.words, tool.name), default=None)
 
 
-def _correspondent(message: str, newest_first: Sequence[Result]) -> str | None:
-    """Whom a reply goes to: the first address in the newest result that has one."""
+def _correspondent(message: str, newest_first: Sequence[ShownResult]) -> str | None:
+    """Returns whom a reply goes to: the first address in the newest result that has one."""
     texts = (orjson.dumps(result.value).decode() for result in newest_first if "reply" in concepts(message))
     return next((found.group() for text in texts if (found := _ADDRESS.search(text))), None)
 
 
 def query_of(message: str, tool: OfferedTool) -> str:
-    """What a request asks about: what it quotes, or what is left of it without the tool's own words and small ones."""
+    """Returns what a request quotes, or what is left of it without the tool's own words and small ones."""
     quoted = _QUOTED.search(message)
-    return quoted.group(1).strip() if quoted else without(message, VERBS | tool.words)
+    return quoted.group(1).strip() if quoted else strip_words(message, VERBS | tool.words)
 
 
-def _present(result: Result, tools: Sequence[OfferedTool], language: str) -> str:
-    """What a fresh result says, and an offer where there is a next step."""
+def _present(result: ShownResult, tools: Sequence[OfferedTool], language: str) -> str:
+    """Returns what a fresh result says, and an offer if there is a next step."""
     value = result.value
     if isinstance(value, dict) and value.get("status") == "failed" and "error" in value:
-        return say(language, "failed", error=value["error"])
+        return sentence(language, "failed", error=value["error"])
     items = _items(value)
     if items is None:
         return _text_of(value, language)
     total = value["total"] if isinstance(value, dict) and type(value.get("total")) is int else 0
     noun = "email" if "email" in _tool_words(result.tool) else "thing"
-    lines = [say_found(language, noun=noun, number=max(total, len(items)), query=result.query)]
+    lines = [found_sentence(language, noun=noun, number=max(total, len(items)), query=result.query)]
     lines += [f"{place}. {_item_line(item, language)}" for place, item in enumerate(items[:MAX_SHOWN_ITEMS], start=1)]
     lines += ["…"] if max(total, len(items)) > MAX_SHOWN_ITEMS else []
     tool = _follow_up(result, tools)
     names = result.names_for(tool) if tool else []
-    return "\n".join([*lines, *([say(language, f"offer_{noun}", name=names[0])] if names else [])])
+    return "\n".join([*lines, *([sentence(language, f"offer_{noun}", name=names[0])] if names else [])])
 
 
 def _items(value: Any) -> list[Any] | None:
@@ -232,7 +245,7 @@ def _item_line(item: Any, language: str) -> str:
     title = next((str(item[key]) for key in ("subject", "title", "name") if item.get(key)), "")
     sender, date = str(item.get("from") or "").partition(" <")[0], str(item.get("date") or "")[:10]
     name = next((str(item[key]) for key in ("id", *URL_ARGUMENTS) if item.get(key)), "")
-    shown = [part for part in (title, say(language, "comma").join(filter(None, (sender, date)))) if part]
+    shown = [part for part in (title, sentence(language, "comma").join(filter(None, (sender, date)))) if part]
     return (" — ".join(shown) + (f" ({name})" if name else "")).strip()[:300] or orjson.dumps(item).decode()[:200]
 
 
@@ -241,7 +254,7 @@ def _text_of(value: Any, language: str) -> str:
         return _cut(str(value))
     if {"local", "timezone"} <= value.keys():
         date, _, time = str(value["local"]).partition("T")
-        return say(language, "time", date=date, time=time[:5], zone=value["timezone"])
+        return sentence(language, "time", date=date, time=time[:5], zone=value["timezone"])
     heading = [str(value[key]) for key in ("subject", "title", "from") if value.get(key)]
     heading += [str(value["date"])[:16].replace("T", " ")] if value.get("date") else []
     body = next((str(value[key]) for key in TEXT_KEYS if value.get(key)), None)
@@ -254,21 +267,24 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS].rstrip() + "…"
 
 
-def results_in(messages: Sequence[BaseMessage]) -> list[Result]:
+def results_in(messages: Sequence[BaseMessage]) -> list[ShownResult]:
+    """Returns the results in a conversation, oldest first."""
     calls = {call["id"]: call for said in messages if isinstance(said, AIMessage) for call in said.tool_calls}
     return [
-        Result(call["name"], call["args"], _parsed(unfenced(str(message.content))))
+        ShownResult(call["name"], call["args"], _parsed(unfenced(str(message.content))))
         for message in messages
         if isinstance(message, ToolMessage) and (call := calls.get(message.tool_call_id))
     ]
 
 
 def offered_tool(function: Mapping[str, Any]) -> OfferedTool:
+    """Returns a tool from its function schema."""
     schema, name = function["parameters"], function["name"]
     query = next((name for name in QUERY_ARGUMENTS if name in schema.get("properties", {})), None)
     return OfferedTool(name, _tool_words(name), tuple(schema.get("required", ())), query)
 
 
+@lru_cache(maxsize=512)
 def _tool_words(tool_name: str) -> frozenset[str]:
     spoken = re.sub("[_-]", " ", tool_name)
     return concepts(spoken) | {word for word in words_of(spoken) if len(word) > 3}  # noqa: PLR2004
@@ -286,4 +302,4 @@ def call_to(tool: OfferedTool, args: Mapping[str, Any]) -> AIMessage:
 
 
 def _reply(language: str, text: str) -> AIMessage:
-    return AIMessage(f"{text}\n\n{say(language, 'offline')}")
+    return AIMessage(f"{text}\n\n{sentence(language, 'offline')}")

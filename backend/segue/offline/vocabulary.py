@@ -1,6 +1,6 @@
-"""The words of the offline model: what a message speaks of, in which language, and how to say things in that language.
+"""The words of the offline model: what a text is about, in which language, and its own sentences in that language.
 
-Pure. The vocabulary and the sentences stand in `offline.toml`; `offline.py` decides what to do with them.
+Pure. Both are in `offline.toml`. Knows nothing of tools and messages.
 """
 
 import re
@@ -18,36 +18,37 @@ _LATIN_WORD = re.compile("[A-Za-z\u00c0-\u024f]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class Synonyms:
     """Words that mean one thing. Chinese ones are patterns found anywhere, all others are whole words."""
 
     words: frozenset[str]
     han: str
 
     @classmethod
-    def of(cls, spoken: Iterable[str]) -> Self:
-        spoken = list(spoken)
-        han = sorted(filter(_HAN.search, spoken), key=len, reverse=True)
-        return cls(frozenset(plain(word) for word in spoken if not _HAN.search(word)), "|".join(han))
+    def of(cls, listed: Sequence[str]) -> Self:
+        han = sorted(filter(_HAN.search, listed), key=len, reverse=True)
+        return cls(frozenset(fold(word) for word in listed if not _HAN.search(word)), "|".join(han))
 
-    def is_in(self, text: str) -> bool:
-        return not self.words.isdisjoint(words_of(text)) or bool(self.han and re.search(self.han, text))
+    def are_in(self, text: str, words: Iterable[str]) -> bool:
+        """Whether one of them is in a text; `words` are its `words_of`."""
+        return not self.words.isdisjoint(words) or bool(self.han and re.search(self.han, text))
 
 
-def plain(word: str) -> str:
-    """Without case and accents."""
+def fold(word: str) -> str:
+    """Returns the word without case and accents."""
     decomposed = unicodedata.normalize("NFKD", word.casefold())
     return "".join(char for char in decomposed if not unicodedata.combining(char))
 
 
 def words_of(text: str) -> list[str]:
-    return [plain(word) for word in re.findall(r"\w+", text)]
+    """Returns the folded words of a text; Chinese has no spaces and comes as one."""
+    return [fold(word) for word in re.findall(r"\w+", text)]
 
 
 _VOCABULARY: Mapping[str, Any] = load_toml("offline.toml", package="segue.offline")
 _SAY: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
-_CONCEPTS = {concept: Spoken.of(spoken) for concept, spoken in _VOCABULARY["concepts"].items()}
-_ORDINALS = {int(place): Spoken.of(spoken) for place, spoken in _VOCABULARY["ordinals"].items()}
+_CONCEPTS = {concept: Synonyms.of(listed) for concept, listed in _VOCABULARY["concepts"].items()}
+_ORDINALS = {int(place): Synonyms.of(listed) for place, listed in _VOCABULARY["ordinals"].items()}
 _SEQUENCE = re.compile(
     "|".join(
         word if _HAN.search(word) else rf"(?:,\s*)?(?<!\w){re.escape(word)}(?!\w)"
@@ -55,36 +56,39 @@ _SEQUENCE = re.compile(
     ),
     re.IGNORECASE,
 )
-_SMALL = (Spoken.of(_VOCABULARY["filler"]["words"]), *_ORDINALS.values())
+_SMALL = (Synonyms.of(_VOCABULARY["filler"]["words"]), *_ORDINALS.values())
 
 
 def concepts(text: str) -> frozenset[str]:
-    return frozenset(concept for concept, spoken in _CONCEPTS.items() if spoken.is_in(text))
+    """Returns the concepts of `offline.toml` that a text speaks of."""
+    words = words_of(text)
+    return frozenset(concept for concept, synonyms in _CONCEPTS.items() if synonyms.are_in(text, words))
 
 
 def ordinal(text: str) -> int:
-    """The place in a list a text speaks of, from 0; the first where it speaks of none."""
-    return next((place for place, spoken in _ORDINALS.items() if spoken.is_in(text)), 0)
+    """Returns the place in a list that a text speaks of, from 0; 0 if it speaks of none."""
+    words = words_of(text)
+    return next((place for place, synonyms in _ORDINALS.items() if synonyms.are_in(text, words)), 0)
 
 
-def without(text: str, dropped: Iterable[str]) -> str:
-    """A text without the words of the concepts named, ordinals and small words."""
-    spoken = (*_SMALL, *(_CONCEPTS[concept] for concept in sorted(dropped) if concept in _CONCEPTS))
-    for pattern in sorted((part for each in spoken for part in each.han.split("|") if part), key=len, reverse=True):
+def strip_words(text: str, dropped: Iterable[str]) -> str:
+    """Returns a text without the words of these concepts, ordinals and small words."""
+    unwanted = (*_SMALL, *(_CONCEPTS[concept] for concept in sorted(dropped) if concept in _CONCEPTS))
+    for pattern in sorted((part for each in unwanted for part in each.han.split("|") if part), key=len, reverse=True):
         text = re.sub(pattern, " ", text)
-    small = frozenset().union(*(each.words for each in spoken))
+    words = frozenset().union(*(each.words for each in unwanted))
     kept = (word.strip("._-+") for word in re.findall(r"[\w@.+-]+", text))
-    return " ".join(word for word in kept if word and plain(word) not in small)
+    return " ".join(word for word in kept if word and fold(word) not in words)
 
 
 def split_steps(text: str) -> list[str]:
-    """The parts of a request, cut where it says "then", in the words of `[sequence]`."""
+    """Returns the parts of a request, cut at every "then"."""
     return [part for part in (piece.strip(" ,.;:、，。；،") for piece in _SEQUENCE.split(text)) if part]
 
 
-def language_of(said: Sequence[str]) -> str:
-    """Of the newest message that shows one; English where none does."""
-    for text in reversed(said):
+def reply_language(messages: Sequence[str]) -> str:
+    """Returns the language of the newest message that shows one: `en`, `it`, `zh` or `ar`; `en` if none does."""
+    for text in reversed(messages):
         latin = len(_LATIN_WORD.findall(text))
         for language, script in (("zh", _HAN), ("ar", _ARABIC_WORD)):
             if len(script.findall(text)) >= max(latin, 1):
@@ -95,19 +99,21 @@ def language_of(said: Sequence[str]) -> str:
     return "en"
 
 
-def say(language: str, sentence: str, **values: object) -> str:
-    return str(_SAY[language][sentence]).format(**values)
+def sentence(language: str, key: str, **values: object) -> str:
+    """Returns a sentence of `offline.toml` with its values filled in."""
+    return str(_SAY[language][key]).format(**values)
 
 
-def say_found(language: str, *, noun: str, number: int, query: str) -> str:
-    about = say(language, "about", query=query) if query else ""
+def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
+    """Returns the sentence that says how many things were found."""
+    about = sentence(language, "about", query=query) if query else ""
     if not number:
-        return say(language, "nothing_found", about=about)
+        return sentence(language, "nothing_found", about=about)
     forms = _SAY[language]["nouns"].get(noun, _SAY[language]["nouns"]["thing"])
-    return say(language, "found", things=_counted(number, forms), about=about)
+    return sentence(language, "found", things=_counted(number, forms), about=about)
 
 
 def _counted(number: int, forms: Sequence[str]) -> str:
-    """One, two, a few, many: as many of these forms as the language has, the last one standing for the rest."""
+    # The forms are for one, two, a few (as Arabic counts) and many; a language with fewer has its last for the rest.
     place = number - 1 if number <= 2 else 2 if 3 <= number % 100 <= 10 else 3  # noqa: PLR2004 (Arabic grammar)
     return forms[min(place, len(forms) - 1)].format(n=number)
