@@ -77,7 +77,7 @@ def parses(command: list[str]) -> None:
     """Fails where the command line knows no such command or option."""
     group = typer.main.get_command(app)
     with group.make_context("segue", [command[0], "--help"], resilient_parsing=True) as context:
-        chosen = group.get_command(context, command[0])  # type: ignore[attr-defined]
+        _, chosen, _ = group.resolve_command(context, [command[0]])  # type: ignore[attr-defined]
         assert chosen is not None, command
         with chosen.make_context(command[0], command[1:], parent=context):
             pass

@@ -1,7 +1,50 @@
-"""How the service is put together from its settings."""
+"""What the package offers to a program that embeds it, and how it is put together from its settings."""
 
+import json
+import subprocess
+import sys
+
+import pytest
+from fastapi import FastAPI
+
+import segue
 from segue.config import Settings
-from tests.support.service import running
+from tests.support.service import ROOT, running
+
+HEAVY = {
+    "fastapi",
+    "pydantic",
+    "sqlalchemy",
+    "langchain_core",
+    "langchain_openai",
+    "mcp",
+    "alembic",
+    "jwt",
+    "trafilatura",
+}
+NOT_TO_START = {"langchain_openai", "mcp", "alembic", "jwt", "ddgs", "segue.embedded.servers", "opentelemetry.exporter"}
+
+
+def imported_by(statement: str) -> set[str]:
+    """The modules that a new interpreter has after this statement."""
+    program = f"{statement}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_settings_and_the_application_are_all_that_is_public() -> None:
+    assert segue.__all__ == ["Settings", "create_app"]
+    assert isinstance(segue.create_app(segue.Settings(_env_file=None)), FastAPI)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        segue.nothing  # noqa: B018 (the look-up is what is tested)
+
+
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    assert not HEAVY & imported_by("import segue")
+
+
+def test_a_service_imports_only_what_its_settings_need() -> None:
+    assert not NOT_TO_START & imported_by("import segue.main")
 
 
 async def test_a_built_in_tool_that_is_switched_off_is_not_offered(settings: Settings) -> None:

@@ -1,5 +1,6 @@
 """The command line: what it refuses, and that it says how to go on."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import httpx2
 import pytest
 from typer.testing import CliRunner
 
-from segue.commands.cli import app
+from segue.commands.cli import COMMANDS, app
 from tests.support.commands import segue
 from tests.support.service import ROOT, Process
 
@@ -74,6 +75,32 @@ def test_a_database_that_is_not_there_is_a_sentence_without_its_password() -> No
     assert code != 0
     assert "cannot be reached" in said
     assert "canary" not in said
+
+
+def test_the_list_of_commands_imports_none_of_them(tmp_path: Path) -> None:
+    script = tmp_path / "help.py"
+    script.write_text(
+        "import sys\nfrom typer.testing import CliRunner\nfrom segue.commands.cli import COMMANDS, app\n"
+        "print(CliRunner().invoke(app, ['--help']).output)\n"
+        "print([name for name in sys.modules if name.startswith(('segue.', 'pydantic', 'fastapi'))])"
+    )
+    done = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert all(f" {name} " in done.stdout for name in COMMANDS)
+    assert done.stdout.splitlines()[-1] == "['segue.commands', 'segue.commands.cli']"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_its_help(name: str) -> None:
+    result = CliRunner().invoke(app, [name, "--help"])
+    assert result.exit_code == 0
+    assert COMMANDS[name].help.split(".")[0] in " ".join(result.output.split())
+
+
+def test_a_port_that_is_taken_is_a_sentence_that_names_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = CliRunner().invoke(app, ["serve", "--port", str(taken.getsockname()[1])])
+    assert result.exit_code == 3
+    assert "is taken. Stop what uses it, or give another one with --port or PORT." in result.output
 
 
 def test_with_urls_the_embedded_servers_are_not_even_imported(tmp_path: Path) -> None:

@@ -1,40 +1,70 @@
-"""The command line. What a command does stands in `commands/`; flags win over the environment."""
+"""The command line: the name and the help line of each command. A command's module is imported only when it runs."""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+
+
+class Entry(NamedTuple):
+    target: str  # module:name below `segue.commands`
+    help: str
+
 
 COMMANDS = {
-    "serve": "serve:serve",
-    "worker": "serve:worker",
-    "migrate": "migrate:migrate",
-    "chat": "chat.command:chat",
-    "doctor": "doctor.command:doctor",
-    "keys": "users:keys",
-    "erase": "users:erase",
-    "replay": "replay:replay",
+    "serve": Entry(
+        "serve:serve",
+        "Serve the HTTP API and run turns. Without DATABASE_URL and REDIS_URL it starts its own servers in DATA_DIR.",
+    ),
+    "worker": Entry(
+        "serve:worker",
+        "Run turns that other processes accept. Shares their servers: the same URLs, or the same DATA_DIR.",
+    ),
+    "migrate": Entry("stores:migrate", "Bring the database to the newest schema, once, before a rollout."),
+    "chat": Entry(
+        "chat.command:chat", "Talk to the service. Without a service it starts one, and stops it when you leave."
+    ),
+    "doctor": Entry(
+        "doctor.command:doctor",
+        "Say what is wrong and what to do. Exits with 0 if nothing is wrong, with 1 if something is, and with 2 if "
+        "there is no such session.",
+    ),
+    "keys": Entry("users:keys", "API keys, for AUTH=api_key."),
+    "erase": Entry(
+        "users:erase", "Remove everything a user has, for good: rows, payloads, keys and streams. Says what there was."
+    ),
+    "replay": Entry(
+        "replay:replay", "Play recorded conversations and report what differs. Exits with 1 if anything does."
+    ),
 }
 
 
 class _Commands(TyperGroup):
-    """Each command is imported when it is called for: most need little of what serving needs, which takes seconds."""
+    """The service takes seconds to import; most commands need little of it, and `--help` none."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (typer gives it)
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (the same)
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        found = getattr(import_module(f"segue.commands.{module}"), name)
-        if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(add_completion=False)
-            found.command()(function)
-        command = typer.main.get_command(found)
-        command.name = cmd_name
-        return command
+        """Returns what a list of commands shows; `resolve_command` returns what runs."""
+        entry = COMMANDS.get(cmd_name)
+        return entry and TyperCommand(cmd_name, help=entry.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, _load(COMMANDS[name]) if name else None, rest
+
+
+def _load(entry: Entry) -> Any:
+    module, _, name = entry.target.partition(":")
+    found = getattr(import_module(f"segue.commands.{module}"), name)
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False)
+        found.command()(function)
+    command = typer.main.get_command(found)
+    command.name, command.help = name, entry.help
+    return command
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True)

@@ -1,4 +1,4 @@
-"""`segue replay`: recorded conversations, played against a service."""
+"""`segue replay`: plays recorded conversations against a service."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def replay(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Play recorded conversations and report what comes out otherwise. Exits with 1 where anything does."""
+    """Plays recordings against a service and prints what differs."""
     host, _, port = listen.rpartition(":")
     if not port.isdecimal() or not host:
         raise refusal("--listen takes HOST:PORT")

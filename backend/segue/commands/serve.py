@@ -1,6 +1,7 @@
 """`segue serve` and `segue worker`: the processes that stay."""
 
 import asyncio
+import errno
 import gc
 import resource
 import signal
@@ -24,13 +25,12 @@ from segue.main import create_app, run_worker
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
 STARTUP_FAILURE = 3
-
-COLLECT_AFTER = 10_000, 20, 20  # objects made, and collections of the next younger generation
+GARBAGE_THRESHOLDS = 10_000, 20, 20  # objects made, then collections of the next younger generation
 
 
 class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Turns are brought to an end first: requests that wait for one end with it, or hear that it goes on."""
+        """Ends the turns first, so that the requests that wait for one get its answer, or hear that it goes on."""
         services: Services = self.lifespan.state["services"]
         leaving = asyncio.create_task(services.turns.leave(), name="leaving")
         await super().shutdown(sockets)
@@ -43,10 +43,11 @@ def serve(
     *,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the turns to `segue worker`.")] = False,
 ) -> None:
-    """Serve the HTTP API and run turns. Without DATABASE_URL and REDIS_URL it starts its own servers in DATA_DIR."""
+    """Serves the HTTP API, and runs turns. Exits with 3 if the service cannot start."""
     settings = settings_with(host=host, port=port)
+    _refuse_taken_port(settings.host, settings.port)
     application = create_app(settings, takes_turns=not no_worker)
-    _spare_what_stays()
+    _keep_modules_from_the_garbage_collector()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
     config = uvicorn.Config(
         application,
@@ -68,8 +69,22 @@ def serve(
         raise typer.Exit(code=STARTUP_FAILURE)
 
 
+def _refuse_taken_port(host: str, port: int) -> None:
+    """Says so before the stores start. uvicorn reports what else may be wrong with the address."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, to bind after a restart
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                text = f"Port {port} on {host} is taken. Stop what uses it, or give another one with --port or PORT."
+                raise refusal(text, code=STARTUP_FAILURE) from None
+
+
 def connections(settings: Settings) -> type[asyncio.Protocol]:
-    """Three quarters of the files this process may open: the stores, the tools and the model need the rest."""
+    """Returns the protocol class of a connection. Connections get three quarters of the files the process may open:
+    the stores, the tools and the model need the rest.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = sys.maxsize if files == resource.RLIM_INFINITY else files * 3 // 4
     made = partial(TimedConnection, read_timeout_s=settings.request_read_timeout_s, most=most)
@@ -79,9 +94,9 @@ def connections(settings: Settings) -> type[asyncio.Protocol]:
 def worker(
     concurrency: Annotated[int | None, typer.Option(help="How many turns to run at once. [WORKER_CONCURRENCY]")] = None,
 ) -> None:
-    """Run turns that other processes accept. Shares their servers: the same URLs, or the same DATA_DIR."""
+    """Runs turns that other processes accept, on the same stores."""
     settings = settings_with(worker_concurrency=concurrency)
-    _spare_what_stays()
+    _keep_modules_from_the_garbage_collector()
 
     async def run() -> None:
         stopped = asyncio.Event()
@@ -95,10 +110,8 @@ def worker(
         raise refusal(error.detail) from error
 
 
-def _spare_what_stays() -> None:
-    """Modules are not looked through for garbage again: at 0.2 s a time, with everything at a halt, it was a fifth of
-    the processor time of a turn.
-    """
+def _keep_modules_from_the_garbage_collector() -> None:
+    """A full collection halted the process for 0.2 s, which was a fifth of the processor time of a turn."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)

@@ -1,36 +1,59 @@
-"""The stores, opened for a command that needs nothing else of the service."""
+"""The stores, opened for a command that needs nothing else of the service; and `segue migrate`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
+import typer
+
 from segue.commands.terminal import refusal, settings_with
+from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.migrations import upgrade
 from segue.db.redis import Cache
 from segue.domain.errors import AppError
-from segue.embedded.urls import server_urls
+from segue.embedded.urls import ServerUrls, server_urls
 
 Done = TypeVar("Done")
 
 
+def migrate() -> None:
+    """Brings the database to the newest schema."""
+
+    async def run(_settings: Settings, urls: ServerUrls, _stack: AsyncExitStack) -> None:
+        await asyncio.to_thread(upgrade, urls.database_url)
+
+    _on_the_servers(run)
+    typer.echo("The database is at the newest revision.")
+
+
 def on_the_stores(run: Callable[[Database, Cache], Awaitable[Done]]) -> Done:
-    """On the servers `segue serve` uses with these settings, whether it runs or not; at their newest schema."""
+    """Returns what `run` returns, given the stores that `segue serve` uses, at the newest schema.
+
+    The service may run at the same time. Raises typer.Exit if the stores cannot be opened or `run` raises AppError.
+    """
+
+    async def opened(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Done:
+        if settings.migrate_on_start:
+            await asyncio.to_thread(upgrade, urls.database_url)
+        database, cache = Database(urls.database_url, writing=1, reading=1), Cache(urls.redis_url)
+        stack.push_async_callback(database.close)
+        stack.push_async_callback(cache.close)
+        return await run(database, cache)
+
+    return _on_the_servers(opened)
+
+
+def _on_the_servers(run: Callable[[Settings, ServerUrls, AsyncExitStack], Awaitable[Done]]) -> Done:
     settings = settings_with()
 
-    async def opened() -> Done:
+    async def found() -> Done:
         async with AsyncExitStack() as stack:
             given = settings.database_url, settings.redis_url, settings.data_dir
-            urls = await stack.enter_async_context(server_urls(*given))
-            if settings.migrate_on_start:
-                await asyncio.to_thread(upgrade, urls.database_url)
-            database, cache = Database(urls.database_url, writing=1, reading=1), Cache(urls.redis_url)
-            stack.push_async_callback(database.close)
-            stack.push_async_callback(cache.close)
-            return await run(database, cache)
+            return await run(settings, await stack.enter_async_context(server_urls(*given)), stack)
 
     try:
-        return asyncio.run(opened())
+        return asyncio.run(found())
     except AppError as error:
         raise refusal(error.detail) from error

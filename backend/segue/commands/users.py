@@ -1,4 +1,4 @@
-"""Users as who runs the service sees them: `segue keys` lets one in and out, `segue erase` removes what one has."""
+"""`segue keys` makes, lists and revokes API keys; `segue erase` removes all that a user has."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from segue.domain.clock import utc_now
 from segue.domain.identity import SCOPES, Scope, is_user
 from segue.identity.api_keys import CHECK_EVERY_S, ApiKey, create_key, list_keys, revoke_key
 
-keys = typer.Typer(help="API keys, for AUTH=api_key.", no_args_is_help=True)
+keys = typer.Typer(no_args_is_help=True)
 
 User = Annotated[str, typer.Option("--user", help="Whose it is.")]
 
@@ -61,7 +61,7 @@ def revoke(key_id: Annotated[str, typer.Argument(help="The id that `segue keys l
 
 
 def erase(user: User) -> None:
-    """Remove everything a user has, for good: rows, payloads, keys and streams. Says what there was."""
+    """Removes all that a user has, and prints how many rows of each table and keys of Redis that was."""
     owner = _user(user)
 
     async def run(database: Database, cache: Cache) -> Erased:
