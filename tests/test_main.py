@@ -22,7 +22,15 @@ HEAVY = {
     "jwt",
     "trafilatura",
 }
-NOT_TO_START = {"langchain_openai", "mcp", "alembic", "jwt", "ddgs", "segue.embedded.servers", "opentelemetry.exporter"}
+NOT_TO_START = {"langchain_openai", "mcp", "alembic", "jwt", "trafilatura", "segue.embedded.servers"}
+    "langchain_openai",
+    "mcp",
+    "alembic",
+    "jwt",
+    "trafilatura",
+    "segue.embedded.servers",
+    "opentelemetry.exporter",
+}
 
 
 def imported_by(statement: str) -> set[str]:

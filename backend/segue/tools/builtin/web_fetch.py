@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-import trafilatura
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.net.addresses import NoSuchHost, NotPublic
@@ -223,6 +222,8 @@ def _web_codec(declared: str) -> str | None:
 
 
 def _from_html(source: str) -> tuple[str, str]:
+    import trafilatura  # noqa: PLC0415 (with lxml; most processes fetch no page, and this runs in a thread)
+
     # Text, not bytes: given bytes trafilatura looks for compression and guesses encodings.
     tree = trafilatura.load_html(source)
     if tree is None:  # a fragment, which it takes for no HTML at all
