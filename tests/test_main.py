@@ -23,14 +23,6 @@ HEAVY = {
     "trafilatura",
 }
 NOT_TO_START = {"langchain_openai", "mcp", "alembic", "jwt", "trafilatura", "segue.embedded.servers"}
-    "langchain_openai",
-    "mcp",
-    "alembic",
-    "jwt",
-    "trafilatura",
-    "segue.embedded.servers",
-    "opentelemetry.exporter",
-}
 
 
 def imported_by(statement: str) -> set[str]:
