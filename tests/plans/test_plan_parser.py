@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from segue.domain.plan import MAX_STEPS, Step
-from segue.plans.plan_parser import read_draft
+from segue.plans.plan_parser import parse_plan
 
 TOOLS = ["mcp_search_emails", "mcp_get_email", "current_time"]
 TWO = {
@@ -35,7 +35,7 @@ TWO = {
     ids=["bare", "fenced", "prose", "trailing comma", "a list", "brackets in prose"],
 )
 def test_a_plan_is_found_however_it_is_wrapped(text: str) -> None:
-    steps = read_draft(text, tools=TOOLS)
+    steps = parse_plan(text, tools=TOOLS)
     assert [(step.id, step.tool, step.status) for step in steps] == [
         (1, "mcp_search_emails", "pending"),
         (2, "mcp_get_email", "pending"),
@@ -55,11 +55,11 @@ def test_a_plan_is_found_however_it_is_wrapped(text: str) -> None:
     ],
 )
 def test_what_is_no_plan_has_no_steps(text: str) -> None:
-    assert read_draft(text, tools=TOOLS) == ()
+    assert parse_plan(text, tools=TOOLS) == ()
 
 
 def draft(*steps: dict[str, Any]) -> tuple[Step, ...]:
-    return read_draft(json.dumps({"steps": steps}), tools=TOOLS)
+    return parse_plan(json.dumps({"steps": steps}), tools=TOOLS)
 
 
 def test_ids_and_statuses_are_ours_and_references_follow() -> None:

@@ -15,7 +15,7 @@ from segue.agent.state import TurnState
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.plan import Plan, Step
 from segue.domain.tool import Tool
-from segue.plans.plan_parser import first_object, read_draft
+from segue.plans.plan_parser import first_object, parse_plan
 from segue.tools.availability import ToolGuard
 from segue.tools.health import is_blocked
 from segue.tools.normalize import clean
@@ -39,7 +39,7 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     if not isinstance(text, str):
         text = (await context.model.reply(conversation)).text
         await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
-    return _storable(read_draft(text, tools=tools))
+    return _storable(parse_plan(text, tools=tools))
 
 
 async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tuple[Step, ...]:
@@ -47,7 +47,7 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
     tools = _plannable(context.guard)
     note = prompts.amender_note(plan, [tool.spec for tool in tools.values()])
     reply = await context.model.reply(prompts.with_note(state["prompt"], note))
-    return _storable(read_draft(reply.text, tools=tools, done=len(plan.started_steps)))
+    return _storable(parse_plan(reply.text, tools=tools, done=len(plan.started_steps)))
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:

@@ -1,6 +1,6 @@
-"""Which language a text is in, by its script, its common words and its letters (`languages.toml`).
+"""Which language a short text is in, by its script, its common words and its letters (`languages.toml`).
 
-Made for one short message, where statistical detectors guess badly. Pure.
+Pure; knows nothing of who wrote it and of what is answered.
 """
 
 import re

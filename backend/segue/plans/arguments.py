@@ -1,6 +1,6 @@
-"""The arguments of a step, made whole just before it starts. Pure: it is given what earlier steps produced.
+"""Resolves the references in the arguments of a step, just before it starts. Pure: it gets the earlier results.
 
-`{"$from": 1, "path": "emails[0].id"}` is what step 1 gave, at that JMESPath; without a path it is the whole of it.
+`{"$from": 1, "path": "emails[0].id"}` is the result of step 1 at that JMESPath, without a path the whole result.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,27 +13,27 @@ AtPath = Callable[[Any, str], Any]
 
 
 class Unresolved(Exception):
-    """Says which argument cannot be had, and why."""
+    """A reference to a step without a result; the text says which."""
 
 
-class _Nothing(Exception):
-    """A reference leads to nothing."""
+class _NoValue(Exception):
+    """There is nothing at the path of a reference."""
 
 
 def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_path: AtPath) -> dict[str, Any]:
-    """Plain arguments. One whose reference leads to nothing is left out, to be filled from what there is.
+    """Returns plain arguments, without those whose references lead to nothing: the model fills them in.
 
-    Raises Unresolved for a step without a result, and lets through what `at_path` raises.
+    Raises Unresolved for a step without a result, and what `at_path` raises.
     """
     resolved = {}
     for name, value in (args or {}).items():
-        with suppress(_Nothing):
+        with suppress(_NoValue):
             resolved[name] = _resolved(value, results, at_path)
     return resolved
 
 
 def referred_to(value: Any) -> set[int]:
-    """The steps whose results these arguments refer to."""
+    """Returns the ids of the steps whose results these arguments refer to."""
     match value:
         case dict() if REFERENCE in value:
             return {value[REFERENCE]} if isinstance(value[REFERENCE], int) else set()
@@ -46,7 +46,7 @@ def referred_to(value: Any) -> set[int]:
 
 
 def missing(args: Mapping[str, Any], schema: Mapping[str, Any], planned: Iterable[str] = ()) -> list[str]:
-    """The arguments that are required or were planned, and are not there: without one of them it is another call."""
+    """Returns the names of required and planned arguments that are absent: without them it would be another call."""
     return [name for name in dict.fromkeys((*schema.get("required", ()), *planned)) if name not in args]
 
 
@@ -68,5 +68,5 @@ def _referred(reference: Mapping[str, Any], results: Mapping[int, Any], at_path:
         return results[step]
     found = None if isinstance(results[step], str) else at_path(results[step], str(path))
     if found is None:
-        raise _Nothing
+        raise _NoValue
     return found

@@ -1,7 +1,7 @@
-"""A model's idea of a plan, made into steps of ours. Pure.
+"""Parses the plan in a model's answer into steps. Pure.
 
-Tolerant of how it is written (fences, prose, trailing commas), strict about what it says: ids and statuses are ours,
-tools must exist, at most MAX_STEPS are kept, references point backwards. What cannot be saved is no plan.
+Tolerant of the form (fences, prose, trailing commas), strict about the content: ids and statuses are ours, tools must
+exist, references point backwards. If a step cannot be used there is no plan.
 """
 
 import difflib
@@ -28,7 +28,7 @@ _NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
 
 
 class DraftStep(BaseModel):
-    """A step as the model writes it; what it says of ids and statuses is only used to follow its references."""
+    """A step as the model writes it; its id only serves to follow the model's references."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -55,10 +55,10 @@ class Draft(BaseModel):
     steps: list[DraftStep]
 
 
-def read_draft(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Step, ...]:
-    """The steps of the first JSON object in the text that is a plan; none unless we can carry out all of them.
+def parse_plan(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Step, ...]:
+    """Returns the steps of the first JSON object in the text that is a plan; none if one of them cannot be used.
 
-    `done` steps come before these: ours are numbered on from them, and may refer to them.
+    `done` steps come before these, which count on from there and may refer to them. At most MAX_STEPS in all are kept.
     """
     draft = first_object(text, Draft)
     return _usable_steps(draft.steps[: MAX_STEPS - done], tools, done) if draft else ()
@@ -71,8 +71,9 @@ def _usable_steps(drafts: list[DraftStep], tools: Collection[str], done: int) ->
         tool = _known_tool(draft.tool, tools) if draft.tool else None
         if draft.tool and tool is None:
             return ()
-        args = _renumbered(draft.args, numbers, below=index) if tool else None
-        if isinstance(args, _Forward):
+        try:
+            args = _renumbered(draft.args, numbers, below=index) if tool else None
+        except _ForwardReference:
             return ()
         description = " ".join(draft.description.split())[:MAX_DESCRIPTION_CHARS]
         confirm = draft.requires_confirmation
@@ -81,7 +82,7 @@ def _usable_steps(drafts: list[DraftStep], tools: Collection[str], done: int) ->
 
 
 def _numbers(drafts: list[DraftStep], done: int) -> dict[str, int]:
-    """Our id by the model's. What it calls by one name twice cannot be referred to."""
+    """Returns our id by the model's, 0 for an id that the model gave twice: it cannot be referred to."""
     called = [str(draft.id if draft.id is not None else index) for index, draft in enumerate(drafts, start=done + 1)]
     counted = Counter(called)
     ours = {name: index if counted[name] == 1 else 0 for index, name in enumerate(called, start=done + 1)}
@@ -89,7 +90,7 @@ def _numbers(drafts: list[DraftStep], done: int) -> dict[str, int]:
 
 
 def _known_tool(name: str, tools: Collection[str]) -> str | None:
-    """The tool of this name; or the one that is called so but for its prefix; or the only close one."""
+    """Returns the tool of this name, else the only one of this name behind a prefix, else the closest name."""
     if name in tools:
         return name
     suffixed = [tool for tool in tools if tool.endswith(f"_{name}")]
@@ -98,34 +99,34 @@ def _known_tool(name: str, tools: Collection[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, tools, n=1, cutoff=0.85)), None)
 
 
-class _Forward:
+class _ForwardReference(Exception):
     """A reference to a step that does not come before."""
 
 
 def _renumbered(value: Any, numbers: Mapping[str, int], *, below: int) -> Any:
-    """The same arguments, their references by our ids."""
+    """Returns the same arguments with references by our ids. Raises _ForwardReference."""
     if isinstance(value, dict) and REFERENCE in value:
         target = numbers.get(str(value[REFERENCE]), 0)
-        return {**value, REFERENCE: target} if 0 < target < below else _Forward()
+        if not 0 < target < below:
+            raise _ForwardReference
+        return {**value, REFERENCE: target}
     if isinstance(value, dict):
-        items: dict[str, Any] = {key: _renumbered(item, numbers, below=below) for key, item in value.items()}
-        return next((item for item in items.values() if isinstance(item, _Forward)), items)
+        return {key: _renumbered(item, numbers, below=below) for key, item in value.items()}
     if isinstance(value, list):
-        listed = [_renumbered(item, numbers, below=below) for item in value]
-        return next((item for item in listed if isinstance(item, _Forward)), listed)
+        return [_renumbered(item, numbers, below=below) for item in value]
     return value
 
 
 def first_object(text: str, shape: type[Shape]) -> Shape | None:
     """Returns the first JSON object in a model's text that has this shape; None if there is none."""
-    for value in objects_in(text):
+    for value in find_json(text):
         with suppress(ValidationError):
             return shape.model_validate(value)
     return None
 
 
-def objects_in(text: str) -> Iterator[Any]:
-    """Every outermost {…} or […] of a text that parses as JSON; a bare list counts as the steps."""
+def find_json(text: str) -> Iterator[Any]:
+    """Yields every outermost {…} or […] of a text that parses as JSON; a bare list as `{"steps": list}`."""
     for candidate in _balanced(text):
         for attempt in (candidate, _TRAILING_COMMA.sub(r"\1", candidate)):
             try:
@@ -137,7 +138,7 @@ def objects_in(text: str) -> Iterator[Any]:
 
 
 def _balanced(text: str) -> Iterator[str]:
-    """The outermost brackets of a text with what is in them, not too deep; those inside JSON strings do not count."""
+    """Yields the outermost brackets with what is in them, unless nested too deep. Brackets in strings do not count."""
     text, at = text[:MAX_TEXT_CHARS], 0
     while opening := _OPENING.search(text, at):
         depth = deepest = 0

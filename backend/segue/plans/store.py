@@ -1,6 +1,7 @@
-"""Plans as rows: one open plan per session, every change a compare-and-set on the version.
+"""Stored plans: one open plan per session, every change a compare-and-set on the version.
 
-Who loses a race hears PlanChanged and reads again. Buttons, curl and a yes in the chat all end in `decide`.
+Owns the table `plans`. The loser of a race gets PlanChanged and reads the plan again. A button, an API call and a yes
+in the chat all end in `decide`.
 """
 
 from collections.abc import Mapping
@@ -17,12 +18,14 @@ from segue.db.models import plans, sessions, written
 from segue.domain.errors import AppError
 from segue.domain.plan import OPEN, Decision, Plan, Step, end, update_step
 
-BATCH = 100
+BATCH = 100  # plans that expire in one transaction
 
 _read_steps = TypeAdapter(tuple[Step, ...]).validate_python
 
 
 class PlanChanged(AppError):
+    """The plan is no longer at the version it was read at, or no longer open."""
+
     def __init__(self) -> None:
         super().__init__(
             "plan_changed",
@@ -34,13 +37,14 @@ class PlanChanged(AppError):
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """A plan and what only the engine knows of it.
+    """A plan and what is not shown of it.
 
-    A yes is kept as `granted_step`, for the turn `granted_to` alone, until that step starts. `tool_hash` is the
-    definition that was shown with the waiting step, `asked_in` the turn whose answer asked for the yes last and
-    `blocked_tools` what it said cannot run; `reminded` says that an unrelated answer has mentioned the plan. `texts` is
-    what steps without a tool wrote, by their id. `taken_on_by` is the turn that last made, decided or amended it: begun
-    again, it goes on with it.
+    - A yes is a grant: for the step `granted_step`, in the turn `granted_to`, until that step starts.
+    - `tool_hash`: of the tool definition that was shown with the waiting step; another one asks again.
+    - `asked_in`: the turn whose answer asked for a yes last. `blocked_tools`: what that answer said cannot run.
+    - `reminded`: an answer about something else has mentioned the plan.
+    - `texts`: what steps without a tool wrote, by the step's id.
+    - `taken_on_by`: the turn that made, decided or amended the plan last. It goes on with it if it runs again.
     """
 
     plan: Plan
@@ -59,29 +63,31 @@ class StoredPlan:
 
 
 async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan | None:
+    """Returns the session's open plan, None if it has none."""
     row = (await connection.execute(select(plans).where(plans.c.session_id == session_id, is_open()))).one_or_none()
-    return stored_plan(row) if row else None
+    return _stored_plan(row) if row else None
 
 
 async def plan_in_question(
     connection: AsyncConnection, session_id: str, *, answered_turn_id: str | None
 ) -> StoredPlan | None:
-    """The open plan, or the one whose time has passed since the session's last answer asked for a yes to it."""
+    """Returns the plan that a yes is for: the open one, or the one that expired after the last answer asked for it."""
     statement = select(plans).where(plans.c.session_id == session_id, is_open() | just_expired(answered_turn_id))
     row = (await connection.execute(statement.order_by(is_open().desc(), plans.c.id.desc()).limit(1))).one_or_none()
-    return stored_plan(row) if row else None
+    return _stored_plan(row) if row else None
 
 
 async def newest_has_expired(connection: AsyncConnection, session_id: str) -> bool:
+    """Returns whether the session's newest plan has expired."""
     newest = select(plans.c.status).where(plans.c.session_id == session_id).order_by(plans.c.id.desc()).limit(1)
     return (await connection.execute(newest)).scalar_one_or_none() == "expired"
 
 
 async def expire_overdue(connection: AsyncConnection, *, now: datetime) -> int:
-    """Ends plans that have waited too long, at most BATCH of them, and gives how many."""
+    """Ends up to BATCH plans that have waited too long. Returns how many."""
     overdue = select(plans).where(plans.c.status == "waiting", plans.c.expires_at <= now).limit(BATCH)
     ended = 0
-    for stored in map(stored_plan, await connection.execute(overdue)):
+    for stored in map(_stored_plan, await connection.execute(overdue)):
         with suppress(PlanChanged):
             await swap(connection, stored, end(stored.plan, "expired"))
             ended += 1
@@ -89,20 +95,21 @@ async def expire_overdue(connection: AsyncConnection, *, now: datetime) -> int:
 
 
 async def get_plan(connection: AsyncConnection, plan_id: str) -> StoredPlan:
-    return stored_plan((await connection.execute(select(plans).where(plans.c.id == plan_id))).one())
+    """Raises NoResultFound if there is none: for ids of plans that are known to exist."""
+    return _stored_plan((await connection.execute(select(plans).where(plans.c.id == plan_id))).one())
 
 
 async def plan_taken_on(connection: AsyncConnection, turn_id: str, session_id: str) -> StoredPlan | None:
-    """The plan a turn has made, decided or amended, whatever has become of it."""
+    """Returns the plan that a turn has made, decided or amended, open or not."""
     statement = select(plans).where(plans.c.session_id == session_id, plans.c.taken_on_by == turn_id)
     row = (await connection.execute(statement.order_by(plans.c.id.desc()).limit(1))).one_or_none()
-    return stored_plan(row) if row else None
+    return _stored_plan(row) if row else None
 
 
 async def list_plans(
     connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
 ) -> list[Plan]:
-    """Newest first."""
+    """Returns the newest first; none if the session has another owner."""
     statement = (
         select(plans)
         .join(sessions, sessions.c.id == plans.c.session_id)
@@ -112,11 +119,11 @@ async def list_plans(
     )
     if before is not None:
         statement = statement.where(plans.c.id < before)
-    return [stored_plan(row).plan for row in await connection.execute(statement)]
+    return [_stored_plan(row).plan for row in await connection.execute(statement)]
 
 
 async def offer(connection: AsyncConnection, stored: StoredPlan) -> StoredPlan:
-    """Stores a new plan as the session's open one; the one before it, if any, is superseded."""
+    """Stores a new plan as the session's open one, in place of the open one before it. Raises PlanChanged as `swap`."""
     before = await open_plan(connection, stored.session_id)
     if before is not None:
         await swap(connection, before, end(before.plan, "superseded"))
@@ -136,10 +143,10 @@ async def swap(
     texts: Mapping[str, str] | None = None,
     taken_on_by: str | None = None,
 ) -> StoredPlan:
-    """Puts `moved` in the place of the version it was made from. A `grant`, to a turn for a step, is gone unless it is
-    given anew.
+    """Stores `moved` in place of `stored`, from which it was made. A `grant` is a turn and a step.
 
-    Raises PlanChanged where that version is no longer what is stored.
+    What was granted is gone unless it is granted again, and so is `tool_hash`; the rest stays unless it is given.
+    Raises PlanChanged if the stored version is another one, or is no longer open.
     """
     after = replace(
         stored,
@@ -166,9 +173,9 @@ async def swap(
 async def decide(
     connection: AsyncConnection, stored: StoredPlan, decision: Decision, *, turn_id: str, now: datetime
 ) -> StoredPlan:
-    """The user's word on the step that waits. A yes is for this step, this version and this turn, once.
+    """Applies the user's decision to the waiting step. A yes holds for this step, version and turn, once.
 
-    Gives the plan as expired where its time has passed. Raises PlanChanged, also where nothing waits.
+    Returns the plan as expired if it has waited too long. Raises PlanChanged as `swap`, and if no step waits.
     """
     step = stored.plan.waiting_step
     if stored.plan.expires_at <= now:
@@ -188,7 +195,7 @@ async def decide(
 
 
 async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str, reminded: bool) -> None:
-    """The answer of this turn asks for the yes again, or mentions beside something else that it is still waited for."""
+    """Stores that this turn's answer asks for a yes again; `reminded` if it does so beside something else."""
     asked = {"asked_in": turn_id, "reminded": stored.reminded or reminded}
     await connection.execute(update(plans).where(plans.c.id == stored.plan.id).values(asked))
 
@@ -207,15 +214,16 @@ def no_open_plan() -> AppError:
 
 
 def is_open() -> ColumnElement[bool]:
+    """Returns a condition on `plans`."""
     return plans.c.status.in_(written(*sorted(OPEN)))
 
 
 def just_expired(answered_turn_id: ColumnElement[str] | str | None) -> ColumnElement[bool]:
-    """A yes that comes now can only be meant for this plan, though nobody may act on it any more."""
+    """Returns a condition on `plans`: expired, after this turn's answer asked for a yes. A yes now is for this plan."""
     return (plans.c.status == "expired") & (plans.c.asked_in == answered_turn_id)
 
 
-def stored_plan(row: Row[Any]) -> StoredPlan:
+def _stored_plan(row: Row[Any]) -> StoredPlan:
     plan = Plan(
         id=row.id,
         version=row.version,

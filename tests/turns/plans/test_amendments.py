@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from segue.config import Settings
-from segue.plans.plan_parser import read_draft
+from segue.plans.plan_parser import parse_plan
 from tests.support.plans import THREE_STEPS, deletion, offered, planned
 from tests.support.provider import Provider
 from tests.support.service import Client
@@ -74,4 +74,4 @@ async def test_an_amendment_that_a_button_overtakes_leaves_what_the_button_decid
 def test_a_reference_to_an_id_given_twice_is_no_plan(target: object) -> None:
     steps = [{"id": 1, "description": "a", "tool": "x"}, {"id": 1, "description": "b", "tool": "x"}]
     steps.append({"id": 2, "description": "c", "tool": "x", "args": {"y": {"$from": target}}})
-    assert read_draft(json.dumps({"steps": steps}), tools=["x"]) == ()
+    assert parse_plan(json.dumps({"steps": steps}), tools=["x"]) == ()

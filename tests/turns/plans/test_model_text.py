@@ -2,7 +2,7 @@
 
 import json
 
-from segue.plans.plan_parser import read_draft
+from segue.plans.plan_parser import parse_plan
 from tests.support.plans import ASK, deletion
 from tests.support.provider import Provider, says
 from tests.support.service import Client
@@ -25,8 +25,8 @@ async def test_endless_arguments_are_no_plan(client: Client, provider: Provider)
 
 def test_a_text_of_escaped_quotes_is_read_in_no_time() -> None:
     for end in ("", "\\"):
-        assert read_draft('{"steps": ["' + '\\"' * 45_000 + end, tools=["x"]) == ()
+        assert parse_plan('{"steps": ["' + '\\"' * 45_000 + end, tools=["x"]) == ()
 
 
 def test_a_quotation_mark_in_the_prose_before_a_plan_does_not_hide_it() -> None:
-    assert read_draft('For the 6" pipe: {"steps": [{"description": "d", "tool": "x"}]}', tools=["x"])
+    assert parse_plan('For the 6" pipe: {"steps": [{"description": "d", "tool": "x"}]}', tools=["x"])
