@@ -76,3 +76,11 @@ async def test_a_job_that_cannot_be_read_stops_no_other(redis_url: str) -> None:
         queue = RedisQueue(redis, name=NAME)
         await queue.enqueue(JOB, session_id="ses_good", key="turn_good:0", ttl=-1)
         assert await sessions.taken.get() == "ses_good"
+
+
+async def test_it_stops_at_once_at_whatever_step_of_its_start(redis_url: str) -> None:
+    async with asyncio.timeout(20):
+        for steps in range(40):
+            async with taking(redis_url, Sessions(), concurrency=1):
+                for _ in range(steps):
+                    await asyncio.sleep(0)

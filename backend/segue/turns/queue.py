@@ -24,6 +24,7 @@ JOB = "run_turns"
 LISTEN_S = 5
 JOB_TIMEOUT_S = 3600  # then the sweep takes a job for one whose process died
 SWEEP_EVERY_S = 300
+CANCEL_AGAIN_S = 0.1
 PAUSE_S = 1.0  # between two attempts to reach a Redis that is lost
 
 RunTurns = Callable[[str], Awaitable[None]]
@@ -115,11 +116,10 @@ class TurnQueue:
 
     async def stop_taking(self) -> None:
         """Puts the jobs that were taken back into the queue; the turns that run here are left alone."""
-        if self._taking is not None:
-            self._taking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._taking
-            self._taking = None
+        taking, self._taking = self._taking, None
+        while taking is not None and not taking.done():
+            taking.cancel()  # again, as redis-py can swallow one: it uses asyncio.wait_for (fixed in Python 3.12)
+            await asyncio.wait({taking}, timeout=CANCEL_AGAIN_S)
 
     async def close(self) -> None:
         await self.stop_taking()
