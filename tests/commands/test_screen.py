@@ -3,8 +3,7 @@
 from io import StringIO
 from typing import Any
 
-from segue.commands.chat.screen import Screen
-from segue.commands.chat.turn_view import TurnView
+from segue.commands.chat.screen import Screen, TurnView
 
 
 def shown(*events: dict[str, Any]) -> str:

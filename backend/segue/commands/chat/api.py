@@ -1,20 +1,27 @@
-"""The HTTP API as `segue chat` speaks it. What is refused becomes one line that says what to do.
+"""A client of the HTTP API for `segue chat`. An error of the service becomes one line that says what to do.
 
-Knows no terminal; nothing of Segue but its contract.
+Knows the contract of the API, and nothing of the service or the terminal.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
-import httpx
+import httpx2
 
 from segue.domain.identity import is_loopback
 
 CONNECT_S = 5.0
 READ_S = 30.0  # a stream has a heartbeat every ten seconds
 PAGE = 200
+PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # between the attempts to continue a stream
+LAST_EVENTS = ("RUN_FINISHED", "RUN_ERROR")
+
+Event = dict[str, Any]
 
 _WHAT_TO_DO = {
     401: "Make a key with `segue keys create --user YOU` and give it as SEGUE_API_KEY or --api-key.",
@@ -23,7 +30,7 @@ _WHAT_TO_DO = {
 
 
 class Refused(Exception):
-    """The service said no, or nothing that can be read. The message is one line for a person."""
+    """The service answered with an error, or with nothing that is Segue's. The message is one line for a person."""
 
     def __init__(self, line: str, *, status: int = 0, code: str = "") -> None:
         super().__init__(line)
@@ -31,61 +38,63 @@ class Refused(Exception):
         self.code = code
 
     @property
-    def may_pass(self) -> bool:
-        """Whether the same request may well succeed in a moment."""
-        return self.status >= httpx.codes.INTERNAL_SERVER_ERROR
+    def is_temporary(self) -> bool:
+        """Whether the same request may succeed in a moment."""
+        return self.status >= httpx2.codes.INTERNAL_SERVER_ERROR
 
 
 class Api:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
+        timeout = httpx2.Timeout(READ_S, connect=CONNECT_S)
         proxied = not is_loopback(urlsplit(url).hostname or "")
         self.url = url
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=proxied)
+        self._http = httpx2.Client(base_url=url, headers=headers, timeout=timeout, trust_env=proxied)
 
     def get(self, path: str, **params: Any) -> Any:
-        return self._ask("GET", path, params=params)
+        """Returns the body. Raises Refused."""
+        return self._request("GET", path, params=params)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        return self._ask("POST", path, json=body)
+        """Returns the body. Raises Refused."""
+        return self._request("POST", path, json=body)
 
-    def all_of(self, path: str) -> list[Any]:
-        """A whole list, page by page."""
+    def all_items(self, path: str) -> list[Any]:
+        """Returns a whole list, read page by page. Raises Refused."""
         items: list[Any] = []
         cursor = None
         while True:
-            found = self.get(path, limit=PAGE, **({"cursor": cursor} if cursor else {}))
-            items += found["items"]
-            cursor = found["next_cursor"]
+            page = self.get(path, limit=PAGE, **({"cursor": cursor} if cursor else {}))
+            items += page["items"]
+            cursor = page["next_cursor"]
             if cursor is None:
                 return items
 
-    @contextmanager
-    def stream(self, method: str, path: str, **request: Any) -> Iterator[httpx.Response]:
-        """Raises Refused, and httpx.TransportError also while it is read."""
-        with self._http.stream(method, path, **request) as response:
-            if response.is_error:
-                response.read()
-                raise refused(response)
-            yield response
+    def events(self, method: str, path: str, **request: Any) -> Iterator[tuple[int, Event]]:
+        """Yields the events of a stream with their ids. Raises Refused, and httpx2.TransportError if it is cut."""
+        with self._http.sse(path, method=method, max_event_size=None, **request) as source:
+            if source.response.is_error:
+                source.response.read()
+                raise _refused(source.response)
+            for each in source:
+                yield int(each.id or 0), json.loads(each.data)
 
     def close(self) -> None:
         self._http.close()
 
-    def _ask(self, method: str, path: str, **request: Any) -> Any:
+    def _request(self, method: str, path: str, **request: Any) -> Any:
         try:
             response = self._http.request(method, path, **request)
             if response.is_error:
-                raise refused(response)
+                raise _refused(response)
             return response.json()
-        except httpx.TransportError as error:
-            raise unreachable(self.url, error) from error
+        except httpx2.TransportError as error:
+            raise _unreachable(self.url, error) from error
         except ValueError as error:
             raise Refused(f"What answers at {self.url} is not Segue. Is the URL right?") from error
 
 
-def refused(response: httpx.Response) -> Refused:
+def _refused(response: httpx2.Response) -> Refused:
     status = response.status_code
     try:
         problem = response.json()
@@ -96,9 +105,71 @@ def refused(response: httpx.Response) -> Refused:
 
 
 def problem_line(title: str, detail: str, *, status: int) -> str:
-    said = detail if detail.startswith(title) else f"{title}: {detail}"
-    return " ".join(filter(None, (said, _WHAT_TO_DO.get(status))))
+    """Returns what is wrong, and what to do about it if that is known."""
+    problem = detail if detail.startswith(title) else f"{title}: {detail}"
+    return " ".join(filter(None, (problem, _WHAT_TO_DO.get(status))))
 
 
-def unreachable(url: str, error: httpx.TransportError) -> Refused:
+def _unreachable(url: str, error: httpx2.TransportError) -> Refused:
     return Refused(f"{url} cannot be reached ({type(error).__name__}). Does `segue serve` run there?")
+
+
+@dataclass(slots=True)
+class TurnStream:
+    """The events of one turn, up to its end. A stream that is cut continues after the last event.
+
+    A request to `path` with `body` begins the turn; with a `turn_id`, it has begun already.
+    """
+
+    api: Api
+    session_id: str
+    path: str = ""
+    body: dict[str, Any] | None = None
+    turn_id: str | None = None
+    on_lost: Callable[[], None] = lambda: None
+    _last_id: int = 0
+    _key: str = field(default_factory=lambda: str(uuid4()))
+
+    def events(self) -> Iterator[Event]:
+        """Ends with the terminal event. After an interrupt, call it again to read on.
+
+        Raises Refused, also if the service cannot be reached for half a minute.
+        """
+        failures = 0
+        while True:
+            try:
+                for event in self._new_events():
+                    failures = 0
+                    yield event
+                    if event["type"] in LAST_EVENTS:
+                        return
+                error = Refused("The stream ended before the turn did.", status=503)
+            except httpx2.TransportError as cut:
+                error = _unreachable(self.api.url, cut)
+            except Refused as refusal:
+                if not refusal.is_temporary:
+                    raise
+                error = refusal
+            if failures == len(PAUSES_S):
+                raise error
+            if failures == 1:
+                self.on_lost()
+            time.sleep(PAUSES_S[failures])
+            failures += 1
+
+    def cancel(self) -> None:
+        if self.turn_id is not None:
+            self.api.post(f"/sessions/{self.session_id}/turns/{self.turn_id}/cancel")
+
+    def _new_events(self) -> Iterator[Event]:
+        """The idempotency key makes a repeated request attach to the turn instead of beginning another one."""
+        if self.turn_id is None:
+            stream = self.api.events("POST", self.path, json=self.body, headers={"Idempotency-Key": self._key})
+        else:
+            path = f"/sessions/{self.session_id}/turns/{self.turn_id}/events"
+            stream = self.api.events("GET", path, headers={"Last-Event-ID": str(self._last_id)})
+        for event_id, event in stream:
+            if event_id > self._last_id:
+                self._last_id = event_id
+                self.turn_id = event.get("runId", self.turn_id)
+                yield event

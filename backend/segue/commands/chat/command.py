@@ -1,10 +1,14 @@
-"""`segue chat`: the service in a terminal, over its HTTP API alone; in a pipe, a line in and the answer out."""
+"""`segue chat`: talks to the service over its HTTP API, in a terminal or through a pipe."""
 
+import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from io import TextIOWrapper
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 from urllib.parse import quote
@@ -14,7 +18,6 @@ import typer
 from segue.commands.chat.api import Api, Refused
 from segue.commands.chat.conversation import Conversation, Read
 from segue.commands.chat.own_service import local_service
-from segue.commands.chat.remembered import last_session
 from segue.commands.chat.screen import Screen
 from segue.commands.terminal import refusal, settings_with
 
@@ -33,7 +36,7 @@ def chat(
     session: Annotated[str | None, typer.Option(help="The session to go on with, instead of the last one.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Begin a new session.")] = False,
 ) -> None:
-    """Talk to the service. Without a service it starts one, and stops it when you leave."""
+    """Exits with 1 if a line has failed, and with 130 after Ctrl-C."""
     if session and new:
         raise refusal("--session goes on with a session and --new begins one: give one of them.")
     if url is not None and not url.startswith(("http://", "https://")):
@@ -46,8 +49,8 @@ def chat(
     try:
         with _service(url, screen) as (base_url, name), closing(Api(base_url, api_key)) as api:
             api.get("/health/live")
-            conversation = Conversation(api, screen, name)
-            last = None if new else last_session(name)
+            conversation = Conversation(api, screen, partial(_remember, name))
+            last = None if new else _last_session(name)
             _open(conversation, quote(session, safe="") if session else last, given=session is not None)
             code = _talk(conversation, screen)
     except Refused as refused:
@@ -61,7 +64,7 @@ def _talk(conversation: Conversation, screen: Screen) -> int:
     try:
         conversation.talk(_reader(screen))
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is leaving: there is nothing more to interrupt
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends now; one more Ctrl-C must not print a traceback
         screen.end_line()
         return INTERRUPTED
     return int(not conversation.all_well)
@@ -69,7 +72,7 @@ def _talk(conversation: Conversation, screen: Screen) -> int:
 
 @contextmanager
 def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
-    """The base URL, and the name of the place where its sessions are."""
+    """Yields the base URL, and the name under which the last session is remembered: a URL or a data folder."""
     if url is not None:
         yield url.rstrip("/"), url.rstrip("/")
         return
@@ -79,7 +82,7 @@ def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
 
 
 def _open(conversation: Conversation, session_id: str | None, *, given: bool) -> None:
-    """A session that was asked for has to be there; one that was only remembered may be gone."""
+    """Resumes the session. Raises Refused if it was given and does not exist; a remembered one may be gone."""
     if session_id is None:
         conversation.screen.note("A new conversation. /help says what there is beside talking.")
         return
@@ -92,7 +95,7 @@ def _open(conversation: Conversation, session_id: str | None, *, given: bool) ->
 
 
 def _reader(screen: Screen) -> Read:
-    """Lines with editing and a prompt on a terminal, else lines as they come."""
+    """Returns what reads a line: with a prompt and line editing on a terminal, else as it comes."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return lambda _: sys.stdin.readline() or None
     with suppress(ImportError):
@@ -109,8 +112,35 @@ def _reader(screen: Screen) -> Read:
     return read
 
 
+def _sessions_file() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "segue" / "chat.json"
+
+
+def _last_sessions() -> dict[str, str]:
+    try:
+        sessions = json.loads(_sessions_file().read_text("utf-8"))
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home
+        return {}
+    return sessions if isinstance(sessions, dict) else {}
+
+
+def _last_session(service: str) -> str | None:
+    session_id = _last_sessions().get(service)
+    return session_id if isinstance(session_id, str) else None
+
+
+def _remember(service: str, session_id: str) -> None:
+    """If the file cannot be written, the next chat begins a new session."""
+    with suppress(OSError, RuntimeError):
+        file = _sessions_file()
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        written = file.with_suffix(f".{os.getpid()}")
+        written.write_text(json.dumps({**_last_sessions(), service: session_id}, indent=1), "utf-8")
+        written.replace(file)
+
+
 def _lenient_streams() -> None:
-    """What a terminal cannot show, or a pipe brings that is no text, ends no conversation."""
+    """Replaces characters that the terminal cannot show, and bytes from a pipe that are no text."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -1,18 +1,15 @@
-"""The conversation itself: lines in, turns out, and what a line that begins with a slash does.
+"""The conversation: a line is a message, a command that begins with a slash, or a decision about a waiting step.
 
-A yes to a step is the button's, bound to the version that was shown; every other answer is a message like any other.
+`y` and `n` decide by the route of the button, bound to the version that was shown. Any other line is a message.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from segue.commands.chat.api import Api, Refused
-from segue.commands.chat.following import Following
-from segue.commands.chat.remembered import remember
-from segue.commands.chat.screen import Json, Screen, one_line
-from segue.commands.chat.turn_view import TurnView
+from segue.commands.chat.api import Api, Refused, TurnStream
+from segue.commands.chat.screen import Json, Screen, TurnView, one_line
 
-Read = Callable[[str], "str | None"]  # shows a prompt and gives a line, None at the end
+Read = Callable[[str], "str | None"]  # shows a prompt and returns a line, None after the last one
 
 PROMPT = "> "
 SHOWN_HISTORY = 6
@@ -32,33 +29,33 @@ Anything else is a message. To begin one with a slash, put a space before it."""
 
 @dataclass(slots=True)
 class Conversation:
-    """`service` is the name under which the session is remembered; `all_well` whether every turn was answered."""
+    """`remember` is given the id of each session it goes on with. `all_well` is False once a line has failed."""
 
     api: Api
     screen: Screen
-    service: str
+    remember: Callable[[str], None]
     session_id: str | None = None
     all_well: bool = True
     _waiting: Json | None = None
 
     def resume(self, session_id: str) -> None:
-        """Shows how it stood, and follows the turn that runs there, if one does. Raises Refused."""
+        """Prints the last messages, and follows the turn that runs in the session, if one does. Raises Refused."""
         session = self.api.get(f"/sessions/{session_id}")
         self.session_id = session_id
-        remember(self.service, session_id)
+        self.remember(session_id)
         self.screen.note(
             f"Going on with {one_line(session['title'] or session_id)} ({session_id}). /new begins another."
         )
-        said = [each for each in self.api.all_of(f"/sessions/{session_id}/messages") if each["role"] != "tool"]
-        for message in [each for each in said if each["content"]][-SHOWN_HISTORY:]:
+        messages = [each for each in self.api.all_items(f"/sessions/{session_id}/messages") if each["role"] != "tool"]
+        for message in [each for each in messages if each["content"]][-SHOWN_HISTORY:]:
             self.screen.line(f"{PROMPT if message['role'] == 'user' else ''}{message['content']}")
         if session["running_turn_id"]:
-            self._follow(Following(self.api, session_id, turn_id=session["running_turn_id"]))
+            self._follow(TurnStream(self.api, session_id, turn_id=session["running_turn_id"]))
         else:
-            self._look_for_a_question(None)
+            self._refresh_waiting(None)
 
     def talk(self, read: Read) -> None:
-        """Until the end of the lines, /quit, or a second Ctrl-C."""
+        """Ends after the last line, or at /quit. Raises KeyboardInterrupt at a second Ctrl-C."""
         interrupted = False
         while True:
             try:
@@ -73,7 +70,7 @@ class Conversation:
             if line is None or line.strip() == "/quit":
                 return
             try:
-                self._take(line)
+                self._read_line(line)
             except Refused as refusal:
                 self.all_well = False
                 self.screen.problem(str(refusal))
@@ -84,38 +81,38 @@ class Conversation:
         step = _waiting_step(self._waiting)
         return f"Run step {step['id']}? y, n, or say what should be different {PROMPT}"
 
-    def _take(self, line: str) -> None:
+    def _read_line(self, line: str) -> None:
         command, _, argument = line.rstrip().partition(" ")
         if command.startswith("/"):
             self._command(command, argument.strip())
         elif self._waiting is not None and line.strip().casefold() in DECISIONS:
             self._decide(self._waiting, DECISIONS[line.strip().casefold()])
         elif line.strip():
-            self._say(line.strip())
+            self._send(line.strip())
         elif self._waiting is not None:
             self.screen.note(f"Nothing was decided. The plan waits until {self._waiting['expires_at']}.")
 
-    def _say(self, message: str) -> None:
+    def _send(self, message: str) -> None:
         if self.session_id is None:
             self.session_id = str(self.api.post("/sessions", {"title": message[:TITLE_CHARS]})["id"])
-            remember(self.service, self.session_id)
+            self.remember(self.session_id)
         body = {"message": message, "stream": True}
-        self._follow(Following(self.api, self.session_id, f"/sessions/{self.session_id}/chat", body))
+        self._follow(TurnStream(self.api, self.session_id, f"/sessions/{self.session_id}/chat", body))
 
     def _decide(self, plan: Json, decision: str) -> None:
-        """On what was shown: if the plan has changed meanwhile nothing happens, and what it says now is shown."""
+        """Decides about the version that was shown. If the plan has changed, nothing happens and it is shown again."""
         assert self.session_id is not None  # noqa: S101 (a plan is a session's)
         body = {"decision": decision, "version": plan["version"]}
         path = f"/sessions/{self.session_id}/plan/decision"
         try:
-            self._follow(Following(self.api, self.session_id, path, body))
+            self._follow(TurnStream(self.api, self.session_id, path, body))
         except Refused:
-            self._look_for_a_question(None)
+            self._refresh_waiting(None)
             raise
 
-    def _follow(self, turn: Following) -> None:
+    def _follow(self, turn: TurnStream) -> None:
         view = TurnView(self.screen)
-        turn.lost = lambda: self.screen.note("(the connection is lost; trying again)")
+        turn.on_lost = lambda: self.screen.note("(the connection is lost; trying again)")
         cancelling = False
         while True:
             try:
@@ -132,10 +129,10 @@ class Conversation:
                 turn.cancel()
         self.screen.end_line()
         self.all_well = self.all_well and view.answered
-        self._look_for_a_question(view.plan)
+        self._refresh_waiting(view.plan)
 
-    def _look_for_a_question(self, shown: Json | None) -> None:
-        """What waits for a yes is asked about, and shown where this turn's answer has not just done so."""
+    def _refresh_waiting(self, shown: Json | None) -> None:
+        """Reads which plan waits for a yes, and shows it unless the turn has just shown this version."""
         plan = self._open_plan()
         self._waiting = plan if plan is not None and _waiting_step(plan) else None
         if self._waiting is not None and (shown is None or shown["version"] != self._waiting["version"]):
@@ -210,5 +207,5 @@ class Conversation:
 
 
 def _waiting_step(plan: Json) -> Json:
-    """Empty where none waits."""
+    """Returns {} if no step waits."""
     return next((step for step in plan["steps"] if step["status"] == "waiting"), {})

@@ -1,4 +1,4 @@
-"""The service that `segue chat` talks to where none is named: the one that runs, or one it starts and stops."""
+"""The service that `segue chat` talks to without --url: the one that runs, or one that it starts and stops."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-import httpx
+import httpx2
 
 from segue.commands.chat.api import Refused
 from segue.config import Settings
@@ -26,26 +26,26 @@ SHOWN_LOG_LINES = 8
 
 
 @contextmanager
-def local_service(settings: Settings, say: Callable[[str], None]) -> Iterator[str]:
-    """Its base URL. Raises Refused where one has to be started and does not come up."""
+def local_service(settings: Settings, note: Callable[[str], None]) -> Iterator[str]:
+    """Yields its base URL. Raises Refused if a service has to be started and does not start."""
     url = _url(settings.host if is_loopback(settings.host) else "127.0.0.1", settings.port)
     if settings.port and _answers(url):
         yield url
         return
     own = _url("127.0.0.1", _free_port())
-    say(f"No service answers at {url}; starting one for this conversation, with DATA_DIR={settings.data_dir} …")
+    note(f"No service answers at {url}; starting one for this conversation, with DATA_DIR={settings.data_dir} …")
     with tempfile.TemporaryFile() as log:
         process = _start(own, log)
         try:
             _wait_for(process, own, log)
-            say(f"It serves at {own} until you leave.")
+            note(f"It serves at {own} until you leave.")
             yield own
         finally:
             _stop(process)
 
 
 def _start(url: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """In a session of its own: Ctrl-C is for the conversation."""
+    """Starts it in a process session of its own, which Ctrl-C does not reach."""
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(  # noqa: S603 (our own program)
         [
@@ -78,7 +78,7 @@ def _wait_for(process: subprocess.Popen[bytes], url: str, log: IO[bytes]) -> Non
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """To its end, however often Ctrl-C is pressed: nobody else would stop it."""
+    """Waits for its end however often Ctrl-C is pressed: nothing else would stop it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     process.send_signal(signal.SIGTERM)
     try:
@@ -89,10 +89,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _answers(url: str) -> bool:
-    """Whether it is Segue that does."""
+    """Returns whether Segue answers there."""
     try:
-        response = httpx.get(f"{url}/health/live", timeout=ASK_S, trust_env=False)
-    except httpx.HTTPError:
+        response = httpx2.get(f"{url}/health/live", timeout=ASK_S, trust_env=False)
+    except httpx2.HTTPError:
         return False
     return response.is_success and "X-Request-Id" in response.headers
 

@@ -1,14 +1,16 @@
-"""What is printed: words as they come, one line for each call of a tool, plans step by step.
+"""Prints a conversation: words as they come, one line for each tool call, plans step by step.
 
-What others wrote is data here too: control characters never reach the terminal. Colours only on a terminal.
+What a model or a tool wrote is data: none of its control characters reaches the terminal.
 """
 
 import json
-import os
 import re
+from copy import deepcopy
 from typing import Any, TextIO
 
-import typer
+from rich.console import Console
+
+from segue.commands.chat.api import Event, problem_line
 
 MAX_LINE_CHARS = 160
 MARKS = {
@@ -20,60 +22,56 @@ MARKS = {
     "skipped": "[-]",
     "unknown": "[!?]",
 }
-_COLOURS = {"complete": "green", "failed": "red", "unknown": "red", "waiting": "yellow", "running": "cyan"}
+_STYLES = {"complete": "green", "failed": "red", "unknown": "red", "waiting": "yellow", "running": "cyan"}
 
-# Control characters but tab and line feed, and what turns the direction of text around.
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+# Control characters except tab and line feed, and those that change the direction of text. rich lets ESC through.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 Json = dict[str, Any]
 
 
 class Screen:
-    """In a pipe `out` is what was said and done; what is said about it goes to `aside`."""
+    """Prints the conversation to `out`, and remarks about it to `aside`, or to `out` if that is a terminal."""
 
     def __init__(self, out: TextIO, aside: TextIO) -> None:
-        self._out = out
-        self._aside = out if out.isatty() else aside
-        self._colourful = out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        self._out = Console(file=out, highlight=False)
+        self._aside = Console(file=out if out.isatty() else aside, highlight=False)
         self._within_line = False
 
     def words(self, text: str) -> None:
-        """A piece of a text: the next may go on with its line."""
-        if shown := _UNSEEN.sub("", text):
-            self._out.write(shown)
-            self._out.flush()
-            self._within_line = not shown.endswith("\n")
+        """Prints a piece of a text; the next piece continues its line."""
+        if printable := _CONTROL.sub("", text):
+            self._out.out(printable, end="")
+            self._within_line = not printable.endswith("\n")
 
     def end_line(self) -> None:
         if self._within_line:
             self.words("\n")
 
-    def line(self, text: str = "", colour: str | None = None, *, dim: bool = False) -> None:
-        """Lines of their own."""
-        self._write_line(self._out, text, colour, dim=dim)
+    def line(self, text: str = "", style: str | None = None) -> None:
+        """Prints one line or several."""
+        self._print(self._out, text, style)
 
-    def item(self, text: str, mark: str = " ", colour: str | None = None) -> None:
-        """One line of a list, whatever it holds."""
-        self.line(f"{mark} {one_line(text)}", colour)
+    def item(self, text: str, mark: str = " ", style: str | None = None) -> None:
+        """Prints one line of a list."""
+        self.line(f"{mark} {one_line(text)}", style)
 
     def note(self, text: str) -> None:
-        self._write_line(self._aside, text, dim=True)
+        self._print(self._aside, text, "dim")
 
     def problem(self, text: str) -> None:
-        self._write_line(self._aside, text, "red")
+        self._print(self._aside, text, "red")
 
-    def _write_line(self, where: TextIO, text: str, colour: str | None = None, *, dim: bool = False) -> None:
+    def _print(self, console: Console, text: str, style: str | None) -> None:
         self.end_line()
-        shown = _UNSEEN.sub("", text)
-        where.write(f"{typer.style(shown, fg=colour, dim=dim) if self._colourful else shown}\n")
-        where.flush()
+        console.out(_CONTROL.sub("", text), style=style)
 
     def call(self, name: str, args: str) -> None:
-        self.line(f"  → {name} {one_line(args)}", dim=True)
+        self.line(f"  → {name} {one_line(args)}", "dim")
 
     def result(self, reference: Json) -> None:
         if reference["status"] == "succeeded":
-            self.line(f"  ← {one_line(reference['summary'])}", dim=True)
+            self.line(f"  ← {one_line(reference['summary'])}", "dim")
         else:
             self.line(f"  ← {reference['tool_name']} {reference['status']}: {one_line(reference['summary'])}", "red")
 
@@ -81,7 +79,7 @@ class Screen:
         tool = f" ({step['tool']})" if step["tool"] else ""
         error = f": {step['error']}" if step["error"] else ""
         text = one_line(f"{step['id']}. {step['description']}{tool}{error}")
-        self.line(f"  {MARKS.get(step['status'], '[ ]')} {text}", _COLOURS.get(step["status"]))
+        self.line(f"  {MARKS.get(step['status'], '[ ]')} {text}", _STYLES.get(step["status"]))
 
     def plan(self, plan: Json) -> None:
         self.line(f"Plan, {plan['status']}: {one_line(plan['goal'])}", "cyan")
@@ -89,11 +87,96 @@ class Screen:
             self.step(step)
 
     def waiting(self, step: Json) -> None:
-        """Exactly what a yes would run."""
+        """Prints the arguments that a yes would run the step with."""
         for name, value in (step["args"] or {}).items():
             self.line(f"      {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
 
 
+class TurnView:
+    """Prints the events of one turn. `answered` is True once the turn has ended well; `plan` is the plan it changed."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.answered = False
+        self.plan: Json | None = None
+        self._screen = screen
+        self._calls: dict[str, list[str]] = {}
+        self._texts: dict[str, str] = {}
+
+    def show(self, event: Event) -> None:  # noqa: C901 (one line or two per kind of event)
+        match event:
+            case {"type": "TEXT_MESSAGE_START", "messageId": message}:
+                self._texts[message] = ""
+            case {"type": "TEXT_MESSAGE_CONTENT", "messageId": message, "delta": words}:
+                self._texts[message] = self._texts.get(message, "") + words
+                self._screen.words(words)
+            case {"type": "TEXT_MESSAGE_END"}:
+                self._screen.end_line()
+            case {"type": "TOOL_CALL_START", "toolCallId": call, "toolCallName": name}:
+                self._calls[call] = [name, ""]
+            case {"type": "TOOL_CALL_ARGS", "toolCallId": call, "delta": args} if call in self._calls:
+                self._calls[call][1] += args
+            case {"type": "TOOL_CALL_END", "toolCallId": call} if call in self._calls:
+                self._screen.call(*self._calls.pop(call))
+            case {"type": "TOOL_CALL_RESULT", "content": content}:
+                self._screen.result(json.loads(content))
+            case {"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}}:
+                self._show_plan(plan)
+            case {"type": "STATE_DELTA", "delta": changes}:
+                self._show_plan(_patched(self.plan, changes))
+            case {"type": "CUSTOM", "name": name, "value": value}:
+                self._custom(name, value)
+            case {"type": "RUN_FINISHED", "result": answer}:
+                self._finished(answer)
+            case {"type": "RUN_ERROR"}:
+                self._failed(event)
+
+    def _show_plan(self, plan: Json | None) -> None:
+        before, self.plan = self.plan, plan
+        if plan is None:
+            return
+        if before is None or before["id"] != plan["id"] or len(before["steps"]) != len(plan["steps"]):
+            self._screen.plan(plan)
+            return
+        for was, step in zip(before["steps"], plan["steps"], strict=True):
+            if was["status"] != step["status"]:
+                self._screen.step(step)
+
+    def _custom(self, name: str, value: Any) -> None:
+        if name == "attempt":
+            self._screen.note("(another process has taken the turn over and begins it again)")
+        elif name == "replay_gap":
+            self._screen.note("(some of what happened meanwhile is not shown)")
+        elif name == "tool_state" and not value["state"]["available"]:
+            self._screen.problem(f"  {value['tool_name']} is out: {value['state']['reason']}")
+
+    def _finished(self, answer: Json) -> None:
+        self.answered = True
+        message = answer["message"]
+        if self._texts.get(message["id"], "") != message["content"]:
+            self._screen.line(message["content"])
+        if answer["plan"] is not None:
+            self._show_plan(answer["plan"])
+
+    def _failed(self, event: Event) -> None:
+        problem = event.get("metadata", {}).get("problem", {})
+        line = problem_line(problem.get("title", "The turn failed"), event["message"], status=problem.get("status", 0))
+        self._screen.problem(line)
+
+
+def _patched(plan: Json | None, changes: list[Json]) -> Json | None:
+    """Returns the plan after the JSON patches that Segue emits, which only replace values below `/plan`."""
+    state: Any = {"plan": deepcopy(plan)}
+    for change in changes:
+        *above, last = (int(name) if name.isdigit() else name for name in change["path"].split("/")[1:])
+        place = state
+        for name in above:
+            place = place[name]
+        place[last] = change["value"]
+    patched: Json | None = state["plan"]
+    return patched
+
+
 def one_line(text: str) -> str:
+    """Returns the text without line breaks, cut to a readable length."""
     joined = " ".join(text.split())
     return joined if len(joined) <= MAX_LINE_CHARS else f"{joined[: MAX_LINE_CHARS - 1]}…"
