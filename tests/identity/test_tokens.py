@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from segue.config import Settings
 from segue.domain.errors import AppError
-from segue.identity.key_set import ASK_EVERY_S, FRESH_S, TRUSTED_S, KeySet
+from segue.identity.key_set import FETCH_EVERY_S, FRESH_S, TRUSTED_S, KeySet
 from segue.identity.tokens import verification_key
 from tests.support.identity import speaking
 from tests.support.server import serving
@@ -258,7 +258,7 @@ async def test_a_key_that_has_just_been_published_is_found_but_invented_ones_ask
     assert await fetching.knows("one")
     fetching.provider.keys.append(published(EC, "two"))
     assert not await fetching.knows("two")
-    fetching.time.now += ASK_EVERY_S
+    fetching.time.now += FETCH_EVERY_S
     assert await fetching.knows("two")
     for number in range(100):
         assert not await fetching.knows(f"invented {number}")

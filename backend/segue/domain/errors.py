@@ -1,14 +1,14 @@
-"""Every error a caller of Segue can see, as one type.
+"""Every error that a client of Segue can see, as one type. Knows no HTTP beyond the status code.
 
-Writes no HTTP: `api/problems.py` makes it RFC 9457, `turn/store.py` keeps it in the turn's row. Errors that a tool
-addresses to the model stand in `domain/tool.py`.
+The API sends it as problem+json, the event log as RUN_ERROR, and a failed turn's row keeps it. Errors that a tool
+addresses to the model are in `domain/tool.py`.
 """
 
 from collections.abc import Mapping
 
 
 class AppError(Exception):
-    """An outcome the caller must hear of: a stable `code`, the HTTP `status` it maps to, a sentence what to do next."""
+    """An error for the client: a stable `code`, the HTTP `status`, and a `detail` that says what to do next."""
 
     def __init__(
         self,
@@ -29,13 +29,13 @@ class AppError(Exception):
         self.extra = dict(extra or {})
 
     def with_extra(self, **extra: str | int) -> "AppError":
-        """The same error, saying more."""
+        """Adds members to the problem and returns the same error."""
         self.extra.update(extra)
         return self
 
 
 class NotFound(AppError):
-    """A missing id and a foreign one alike. `thing` is the noun in the code: `session` gives `session_not_found`."""
+    """A missing id, or another user's: the two look alike. `thing` becomes the code: `session_not_found`."""
 
     def __init__(self, thing: str) -> None:
         noun = thing.replace("_", " ")

@@ -1,7 +1,4 @@
-"""What happens in a turn, as the agent tells it while it happens.
-
-How events are written on the wire is `turn/agui.py`'s business; who hears them is `turn/events.py`'s.
-"""
+"""The events that the agent emits while a turn runs. Knows neither their encoding nor who follows them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +26,7 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementDetected:
-    """How the user's message was read as an answer to what had been asked."""
+    """Whether the user's message confirms, rejects or amends what the agent had asked."""
 
     acknowledgement: AcknowledgementReport
 
@@ -46,7 +43,7 @@ class PlanChanged:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """`message_id` is the assistant's message that makes the call."""
+    """`message_id` is the assistant's message that asks for the call."""
 
     call: RequestedCall
     message_id: str
@@ -62,9 +59,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class ToolRan:
-    """For those who count, not for those who follow: also a call that leaves no row. `tool` is None for a tool that
-    does not exist.
-    """
+    """For metrics only, clients do not get it; also for a call without a row. `tool` is None if it does not exist."""
 
     tool: str | None
     outcome: ToolOutcome
@@ -73,7 +68,7 @@ class ToolRan:
 
 @dataclass(frozen=True, slots=True)
 class ToolStateChanged:
-    """The tool's status in the session is another than before."""
+    """The tool's status in the session has changed."""
 
     tool_name: str
     state: ToolState

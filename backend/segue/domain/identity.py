@@ -1,4 +1,4 @@
-"""Who calls: a user by name, what more than their own they may see, and which names are this machine's."""
+"""Who the caller is: a user and their scopes. Also which host names and user names are valid."""
 
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -13,14 +13,14 @@ MAX_USER_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`scopes` may hold words that are none of ours: a token says what it likes."""
+    """`scopes` may contain words that Segue does not know: they come from the token as they are."""
 
     user: str
     scopes: frozenset[str] = frozenset()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine alone."""
+    """Whether a host name or address reaches only this machine."""
     if host == "localhost":
         return True
     try:
@@ -30,5 +30,5 @@ def is_loopback(host: str) -> bool:
 
 
 def is_user(name: str) -> bool:
-    """One printable line that every store can hold, with nothing at its ends that nobody sees."""
+    """Whether a name is one printable line without white space at its ends, at most MAX_USER_CHARS long."""
     return 0 < len(name) <= MAX_USER_CHARS and name.isprintable() and name == name.strip()

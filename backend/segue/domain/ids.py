@@ -1,4 +1,4 @@
-"""Ids: a prefix that says what it names and a ULID, so that they sort by the time they were made."""
+"""Ids: a prefix for the kind of thing and a ULID, so that ids sort by creation time."""
 
 import itertools
 import re
@@ -15,9 +15,9 @@ _counter = itertools.count()
 
 
 def new_id(prefix: Prefix, at: datetime) -> str:
-    """`call_01kb2…`: 48 bits of milliseconds, 16 that count, 64 random ones, in Crockford's base 32, lower case.
+    """`call_01kb2…`: 48 bits of milliseconds, a 16-bit counter, 64 random bits, in Crockford's base 32, lower case.
 
-    The counter keeps ids made by one process within one millisecond in order.
+    The counter orders the ids that one process makes within one millisecond.
     """
     order = int(at.timestamp() * 1000) << 16 | next(_counter) & 0xFFFF
     number = order << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)

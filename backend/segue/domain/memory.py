@@ -1,7 +1,4 @@
-"""A durable fact about a user: as stores return it and the API sends it, and on its way in.
-
-Field names are the contract of the HTTP API.
-"""
+"""A durable fact about a user: stored, and new. The field names are part of the HTTP API."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +8,7 @@ MemoryKind = Literal["fact", "preference", "personal_info", "contact", "project"
 
 MAX_CONTENT_CHARS = 500
 MIN_IMPORTANCE, MAX_IMPORTANCE = 1, 5
-EXPLICIT_IMPORTANCE = 4  # the importance of what somebody asked to have remembered
+EXPLICIT_IMPORTANCE = 4  # of a fact that the user asked to have remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class NewFact:
-    """A fact on its way in. `supersedes` is the id of the one it corrects."""
+    """A fact to store. `supersedes` is the id of the fact that it corrects."""
 
     content: str
     kind: MemoryKind

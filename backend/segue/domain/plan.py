@@ -1,6 +1,6 @@
-"""A plan: what the agent has promised, step by step, and every move a plan or a step may make.
+"""A plan, its steps, and the transitions that each may make. Pure: knows no store and no clock.
 
-Pure. A move gives a new Plan of the next version; `plans/store.py` swaps it for the stored one, compare-and-set.
+A transition returns a new Plan with the next version; the store replaces the old one by compare-and-set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ STEP_TRANSITIONS: Mapping[StepStatus, frozenset[StepStatus]] = {
 
 
 class IllegalTransition(Exception):
-    """A move that is not in the tables."""
+    """A transition that PLAN_TRANSITIONS or STEP_TRANSITIONS does not list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ class Plan:
 
     @property
     def started_steps(self) -> tuple[Step, ...]:
-        """What has been started; in an open plan these come first."""
+        """The steps that have started; in an open plan they come before all others."""
         return tuple(step for step in self.steps if step.status not in NOT_STARTED)
 
     @property
     def next_step(self) -> Step | None:
-        """The first step that has not been started."""
+        """The first step that has not started; None if all have."""
         return next((step for step in self.steps if step.status in NOT_STARTED), None)
 
 
@@ -117,7 +117,10 @@ def new_plan(
 
 
 def update_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) -> Plan:
-    """One step moves; the plan's status follows where the step decides it. Raises IllegalTransition."""
+    """Changes one step's status and fields, and the plan's status if it follows. Raises IllegalTransition.
+
+    A step that failed fails the plan, and every step that has not started is skipped.
+    """
     step = plan.steps[step_id - 1]
     if status not in STEP_TRANSITIONS[step.status]:
         raise IllegalTransition(f"step {step_id}: {step.status} to {status}")
@@ -134,12 +137,12 @@ def update_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) ->
 
 
 def end(plan: Plan, status: Literal["cancelled", "expired", "superseded"]) -> Plan:
-    """The plan is over without having been finished. What had not started is skipped."""
+    """Ends an open plan before its last step; steps that have not started are skipped. Raises IllegalTransition."""
     return _next_version(plan, status, _skip_open(plan.steps, f"the plan was {status}"))
 
 
 def replace_open_steps(plan: Plan, steps: Sequence[Step]) -> Plan:
-    """An amended plan: what has been started stays, everything else makes room for `steps`, numbered on."""
+    """Amends a plan: keeps the started steps and replaces the others by `steps`, with ids that follow on."""
     kept = plan.started_steps
     room = MAX_STEPS - len(kept)
     renumbered = [replace(step, id=len(kept) + index) for index, step in enumerate(steps[:room], start=1)]

@@ -1,6 +1,6 @@
-"""A recorded conversation: the file that `GET /sessions/{id}/export` gives and `segue replay` plays.
+"""A recorded conversation: the file that `GET /sessions/{id}/export` returns and `segue replay` plays.
 
-What every field means for a replay is in docs/replay.md. Bytes become objects here; nothing is read or written.
+docs/replay.md says what each field means for a replay. Parses and formats; reads and writes no file.
 """
 
 import json
@@ -16,7 +16,7 @@ SHOWN_FAULTS = 3
 
 
 class BrokenRecording(Exception):
-    """A file that is no recording of ours; the message says what to correct."""
+    """The file is not a valid recording; the message says what to correct."""
 
 
 class Part(BaseModel):
@@ -117,7 +117,7 @@ class Recording(Part):
 
 
 def recording_text(recording: Recording) -> str:
-    """As a file that can be kept under version control: indented, in a fixed order, without what is default."""
+    """Formats for version control: indented, in a fixed order, without default values."""
     shown = recording.model_dump(mode="json", exclude_defaults=True)
     return json.dumps(shown, ensure_ascii=False, indent=1) + "\n"
 
@@ -139,10 +139,10 @@ def read_recording(file: bytes) -> Recording:
     try:
         return Recording.model_validate(raw)
     except ValidationError as error:
-        raise BrokenRecording(_what_is_wrong(error)) from error
+        raise BrokenRecording(_faults_in(error)) from error
 
 
-def _what_is_wrong(error: ValidationError) -> str:
+def _faults_in(error: ValidationError) -> str:
     faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_url=False)]
     more = f" (and {len(faults) - SHOWN_FAULTS} more)" if len(faults) > SHOWN_FAULTS else ""
     return f"it has to be corrected: {'; '.join(faults[:SHOWN_FAULTS])}{more}"

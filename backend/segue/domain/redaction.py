@@ -1,6 +1,6 @@
-"""What a secret looks like, by the name of its key and by its own form, and values without any. Pure.
+"""Recognises secrets, by the name of their key and by their own form, and blanks them. Pure.
 
-The one place that decides it: `log.py` asks for every event, `turn/recording.py` for what a user takes away.
+The one place that decides what a secret is: for the log, for exports, for settings and for what tools answer.
 """
 
 import re
@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 REDACTED: Final = "[redacted]"
-SHORTEST_REPEATED: Final = 6  # what is shorter may stand elsewhere without being the secret
+MIN_RECOGNISABLE_CHARS: Final = 6  # a shorter text may occur elsewhere by chance
 
-_LIKE_A_WORD = re.compile(r"[a-z_-]{0,15}")  # the same
+_LIKE_A_WORD = re.compile(r"[a-z_-]{0,15}")  # and so may a word
 _TOKEN = re.compile(r"(?:\w+\s+)?(?=[^\s]*\d)(?=[^\s]*[A-Za-z])[\w.+=~-]{16,}")
 _SECRET_KEY = re.compile(
     r"(?i:authorization|api[_-]?key|passw(?:or)?d|passphrase|secret|cookie|credential|private[_-]?key|(?:^|[_-])token$)"
@@ -26,7 +26,8 @@ _WELL_KNOWN = (
 )
 _PRIVATE_KEY = r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 _VALUE = r"""[^\s"',;&]{4,500}"""
-# What stands in a text in lower case wherever the form does, the form, and what it becomes: most texts hold no secret.
+# Hints that every text with the form contains in lower case, the form, its replacement. Most texts have no hint, which
+# saves the search for the form.
 _FORMS: Final = tuple(
     (hints, re.compile(form), instead)
     for hints, form, instead in (
@@ -50,17 +51,17 @@ def is_secret_key(name: str) -> bool:
 
 
 def without_secrets(value: Any) -> Any:
-    """The same value, what stands under a secret key and what looks like a secret blanked, wherever it stands."""
+    """Returns the value with everything under a secret key, and every text that looks like a secret, blanked."""
     return _mapped(value, _redacted_text)
 
 
 def without_secret_texts(value: Any) -> Any:
-    """The same with its keys not looked at: a JSON schema may well describe a password."""
+    """Like `without_secrets`, but ignores keys: a JSON schema may describe a password."""
     return _mapped(value, _redacted_text, by_key=False)
 
 
 def without(value: Any, secrets: Collection[str]) -> Any:
-    """The same value without these texts in any other."""
+    """Returns the value with these known secrets blanked wherever they occur in a text."""
     if not secrets:
         return value
     known = _any_of(frozenset(secrets))
@@ -73,7 +74,7 @@ def _any_of(secrets: frozenset[str]) -> re.Pattern[str]:
 
 
 def secrets_in(value: Any, *, under_secret: bool = False) -> set[str]:
-    """The texts under secret keys, which may be repeated where no key gives them away."""
+    """The texts under secret keys: they may occur again in other texts."""
     match value:
         case dict():
             return {
@@ -90,16 +91,17 @@ def secrets_in(value: Any, *, under_secret: bool = False) -> set[str]:
 
 
 def is_recognisable(secret: str) -> bool:
-    """Whether a text that holds it holds the secret, and not by chance the same word."""
-    return len(secret) >= SHORTEST_REPEATED and _LIKE_A_WORD.fullmatch(secret) is None
+    """Whether a text that contains it must mean the secret, and not by chance the same word."""
+    return len(secret) >= MIN_RECOGNISABLE_CHARS and _LIKE_A_WORD.fullmatch(secret) is None
 
 
 def configured_secrets(values: Mapping[str, str]) -> set[str]:
-    """The secrets among settings by name, whole and as the words they consist of: a name that says so, or a value that
-    looks like a token. A path or an address that tools are told of may well stand in what they answer.
+    """The secrets among settings, whole and word by word: those with a secret name, or a value that looks like a token.
+
+    Other values, such as paths and addresses, may rightly occur in what tools answer.
     """
-    told = (value for name, value in values.items() if is_secret_key(name) or _TOKEN.fullmatch(value))
-    return {part for value in told for part in (value, *value.split()) if is_recognisable(part)}
+    values_of_secrets = (value for name, value in values.items() if is_secret_key(name) or _TOKEN.fullmatch(value))
+    return {part for value in values_of_secrets for part in (value, *value.split()) if is_recognisable(part)}
 
 
 def _redacted_text(text: str) -> str:
@@ -130,7 +132,7 @@ def _mapped(value: Any, redacted: Callable[[str], str], *, by_key: bool = True) 
 
 
 def _blanked(value: Any) -> Any:
-    """Of the same type, so that what was valid stays valid."""
+    """Blanks a value but keeps its type, so that what was valid stays valid."""
     match value:
         case None | bool():
             return value

@@ -1,6 +1,6 @@
-"""Sessions, their turns and messages: the shapes that stores return and the API sends.
+"""Sessions, turns and messages, as the stores return them and the API sends them.
 
-Field names are the contract of the HTTP API. Times are aware and UTC.
+The field names are part of the HTTP API. Times are aware and in UTC.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Verdict = Literal["confirm", "reject", "amend", "none"]
 
 @dataclass(frozen=True, slots=True)
 class TurnKey:
-    """Where a turn's messages belong: `turn_seq` is the seq of the user message that opened it."""
+    """Identifies a turn; `turn_seq` is the seq of the user message that opened it."""
 
     session_id: str
     turn_id: str
@@ -97,7 +97,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TurnReport:
-    """What is kept of a completed turn beside its message and tool calls."""
+    """What a completed turn's row holds; its message and tool calls have rows of their own."""
 
     acknowledgement: AcknowledgementReport
     plan: Plan | None

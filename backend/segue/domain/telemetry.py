@@ -1,6 +1,6 @@
-"""What is worth counting, told by whoever does it, and the shape of a span. Who counts and traces is `telemetry/`'s.
+"""What the service counts, as observations, and the interface of a trace span. Knows no metrics or tracing library.
 
-An observation is told once, after what it tells has been stored; telling it never waits and never raises.
+Code emits an observation once, after what it counts has been committed; emitting never waits and never raises.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class RequestAnswered:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """`code` is the error's. A turn that nobody was running when it ended has no times."""
+    """`code` is the error's. A turn that ended while no process ran it has no times."""
 
     outcome: TurnOutcome
     code: str | None = None
@@ -36,7 +36,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class ModelCalled:
-    """`outcome` is `answered`, the code of an error, or `cancelled`; the seconds are those of all its tries."""
+    """`outcome` is `answered`, an error's code, or `cancelled`; `seconds` includes all tries."""
 
     outcome: str
     seconds: float
@@ -51,7 +51,7 @@ class ModelRetried:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled:
-    """`tool` is None for a name that is not in the catalog."""
+    """`tool` is None if the model named a tool that does not exist."""
 
     tool: str | None
     outcome: str
@@ -60,7 +60,7 @@ class ToolCalled:
 
 @dataclass(frozen=True, slots=True)
 class SessionToolStateChanged:
-    """In one session."""
+    """A tool's status changed in one session."""
 
     tool: str
     status: ToolStatus
@@ -68,7 +68,7 @@ class SessionToolStateChanged:
 
 @dataclass(frozen=True, slots=True)
 class GlobalToolStateChanged:
-    """For all sessions."""
+    """A tool has failed, or works again, for all sessions."""
 
     tool: str
     failed: bool
@@ -87,7 +87,7 @@ class TurnRecovered:
 
 @dataclass(frozen=True, slots=True)
 class RowsDeleted:
-    """What has had its time; `size_bytes` where it is known."""
+    """Retention deleted expired rows of one kind. `size_bytes` is 0 if it is not known."""
 
     kind: str
     rows: int
@@ -110,11 +110,11 @@ Observe = Callable[[Observation], None]
 
 
 def unobserved(_: Observation) -> None:
-    """For a process that only looks, and counts nothing."""
+    """Counts nothing: for a process without metrics."""
 
 
 class Span(Protocol):
-    """A piece of work in a trace. `trace_id` and `traceparent` (W3C) are None where nothing is traced."""
+    """One operation in a trace. `trace_id` and `traceparent` (W3C) are None if tracing is off."""
 
     @property
     def trace_id(self) -> str | None: ...
@@ -125,11 +125,11 @@ class Span(Protocol):
     def set_attributes(self, **attributes: str | float) -> None: ...
 
     def fail(self, reason: str) -> None:
-        """For work that went wrong without raising."""
+        """Marks the span as failed, for work that failed without raising."""
 
 
 class OpenSpan(Protocol):
-    """The span of a block, below the one it stands in or below `parent`, a W3C traceparent from elsewhere."""
+    """Opens a span for a block: a child of the current span, or of `parent`, a W3C traceparent."""
 
     def __call__(
         self, name: str, *, parent: str | None = None, **attributes: str | float
@@ -137,5 +137,5 @@ class OpenSpan(Protocol):
 
 
 def trace_of(span: Span) -> dict[str, str]:
-    """What joins a line of the log to its trace; nothing where nothing is traced."""
+    """The fields that link a log line to its trace; empty if tracing is off."""
     return {"trace_id": span.trace_id} if span.trace_id else {}

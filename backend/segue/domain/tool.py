@@ -1,7 +1,4 @@
-"""What a tool is, how it may fail, and what is kept of a call.
-
-Stdlib and pydantic only: no I/O, no clock. `tools/` runs and stores these, `agent/` shows them to the model.
-"""
+"""What a tool is, how it may fail, and what a call leaves behind. No I/O, no clock."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,24 +12,24 @@ GroupType = Literal["any", "all", "sequence"]
 
 
 class ToolRetry(Exception):
-    """The model can do better: the message says what to change. Never counts against the tool's health."""
+    """The model can correct its call: the message says how. Does not count against the tool's health."""
 
 
 class ToolFailed(Exception):
-    """The tool ran, or tried to, and says it failed. The message is shown to the model and to the user."""
+    """The tool reports that it failed. The model and the user see the message."""
 
 
 class ToolLost(ToolFailed):
-    """The tool was asked and its answer never came: whether it took effect is unknown."""
+    """The tool was called and did not answer: whether it took effect is unknown."""
 
 
 class ToolUnauthorized(ToolFailed):
-    """The tool's own credentials were refused: trying again cannot help before a person has seen to it."""
+    """The tool's own credentials were refused: no retry helps until a person has corrected them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """Who a tool runs for. Identity comes from here, never from arguments the model wrote."""
+    """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments."""
 
     owner: str
     session_id: str
@@ -59,11 +56,11 @@ class DependencyGroup:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What everyone may know of a tool.
+    """The description of a tool, without the function.
 
     `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin` or `mcp:<server>`; `confirm`
-    forces (True) or waives (False) the user's yes, None leaves it to `effect`. An `ephemeral` tool leaves no row in the
-    ledger. `original_name` is the name the source itself uses. Every group of `depends_on` has to be satisfied.
+    requires (True) or waives (False) the user's confirmation, None leaves it to `effect`. Calls of an `ephemeral` tool
+    have no row in the ledger. `original_name` is the name at the source. Every group of `depends_on` must be satisfied.
     """
 
     name: str
@@ -80,7 +77,7 @@ class ToolSpec:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a second run does no more harm than the first."""
+        """Whether running a call again has no further effect."""
         return self.effect == "read_only" or self.idempotent
 
 
@@ -88,10 +85,9 @@ class ToolSpec:
 class Tool:
     """A spec and the function behind it.
 
-    The function gets validated arguments and returns anything JSON can hold (or text); it raises `ToolRetry` or
-    `ToolFailed`. Time limits, recording and cleaning are `tools/run.py`'s, not the function's. `summarise` says in one
-    line what a call with these arguments gave; without it the shape of the result does. `secrets` are texts that it
-    knows and nobody may be told.
+    The function gets validated arguments and returns text or a JSON value; it raises `ToolRetry` or `ToolFailed`.
+    Its caller enforces time limits, records and cleans. `summarise` returns one line about a call's result; without it
+    the summary describes the result's shape. `secrets` are texts that are blanked in everything the tool returns.
     """
 
     spec: ToolSpec
@@ -150,5 +146,5 @@ class Reference:
 
 
 def canonical_args(args: Mapping[str, Any]) -> str:
-    """One text for equal arguments, whatever the order of their keys."""
+    """The same JSON text for equal arguments, whatever the order of their keys."""
     return json.dumps(args, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

@@ -1,7 +1,4 @@
-"""How a tool is doing, as everyone is told: ops, the model, the guard and the log read the same answer.
-
-Stdlib only. `tools/health.py` makes these, `tools/states.py` and `tools/fleet.py` keep what they are made of.
-"""
+"""The state of a tool in a session: one answer for operators, the model, the availability check and the log. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,7 +41,7 @@ class ToolState:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """One change of a tool's status in a session; `turn_id` is the turn that caused it, None where a person did."""
+    """One change of a tool's status in a session; `turn_id` is the turn that caused it, None if a person did."""
 
     id: str
     tool: str

@@ -1,4 +1,4 @@
-"""How a turn may end other than with an answer, in words for whoever sent the message. Always: the message is kept."""
+"""The errors a turn may end with, worded for the user who sent the message. Each says that the message is kept."""
 
 from segue.domain.errors import AppError
 
@@ -11,7 +11,7 @@ def turn_timeout(seconds: float) -> AppError:
 
 
 def storage_lost() -> AppError:
-    """Unlike `storage_unavailable` before a turn: this message is in, and sending it again would be a second one."""
+    """Unlike `storage_unavailable` before a turn: the message is stored, and sending it again would repeat it."""
     return AppError(
         "storage_unavailable",
         status=503,
@@ -29,7 +29,7 @@ def internal() -> AppError:
 
 
 def interrupted() -> AppError:
-    """For whoever waits at a process that stops. The turn itself has not ended."""
+    """For a client that waits at a process that stops. The turn itself has not ended."""
     return AppError(
         "turn_interrupted",
         status=503,

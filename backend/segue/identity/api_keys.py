@@ -1,7 +1,7 @@
-"""API keys: made, listed, revoked, and told from each other. 256 random bits need no slow hash.
+"""AUTH=api_key: creates, lists, revokes and checks API keys. Owns the table `api_keys`.
 
-`segue_<id>_<secret>`: the id finds the row, the secret is compared in constant time. A process reads a key's row again
-after CHECK_EVERY_S, so a revoked one is refused everywhere by then.
+`segue_<id>_<secret>`: the id finds the row, the secret is compared in constant time. A process caches a row for
+CHECK_EVERY_S, so a revoked key is refused everywhere after that time.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from segue.domain.ids import new_id
 from segue.identity.authenticator import Unauthorized
 
 CHECK_EVERY_S = 3.0
-NOTE_USE_EVERY = timedelta(minutes=1)
-MAX_KNOWN = 10_000
+MARK_USED_EVERY = timedelta(minutes=1)
+MAX_CACHED = 10_000
 
 _KEY = re.compile(r"segue_([0-9a-hjkmnp-tv-z]{26})_([0-9a-f]{64})")
 _NO_DIGEST = "0" * 64
@@ -34,7 +34,7 @@ _NO_DIGEST = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is known of a key; the key itself is not."""
+    """The row of a key: its digest, not the key."""
 
     id: str
     owner: str
@@ -49,7 +49,7 @@ class ApiKey:
 async def create_key(
     connection: AsyncConnection, owner: str, *, scopes: Iterable[Scope], name: str | None, now: datetime
 ) -> str:
-    """The key, which nobody can say again."""
+    """Returns the key itself, which is not stored and cannot be shown again."""
     key_id, secret = new_id("key", now), secrets.token_hex(32)
     await connection.execute(
         insert(api_keys).values(
@@ -65,7 +65,7 @@ async def create_key(
 
 
 async def list_keys(connection: AsyncConnection, owner: str | None) -> list[ApiKey]:
-    """Oldest first; everybody's where no owner is given."""
+    """Oldest first; the keys of all owners if none is given."""
     statement = select(api_keys).order_by(api_keys.c.id)
     if owner is not None:
         statement = statement.where(api_keys.c.owner == owner)
@@ -73,7 +73,7 @@ async def list_keys(connection: AsyncConnection, owner: str | None) -> list[ApiK
 
 
 async def revoke_key(connection: AsyncConnection, key_id: str, *, now: datetime) -> ApiKey:
-    """Raises NotFound for an id that is none, or was revoked before."""
+    """Raises NotFound for an unknown key and for one that was revoked before."""
     revoked = await connection.execute(
         update(api_keys)
         .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
@@ -87,53 +87,53 @@ async def revoke_key(connection: AsyncConnection, key_id: str, *, now: datetime)
 
 
 class ApiKeys:
-    """AUTH=api_key."""
+    """The Authenticator for API keys."""
 
     def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
         self._database = database
         self._clock = clock
-        self._known: dict[str, tuple[float, ApiKey]] = {}
+        self._cached: dict[str, tuple[float, ApiKey]] = {}
 
     async def identify(self, credential: str | None) -> Identity:
         parts = _KEY.fullmatch(credential) if credential else None
         if parts is None:
             raise Unauthorized("no_key" if credential is None else "not_a_key")
-        key = await self._look_up(f"key_{parts[1]}")
+        key = await self._find(f"key_{parts[1]}")
         is_right = hmac.compare_digest(key.digest if key else _NO_DIGEST, _digest(parts[2]))
         if key is None or not is_right:
             raise Unauthorized("wrong_key")
-        await self._note_use(key)
+        await self._mark_used(key)
         return Identity(key.owner, frozenset(key.scopes))
 
-    async def _look_up(self, key_id: str) -> ApiKey | None:
-        read_at, key = self._known.get(key_id, (float("-inf"), None))
+    async def _find(self, key_id: str) -> ApiKey | None:
+        read_at, key = self._cached.get(key_id, (float("-inf"), None))
         if time.monotonic() - read_at < CHECK_EVERY_S:
             return key
         async with self._database.read_only() as connection:
             row = (await connection.execute(_VALID, {"key_id": key_id})).one_or_none()
-        self._known.pop(key_id, None)
+        self._cached.pop(key_id, None)
         if row is None:
             return None
-        if len(self._known) >= MAX_KNOWN:
-            del self._known[next(iter(self._known))]
-        return self._remember(_api_key(row))
+        if len(self._cached) >= MAX_CACHED:
+            del self._cached[next(iter(self._cached))]
+        return self._cache(_api_key(row))
 
-    def _remember(self, key: ApiKey) -> ApiKey:
-        self._known[key.id] = time.monotonic(), key
+    def _cache(self, key: ApiKey) -> ApiKey:
+        self._cached[key.id] = time.monotonic(), key
         return key
 
-    async def _note_use(self, key: ApiKey) -> None:
+    async def _mark_used(self, key: ApiKey) -> None:
         now = self._clock()
-        if key.last_used_at is not None and now - key.last_used_at < NOTE_USE_EVERY:
+        if key.last_used_at is not None and now - key.last_used_at < MARK_USED_EVERY:
             return
         async with self._database.autocommit() as connection:
             row = (await connection.execute(_USED, {"key_id": key.id, "used_at": now})).one_or_none()
         if row is not None:
-            self._remember(_api_key(row))
+            self._cache(_api_key(row))
 
 
 def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
+    return hashlib.sha256(secret.encode()).hexdigest()  # 256 random bits need no slow hash
 
 
 def _api_key(row: Row[Any]) -> ApiKey:

@@ -1,6 +1,6 @@
-"""How a caller is told from the key or token of a request. Knows nothing of HTTP: `api/gate.py` brings the credential.
+"""Identifies a caller by a credential. Knows nothing of HTTP.
 
-The three ways: nobody is asked (here), API keys (`keys.py`), tokens of an identity provider (`tokens.py`).
+An Authenticator for each setting of AUTH: `Anonymous` here, API keys and the tokens of an identity provider beside it.
 """
 
 from typing import Protocol
@@ -10,7 +10,7 @@ from segue.domain.identity import LOCAL_USER, SCOPES, Identity
 
 
 class Unauthorized(AppError):
-    """Says the same whatever was wrong; `reason` is for the log alone."""
+    """The client always gets the same text; `reason` is only for the log."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -24,11 +24,11 @@ class Unauthorized(AppError):
 
 class Authenticator(Protocol):
     async def identify(self, credential: str | None) -> Identity:
-        """Raises Unauthorized, and AppError with a 503 where it cannot be found out now."""
+        """Raises Unauthorized, or AppError with status 503 if the caller cannot be identified at the moment."""
 
 
 class Anonymous:
-    """AUTH=none: everyone is the one local user, who may see everything."""
+    """AUTH=none: every caller is the one local user, with all scopes."""
 
     async def identify(self, _credential: str | None) -> Identity:
         return Identity(LOCAL_USER, frozenset(SCOPES))

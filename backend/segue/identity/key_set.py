@@ -1,6 +1,6 @@
-"""JWT_JWKS_URL: the provider's keys, kept while they are fresh, fetched again in the background and never all at once.
+"""JWT_JWKS_URL: the public keys of the identity provider, cached, and fetched again in the background.
 
-A provider that is away or slow costs nobody a wait as long as the key of a token is known and was seen within an hour.
+While the provider is slow or down, tokens are still checked against keys read within the last hour, without a wait.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from segue.domain.errors import AppError
 from segue.identity.tokens import VerificationKey, public_algorithms
 
 FRESH_S = 300.0
-TRUSTED_S = 3600.0  # a key the provider has withdrawn counts no longer than this, even if it cannot be asked
-ASK_EVERY_S = 10.0  # also bounds what tokens with invented key ids can cause
+TRUSTED_S = 3600.0  # a withdrawn key is accepted no longer than this if the provider is down
+FETCH_EVERY_S = 10.0  # at most: a token with an invented key id causes a fetch
 RETRY_S = 1.0
 FETCH_TIMEOUT_S = 5.0
 
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 
 class KeySet:
-    """For as long as it is entered; `clock` counts seconds."""
+    """A KeySource that fetches while it is entered. `clock` returns seconds."""
 
     def __init__(self, url: str, client: httpx2.AsyncClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -35,26 +35,26 @@ class KeySet:
         self._clock = clock
         self._keys: dict[str | None, VerificationKey] = {}
         self._read_at = self._next_at = float("-inf")
-        self._reading: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
+        if self._fetching is not None:
+            self._fetching.cancel()
             with suppress(asyncio.CancelledError):
-                await self._reading
+                await self._fetching
 
     async def find(self, key_id: str | None) -> VerificationKey | None:
-        """Raises AppError `identity_unavailable` where the provider's keys cannot be known."""
+        """Raises AppError `identity_unavailable` if no keys are cached that may be trusted and none can be fetched."""
         key, age = self._choose(key_id), self._age()
         if key is not None and age < FRESH_S:
             return key
-        reading = self._read_again()
+        fetching = self._fetch()
         if key is None or age >= TRUSTED_S:
-            if reading is not None:
-                await asyncio.shield(reading)
+            if fetching is not None:
+                await asyncio.shield(fetching)
             if self._age() >= TRUSTED_S:
                 raise _unavailable()
             key = self._choose(key_id)
@@ -68,29 +68,29 @@ class KeySet:
     def _age(self) -> float:
         return self._clock() - self._read_at
 
-    def _read_again(self) -> asyncio.Task[None] | None:
-        """The fetch that is under way or starts now; None where the last one was a moment ago."""
-        if self._reading is None and self._clock() >= self._next_at:
-            self._reading = asyncio.create_task(self._read(), name="the keys of the identity provider")
-        return self._reading
+    def _fetch(self) -> asyncio.Task[None] | None:
+        """The fetch that is running or starts now; None if the last one was less than FETCH_EVERY_S ago."""
+        if self._fetching is None and self._clock() >= self._next_at:
+            self._fetching = asyncio.create_task(self._fetch_keys(), name="the keys of the identity provider")
+        return self._fetching
 
-    async def _read(self) -> None:
+    async def _fetch_keys(self) -> None:
         pause = RETRY_S
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 response = (await self._client.get(self._url)).raise_for_status()
             self._keys = _usable(orjson.loads(response.content))
             self._read_at = self._clock()
-            pause = ASK_EVERY_S
+            pause = FETCH_EVERY_S
         except (httpx2.HTTPError, TimeoutError, orjson.JSONDecodeError) as error:
             log.warning("jwks_unreachable", error=type(error).__name__)
         finally:
             self._next_at = self._clock() + pause
-            self._reading = None
+            self._fetching = None
 
 
 def _usable(document: Any) -> dict[str | None, VerificationKey]:
-    """The public signing keys, by id. A secret does not become one by being published."""
+    """The public signing keys by their ids; skips shared secrets and keys that are too weak."""
     keys: dict[str | None, VerificationKey] = {}
     for entry in document.get("keys", []) if isinstance(document, dict) else []:
         key = _verification_key(entry) if isinstance(entry, dict) else None

@@ -1,6 +1,6 @@
-"""AUTH=jwt: who a token of the identity provider says the caller is.
+"""AUTH=jwt: checks a token of the identity provider and reads the caller from it.
 
-Which algorithms count is decided by the key, never by the token: a public key is no HMAC secret, and `none` is nothing.
+The key decides which algorithms are accepted, never the token: a public key must not serve as an HMAC secret.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_user
 from segue.identity.authenticator import Unauthorized
 
-LEEWAY_S = 30  # how far the clocks of the provider and of this machine may be apart
+LEEWAY_S = 30  # by which the clocks of the provider and of this machine may differ
 MAX_TOKEN_CHARS = 8192
 MIN_RSA_BITS = 2048
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
@@ -26,7 +26,7 @@ _SECRETS = {"HS256": 32, "HS384": 48, "HS512": 64}  # bytes a secret needs, RFC 
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """What a signature is checked with: a public key or a shared secret, and the only algorithms it may be used for."""
+    """A public key or a shared secret, and the only algorithms it may be used with."""
 
     key: Any
     algorithms: tuple[str, ...]
@@ -34,12 +34,12 @@ class VerificationKey:
 
 class KeySource(Protocol):
     async def find(self, key_id: str | None) -> VerificationKey | None:
-        """The key a token names, None where there is no such key."""
+        """The key that a token names; None if there is no such key."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneKey:
-    """JWT_KEY: the same key for every token, whatever it names."""
+    """JWT_KEY: the same key for every token, whichever key it names."""
 
     key: VerificationKey
 
@@ -48,7 +48,10 @@ class OneKey:
 
 
 class Tokens:
-    """`sub` is the user; the scopes are the words of `scope` and `scp`. A token without an end is refused."""
+    """The Authenticator for tokens: `sub` is the user, the scopes are the words of `scope` and `scp`.
+
+    A token without an expiry is refused.
+    """
 
     def __init__(self, keys: KeySource, *, issuer: str, audience: str) -> None:
         self._keys = keys
@@ -79,7 +82,7 @@ class Tokens:
 
 
 def verification_key(text: str) -> VerificationKey:
-    """Of JWT_KEY: a public key in PEM, also with its line ends written as `\\n`, or else a secret.
+    """Reads JWT_KEY: a public key in PEM, also with its line ends written as `\\n`, or else a shared secret.
 
     Raises AppError `jwt_key_unusable`.
     """
@@ -97,7 +100,7 @@ def verification_key(text: str) -> VerificationKey:
 
 
 def public_algorithms(public: object) -> tuple[str, ...]:
-    """What a public key can verify safely; nothing where it is none, or too weak."""
+    """The algorithms that a public key can verify safely; empty if it is not a public key or is too weak."""
     match public:
         case RSAPublicKey() if public.key_size >= MIN_RSA_BITS:
             return ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")

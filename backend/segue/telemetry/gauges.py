@@ -1,6 +1,6 @@
-"""How things stand at the moment they are asked for, as Prometheus reads it: gauges that nobody has to keep up to date.
+"""The gauges: values that are read when Prometheus scrapes, of this process and of all processes together.
 
-Knows no store and no turn: `main` says where the numbers come from.
+Knows no store and no turn: its callers pass the values in.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """`outages` is how often it has been lost since the process began."""
+    """One client of Redis; `outages` counts since the process started."""
 
     lost: bool
     outages: int
@@ -20,7 +20,7 @@ class RedisState:
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """Of this process. `streams` are clients that read a turn's words as they come, `watchers` all who wait for it."""
+    """Of this process. `watchers` counts all that wait for a turn, `streams` those that read the answer by token."""
 
     turns_running: int
     turn_slots: int
@@ -34,8 +34,8 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Open turns of all processes, by their rows. `lapsed` run with nobody renewing their lease, `oldest_s` is how long
-    the first that could run has been waiting.
+    """The open turns of all processes. `lapsed` counts running turns whose lease is over, `oldest_s` is how long the
+    first turn that could run has waited.
     """
 
     queued: int
@@ -46,7 +46,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """Of all processes together. What a store would have had to say is None while it cannot be asked."""
+    """Of all processes together. A value is None while its store cannot be reached."""
 
     backlog: Backlog | None
     jobs: int | None
@@ -100,9 +100,9 @@ def shared_metrics(now: SharedState) -> Iterator[Metric]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProcessStateCollector(Collector):
-    """Asks anew at each scrape, in whichever thread it comes."""
+    """Reads the state at each scrape, in the thread of the scrape."""
 
-    ask: Callable[[], ProcessState]
+    read: Callable[[], ProcessState]
 
     def collect(self) -> Iterator[Metric]:
-        return process_metrics(self.ask())
+        return process_metrics(self.read())

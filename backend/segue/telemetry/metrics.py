@@ -1,6 +1,6 @@
-"""What happens in this process, counted for Prometheus. Labels take few values: ids and people's words never do.
+"""The counters and histograms of this process, for Prometheus, fed by the observations of `domain/telemetry.py`.
 
-Fed by the observations of `domain/telemetry.py`; what can be read off when it is asked for is `standing.py`'s.
+A label takes few values: never an id, never text of a user. Values that can be read at a scrape are gauges.
 """
 
 from collections.abc import Iterable
@@ -40,11 +40,11 @@ TOOL_SECONDS: Final = (0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked(Collector):
-    answers: tuple[Metric, ...]
+class _Given(Collector):
+    metrics: tuple[Metric, ...]
 
     def collect(self) -> tuple[Metric, ...]:
-        return self.answers
+        return self.metrics
 
 
 class Metrics:
@@ -60,10 +60,10 @@ class Metrics:
         self.registry.register(collector)
 
     def text(self, more: Iterable[Metric] = ()) -> bytes:
-        """All of it, and what was asked for just now."""
-        asked = CollectorRegistry()
-        asked.register(_Asked(tuple(more)))
-        return generate_latest(self.registry) + generate_latest(asked)
+        """All metrics of this process and `more`, in Prometheus' text format."""
+        given = CollectorRegistry()
+        given.register(_Given(tuple(more)))
+        return generate_latest(self.registry) + generate_latest(given)
 
     def observe(self, observation: Observation) -> None:  # noqa: C901 (one line per kind of observation)
         match observation:

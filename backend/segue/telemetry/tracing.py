@@ -1,6 +1,6 @@
-"""Spans by OpenTelemetry, for the processes that are told where to send them; the others pay a function call each.
+"""Spans by OpenTelemetry, if an endpoint is set; otherwise a span costs one function call.
 
-The library is imported only there: it is the extra `otel`. A span carries ids, names and counts, no words of anybody.
+The library is the extra `otel` and is imported only if it is needed. A span has ids, names and counts, no user's text.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class _Traces:
 
     @contextmanager
     def span(self, name: str, *, parent: str | None = None, **attributes: str | float) -> Iterator[Span]:
-        """An error is told by its code or its type: what it says may be somebody's."""
+        """A failed span has the error's code or type, not its text, which may be the user's."""
         above = self._read({"traceparent": parent}) if parent else None
         with self._tracer.start_as_current_span(
             name, context=above, record_exception=False, set_status_on_exception=False
@@ -86,7 +86,7 @@ class _Traces:
 
 @asynccontextmanager
 async def tracing(endpoint: str | None) -> AsyncIterator[OpenSpan]:
-    """Spans go to `endpoint` (OTLP over HTTP) for as long as the block lasts; what is left is sent at its end."""
+    """Sends spans to `endpoint` (OTLP over HTTP) during the block, and the rest at its end."""
     if endpoint is None:
         yield untraced
         return
@@ -103,7 +103,7 @@ async def tracing(endpoint: str | None) -> AsyncIterator[OpenSpan]:
 
 
 def _provider(endpoint: str) -> "TracerProvider":
-    """Beside the endpoint, the library reads its own variables: headers, sampler, resource."""
+    """The library reads its own environment variables for everything but the endpoint."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 (see above)
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 (the same)
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 (the same)
