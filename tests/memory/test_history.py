@@ -80,7 +80,7 @@ def outline(window: Sequence[Message]) -> list[str]:
             id="a late answer goes back to its call",
         ),
         pytest.param([tool("a"), assistant("b"), tool("b"), user()], ["user"], id="nothing before the first user"),
-        pytest.param([user(), tool("a"), assistant()], ["user", "assistant"], id="an answer nobody called for"),
+        pytest.param([user(), tool("a"), assistant()], ["user", "assistant"], id="an answer without a call"),
         pytest.param([assistant("a"), tool("a")], [], id="no user at all"),
     ],
 )

@@ -110,7 +110,7 @@ def test_results_of_turns_that_went_are_among_the_references() -> None:
     assert [reference.tool_call_id for reference in selected.listed] == ["call_10", "call_old0"]
 
 
-def test_a_call_nobody_knows_the_outcome_of_is_shown_in_any_case() -> None:
+def test_a_call_of_unknown_outcome_is_always_shown() -> None:
     selected = shown(turn(1), turn(2, "a", status="unknown"), turn(3), asked(4), tokens=120)
     assert turns_in(selected.history) == ["turn_2", "turn_4"]
     assert selected.forms["call_20"] == "whole"

@@ -79,7 +79,7 @@ def test_a_tool_without_its_prefix_or_with_a_slip_is_recognised() -> None:
     assert [step.tool for step in steps] == ["mcp_search_emails", "mcp_get_email"]
 
 
-def test_a_tool_nobody_has_makes_the_plan_unusable() -> None:
+def test_an_unknown_tool_makes_the_plan_unusable() -> None:
     assert draft({"description": "launch", "tool": "launch_rocket", "args": {}}) == ()
 
 

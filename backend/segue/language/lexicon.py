@@ -73,9 +73,9 @@ def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
     kinds: list[str] = []
     at = 0
     while at < len(words):
-        phrase, kind = matcher.longest_at(words, at) or (words[at : at + 1], UNKNOWN)
-        kinds.append(kind)
-        at += len(phrase)
+        match = matcher.longest_at(words, at)
+        kinds.append(match[1] if match else UNKNOWN)
+        at += len(match[0]) if match else 1
     return kinds
 
 

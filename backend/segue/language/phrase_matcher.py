@@ -5,7 +5,7 @@ their words are single characters. Knows nothing of languages and of what a phra
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -33,25 +33,22 @@ class PhraseMatcher(Generic[Value]):
 
     def longest_at(self, words: Phrase, at: int) -> Match[Value] | None:
         """Returns the longest phrase that begins at this word, with its value."""
+        if not self.stem_lengths and words[at] not in self.lengths:
+            return None  # most words begin no phrase: this pays
         found = self.all_at(words, at)
         return found[0] if found else None
 
     def all_at(self, words: Phrase, at: int) -> list[Match[Value]]:
         """Returns every phrase that begins at this word, with its value, the longest first."""
         found: list[Match[Value]] = []
-        for length in self.lengths.get(words[at], (1,)):
+        for length in self.lengths.get(words[at], (1,) if self.stem_lengths else ()):
             here = words[at : at + length]
             if len(here) == length:
                 found += self.matches.get(here, ())
-                if self.stem_lengths:
-                    found += self._stems_of(here)
+                for letters in self.stem_lengths.get(here[:-1], ()):
+                    if letters <= len(here[-1]):
+                        found += self.matches.get((*here[:-1], here[-1][:letters] + ANY_ENDING), ())
         return found
-
-    def _stems_of(self, words: Phrase) -> Iterator[Match[Value]]:
-        before, last = words[:-1], words[-1]
-        for letters in self.stem_lengths.get(before, ()):
-            if letters <= len(last):
-                yield from self.matches.get((*before, last[:letters] + ANY_ENDING), ())
 
 
 def match_phrases(entries: Iterable[Match[Value]]) -> PhraseMatcher[Value]:

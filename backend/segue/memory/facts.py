@@ -6,7 +6,7 @@ Knows nothing of models and of how an embedding is made.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import reduce
 from typing import Any
@@ -51,7 +51,7 @@ CONFIGURATIONS = (
 ALWAYS_USEFUL = ("personal_info", "preference")
 RECENT_DAYS = 90
 _IS_CURRENT = memories.c.superseded_by.is_(None)
-_SHOWN = [memories.c[name] for name in Memory.__dataclass_fields__]
+_SHOWN = [memories.c[field.name] for field in fields(Memory)]  # in the order `_memory` needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,7 @@ class FoundFact:
 
 
 def _memory(row: Row[Any]) -> Memory:
-    return Memory(
-        id=row.id,
-        kind=row.kind,
-        content=row.content,
-        importance=row.importance,
-        created_at=row.created_at,
-        last_used_at=row.last_used_at,
-        session_id=row.session_id,
-        message_id=row.message_id,
-    )
+    return Memory(*row[: len(_SHOWN)])
 
 
 def _joined(function: Any, words: ColumnElement[str]) -> ColumnElement[Any]:
