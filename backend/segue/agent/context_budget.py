@@ -71,7 +71,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
     plan = session.plan
     fixed = count(prompts.fixed_text(session.summary))
     fixed += count(prompts.facts_block(session.facts)) if session.facts else 0
-    fixed += count(prompts.plan_block(plan)) if plan else 0
+    fixed += count(prompts.plan_block(plan)) if plan else 0  # it is in the notes that a node may add
     origin_id = plan.origin_message_id if plan else None
     window = select_window(
         WindowParts(session.history, session.earlier, whole=session.inline, fixed=fixed, origin_id=origin_id),
@@ -82,8 +82,8 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
         session.summary, session.facts, [line(reference.tool_call_id) for reference in window.listed]
     )
     brief = {key for key, form in window.forms.items() if form == "brief"}
-    shown = (
-        render_messages.to_model(message, text(key, window.forms[key]), brief=brief)
-        for message, key in ((message, message_key(message)) for message in window.history)
-    )
+    shown = [
+        render_messages.to_model(message, text(key := message_key(message), window.forms[key]), brief=brief)
+        for message in window.history
+    ]
     return Prompt([SystemMessage(system), *shown], window.cut_off)

@@ -10,6 +10,7 @@ from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
+from tests.support.streams import chatting
 
 
 async def test_two_spoken_yeses_at_once_approve_one_step(
@@ -40,12 +41,11 @@ async def test_a_yes_sent_before_the_question_approves_nothing(
     provider.will(held)
     asking = asyncio.create_task(client.chat(session, ASK))
     await provider.wait_for_requests(1)
-    yes = asyncio.create_task(client.chat(session, "ok"))
-    while (await client.get(f"/sessions/{session}"))["message_count"] < 2:
-        pass
-    go.set()
-    await asking
-    assert (await yes)["plan"]["status"] == "waiting"
+    async with chatting(client, session, "ok") as accepted:
+        go.set()
+        await asking
+        await accepted.rest()
+    assert (await client.turns(session))[-1]["answer"]["plan"]["status"] == "waiting"
     assert effects == []
 
 
