@@ -87,7 +87,7 @@ async def offer_plan(context: TurnContext, *, goal: str, origin_message_id: str,
 async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[BaseMessage]) -> PlanRun:
     """Runs steps until the plan waits or is over. Adds their calls and answers to the conversation.
 
-    Raises the 409 of `plans/store.py` if the plan was changed meanwhile.
+    Raises StalePlan if the plan was changed meanwhile.
     """
     run = PlanRun(turn, stored, conversation)
     if (cut_off := run.plan.running_step) is not None:

@@ -25,7 +25,7 @@ CACHE_TTL_S = 600
 Reading = Literal["confirm", "reject", "amend", "question", "none"]
 
 
-class _Reading(BaseModel):
+class _Classification(BaseModel):
     verdict: Reading
 
 
@@ -53,7 +53,7 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
     """Returns how the model reads a message the rules could not. Never enough to approve what changes the world."""
     reply = await context.model.reply(prompts.with_note(state["prompt"], prompts.reader_note(plan)))
-    answer = first_object(reply.text, _Reading)
+    answer = first_object(reply.text, _Classification)
     return answer.verdict if answer else "none"
 
 

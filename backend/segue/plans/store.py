@@ -1,6 +1,6 @@
 """Stored plans: one open plan per session, every change a compare-and-set on the version.
 
-Owns the table `plans`. The loser of a race gets PlanChanged and reads the plan again. A button, an API call and a yes
+Owns the table `plans`. The loser of a race gets StalePlan and reads the plan again. A button, an API call and a yes
 in the chat all end in `decide`.
 """
 
@@ -23,7 +23,7 @@ BATCH = 100  # plans that expire in one transaction
 _read_steps = TypeAdapter(tuple[Step, ...]).validate_python
 
 
-class PlanChanged(AppError):
+class StalePlan(AppError):
     """The plan is no longer at the version it was read at, or no longer open."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ async def expire_overdue(connection: AsyncConnection, *, now: datetime) -> int:
     overdue = select(plans).where(plans.c.status == "waiting", plans.c.expires_at <= now).limit(BATCH)
     ended = 0
     for stored in map(_stored_plan, await connection.execute(overdue)):
-        with suppress(PlanChanged):
+        with suppress(StalePlan):
             await swap(connection, stored, end(stored.plan, "expired"))
             ended += 1
     return ended
@@ -123,7 +123,7 @@ async def list_plans(
 
 
 async def offer(connection: AsyncConnection, stored: StoredPlan) -> StoredPlan:
-    """Stores a new plan as the session's open one, in place of the open one before it. Raises PlanChanged as `swap`."""
+    """Stores a new plan as the session's open one, in place of the open one before it. Raises StalePlan as `swap`."""
     before = await open_plan(connection, stored.session_id)
     if before is not None:
         await swap(connection, before, end(before.plan, "superseded"))
@@ -146,7 +146,7 @@ async def swap(
     """Stores `moved` in place of `stored`, from which it was made. A `grant` is a turn and a step.
 
     What was granted is gone unless it is granted again, and so is `tool_hash`; the rest stays unless it is given.
-    Raises PlanChanged if the stored version is another one, or is no longer open.
+    Raises StalePlan if the stored version is another one, or is no longer open.
     """
     after = replace(
         stored,
@@ -166,7 +166,7 @@ async def swap(
         .returning(plans.c.id)
     )
     if swapped.one_or_none() is None:
-        raise PlanChanged
+        raise StalePlan
     return after
 
 
@@ -175,13 +175,13 @@ async def decide(
 ) -> StoredPlan:
     """Applies the user's decision to the waiting step. A yes holds for this step, version and turn, once.
 
-    Returns the plan as expired if it has waited too long. Raises PlanChanged as `swap`, and if no step waits.
+    Returns the plan as expired if it has waited too long. Raises StalePlan as `swap`, and if no step waits.
     """
     step = stored.plan.waiting_step
     if stored.plan.expires_at <= now:
         return await swap(connection, stored, end(stored.plan, "expired"))
     if step is None:
-        raise PlanChanged
+        raise StalePlan
     if decision == "reject":
         return await swap(connection, stored, end(stored.plan, "cancelled"), taken_on_by=turn_id)
     return await swap(

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.domain.plan import Decision, end
 from segue.memory.sessions import lock_session
 from segue.plans import store as plans
-from segue.plans.store import PlanChanged
+from segue.plans.store import StalePlan
 from segue.turns.admission import Admitted, admit_locked, turn_under
 from segue.turns.store import ChatRequest, a_turn_is_open
 
@@ -29,7 +29,7 @@ async def begin_decision(
     is stored.
 
     A plan whose turn died on its way waits for a word too, though no step says so yet: its next turn settles it.
-    Raises NotFound, AppError `no_open_plan`, and PlanChanged for every version but the one that waits.
+    Raises NotFound, AppError `no_open_plan`, and StalePlan for every version but the one that waits.
     """
     await lock_session(connection, owner, session_id)
     if (known := await turn_under(connection, owner, session_id, request.once)) is not None:
@@ -40,11 +40,11 @@ async def begin_decision(
             return None
         raise plans.no_open_plan()
     if stored.plan.version != version:
-        raise PlanChanged
+        raise StalePlan
     request = replace(request, message=SAID[decision])
     if stored.plan.status == "active":
         if await a_turn_is_open(connection, session_id):
-            raise PlanChanged
+            raise StalePlan
         return await admit_locked(connection, owner, session_id, request, now=now)
     if stored.plan.expires_at <= now:
         await plans.swap(connection, stored, end(stored.plan, "expired"))

@@ -20,13 +20,13 @@ from segue.domain.plan import Decision, Plan, end, replace_open_steps, update_st
 from segue.domain.session import Verdict
 from segue.plans import store
 from segue.plans.policy import should_plan
-from segue.plans.store import PlanChanged, StoredPlan
+from segue.plans.store import StalePlan, StoredPlan
 
 SHORT_REPLY_CHARS = 80
 
 
 async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    """Raises PlanChanged if the plan was changed by a request that came in between."""
+    """Raises StalePlan if the plan was changed by a request that came in between."""
     context = runtime.context
     update = await _plan_update(context, state)
     known = cast(TurnState, {**state, **update})
@@ -67,7 +67,7 @@ async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan
 
 
 async def _resume_decided(context: TurnContext, decided: StoredPlan) -> Update:
-    """Carries out what a button decided. Raises PlanChanged if a turn in between has changed the plan."""
+    """Carries out what a button decided. Raises StalePlan if a turn in between has changed the plan."""
     update: Update = {"replied_to": (decided.plan.id, decided.plan.version - 1)}
     if decided.plan.is_open and decided.plan.expires_at <= context.clock():
         return update | _close(await _end_as_expired(context, decided))
@@ -75,7 +75,7 @@ async def _resume_decided(context: TurnContext, decided: StoredPlan) -> Update:
         return update | _run(decided)
     if decided.plan.status == "cancelled":
         return update | _close(decided)
-    raise PlanChanged
+    raise StalePlan
 
 
 async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: StoredPlan | None = None) -> Update:
