@@ -1,5 +1,6 @@
 """What docker-compose.yml, backend/Dockerfile and the wheel say is what the code does. No engine is asked."""
 
+import asyncio
 import json
 import os
 import re
@@ -10,25 +11,30 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import typer
 import yaml  # type: ignore[import-untyped]  # it ships no types
-from alembic.script import ScriptDirectory
 from packaging.requirements import Requirement
 
 from segue.commands.cli import app
 from segue.config import Settings
-from segue.db.migrations import config
-from tests.support.service import ROOT
+from tests.support.service import ROOT, Process
 
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::([-?])([^}]*))?\}")
 ASKED_PATH = re.compile(r"https?://127\.0\.0\.1:[^/]+(/[a-z/]+)")
 SECRETS = {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
 OURS = ("migrate", "api", "worker")
-REVISIONS = """
+INSTALLED = """
+import hashlib, json
+from pathlib import Path
 from alembic.script import ScriptDirectory
+import segue
 from segue.db.migrations import config
-print(*sorted(found.revision for found in ScriptDirectory.from_config(config("")).walk_revisions()))
+home = Path(segue.__file__).parent
+words = {str(file.relative_to(home)): hashlib.sha256(file.read_bytes()).hexdigest() for file in home.rglob("*.toml")}
+revisions = sorted(found.revision for found in ScriptDirectory.from_config(config("")).walk_revisions())
+print(json.dumps({"home": str(home), "words": words, "revisions": revisions}))
 """
 
 
@@ -188,25 +194,59 @@ def test_what_builds_the_image_is_locked_to_the_last_package(dockerfile: list[tu
     assert set(listed[0].split("|")) >= found
 
 
-def test_an_installed_segue_has_its_migrations(tmp_path: Path) -> None:
-    built = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the wheel installs."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    [wheel] = tmp_path.glob("*.whl")
-    site = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(site)
+    [wheel] = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+def installation(cwd: Path, **environment: str) -> Any:
+    """What a Segue that is imported in this folder finds beside its code."""
     told = subprocess.run(
-        [sys.executable, "-c", REVISIONS],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(site), "PATH": os.environ["PATH"]},
+        [sys.executable, "-c", INSTALLED],
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"], **environment},
         capture_output=True,
         text=True,
         check=False,
     )
-    here = sorted(found.revision for found in ScriptDirectory.from_config(config("")).walk_revisions())
-    assert told.stdout.split() == here, told.stderr
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+def test_an_installed_segue_has_the_migrations_and_the_words_of_a_checkout(installed: Path, tmp_path: Path) -> None:
+    wheel = installation(tmp_path, PYTHONPATH=str(installed))
+    checkout = installation(tmp_path)
+    assert (wheel.pop("home"), checkout.pop("home")) == (str(installed / "segue"), str(ROOT / "backend" / "segue"))
+    assert wheel == checkout
+    assert wheel["revisions"]
+    assert len(wheel["words"]) > 4
+
+
+async def test_an_installed_segue_serves_beside_a_backend_of_somebody_elses(
+    installed: Path, tmp_path: Path, settings: Settings
+) -> None:
+    backend = tmp_path / "backend"
+    backend.mkdir()
+    for name in ("__init__", "cli", "main", "config"):
+        (backend / f"{name}.py").write_text("raise SystemExit('this is the backend of somebody else')")
+    assert settings.database_url is not None
+    assert settings.redis_url is not None
+    environment = {
+        "PYTHONPATH": str(installed),
+        "DATABASE_URL": settings.database_url.get_secret_value(),
+        "REDIS_URL": settings.redis_url.get_secret_value(),
+    }
+    service = Process(environment, cwd=tmp_path)
+    url = await asyncio.to_thread(service.start)
+    try:
+        async with httpx2.AsyncClient(base_url=url) as client:
+            assert (await client.get("/health/ready")).status_code == 200
+    finally:
+        assert await asyncio.to_thread(service.stop) == 0
