@@ -51,7 +51,7 @@ class Raw:
 async def listening(settings: Settings, *, most: int = 100, keep_alive_s: float = 5) -> AsyncIterator[Any]:
     """Opens connections to the service, for whom a request has to arrive within SHORT_S."""
     app = create_app(settings.model_copy(update={"max_body_bytes": LIMIT}))
-    connection = partial(TimedConnection, read_timeout_s=SHORT_S, most=most)
+    connection = partial(TimedConnection, read_timeout_s=SHORT_S, max_connections=most)
     async with serving(app, http=connection, timeout_keep_alive=keep_alive_s) as url:
         port = int(url.rpartition(":")[2])
         opened: list[Raw] = []

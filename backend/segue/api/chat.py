@@ -1,4 +1,4 @@
-"""Chat: a message in, the answer out. The turn is not the request's: a client that leaves does not stop it."""
+"""The chat route. A turn does not depend on its request: a client that disconnects does not stop it."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
-from segue.api.events import OR_EVENTS, stream_events, wants_events
+from segue.api.events import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import ChatBody
 from segue.domain.session import ChatAnswer, TurnStatus
@@ -57,6 +57,4 @@ async def chat(
         turn_id = admitted.turn.turn_id
         accepted = AcceptedTurn(turn_id, admitted.status, f"/sessions/{session_id}/turns/{turn_id}/events")
         return JSONResponse(asdict(accepted), status_code=202)
-    if stream:
-        return stream_events(services.events, admitted.turn)
-    return Response(await services.turns.answer(admitted.turn), media_type="application/json")
+    return await answer_or_events(services, admitted.turn, stream=stream)

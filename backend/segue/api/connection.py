@@ -1,6 +1,7 @@
-"""One HTTP connection, with an end to uvicorn's patience: a request has to arrive, head and body, within a time.
+"""One HTTP connection, with bounds that uvicorn lacks: how long a request may take to arrive and how large its head is.
 
-A head is bounded in size here, a body by `BodyLimit`. What has arrived may be answered for as long as it takes.
+The only file that builds on uvicorn's protocol class, which is no stable API: tests/api/test_connection.py fails if it
+changes. The size of a body is bounded by `BodyLimit`; an answer may take as long as it needs.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 65_536
 
-_ENDS = {
+_STATUS_LINES = {
     408: b"408 Request Timeout",
     431: b"431 Request Header Fields Too Large",
     503: b"503 Service Unavailable",
@@ -18,45 +19,45 @@ _ENDS = {
 
 
 class TimedConnection(HttpToolsProtocol):
-    """Beyond `most` connections of its server a new one is closed at once, before it can cost anything."""
+    """A request must arrive within `read_timeout_s` seconds. Above `max_connections` a new connection gets a 503."""
 
-    def __init__(self, *args: Any, read_timeout_s: float, most: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, read_timeout_s: float, max_connections: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._read_timeout_s = read_timeout_s
-        self._most = most
-        self._deadline: asyncio.TimerHandle | None = None
+        self._max_connections = max_connections
+        self._timer: asyncio.TimerHandle | None = None
         self._in_head = True
-        self._bytes_beside_body = 0
-        self._got_body = False
+        self._head_bytes = 0
+        self._received_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._most:
-            self._end(503)
+        if len(self.connections) > self._max_connections:
+            self._refuse(503)
         else:
-            self._expect()
+            self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._arrived()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._deadline is None:
-            self._expect()
-        self._got_body = False
+        if self._timer is None:
+            self._start_timer()
+        self._received_body = False
         super().data_received(data)
-        if self._deadline is not None and not self._got_body:  # a head that does not end, or what follows a body
-            self._bytes_beside_body += len(data)
-            if self._bytes_beside_body > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self._end(431)
+        if self._timer is not None and not self._received_body:  # a head that does not end, or trailers after a body
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self._refuse(431)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._expect()
-        self._in_head, self._bytes_beside_body = True, 0
+        self._start_timer()
+        self._in_head, self._head_bytes = True, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # not what may follow a body
+        if self._in_head:  # trailers after a body are dropped
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -64,44 +65,44 @@ class TimedConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._got_body, self._bytes_beside_body = True, 0
+        self._received_body, self._head_bytes = True, 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._arrived()
-        self._in_head, self._bytes_beside_body = True, 0
+        self._stop_timer()
+        self._in_head, self._head_bytes = True, 0
 
     @property
-    def _is_answering(self) -> bool:
+    def _is_responding(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _expect(self) -> None:
-        self._arrived()
-        self._deadline = self.loop.call_later(self._read_timeout_s, self._too_slow)
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(self._read_timeout_s, self._time_out)
 
-    def _arrived(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _too_slow(self) -> None:
-        self._deadline = None
+    def _time_out(self) -> None:
+        self._timer = None
         if self.transport.is_closing():
             return
-        match self._is_answering, self._in_head:
-            case (True, True):  # an earlier request is being answered
-                self._expect()
+        match self._is_responding, self._in_head:
+            case (True, True):  # it belongs to the next request; an earlier one is being answered
+                self._start_timer()
             case (True, False) if self.pipeline:  # the same
-                self._expect()
+                self._start_timer()
             case (True, False) if self.cycle.response_started:
                 self.transport.close()
-            case (False, False):  # answered before it had arrived
+            case (False, False):  # answered before its body had arrived
                 self.transport.close()
             case _:
-                self._end(408)
+                self._refuse(408)
 
-    def _end(self, status: int) -> None:
-        """In bare HTTP: there is no request to give to the application."""
-        self.transport.write(b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % _ENDS[status])
+    def _refuse(self, status: int) -> None:
+        """Writes the response directly: there is no complete request to pass to the application."""
+        self.transport.write(b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % _STATUS_LINES[status])
         self.transport.close()

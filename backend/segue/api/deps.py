@@ -1,4 +1,4 @@
-"""What routes depend on: the services of this process, the caller, ids that may exist, bodies that are strict JSON."""
+"""Dependencies of the routes: the services of this process, the caller, ids in the path, and bodies in strict JSON."""
 
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from segue.db.redis import Cache
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import Identity
-from segue.domain.ids import is_id
+from segue.domain.ids import Prefix, is_id
 from segue.domain.plan import Confirm, Planning
 from segue.domain.telemetry import OpenSpan
 from segue.events.log import EventLog
@@ -75,14 +75,14 @@ async def _credentials(
     _bearer: Annotated[object, Security(HTTPBearer(scheme_name="bearer", auto_error=False))],
     _api_key: Annotated[object, Security(APIKeyHeader(name="X-API-Key", scheme_name="api_key", auto_error=False))],
 ) -> None:
-    """For the description of the API: the gate has read them."""
+    """Only for openapi.json: the gate reads the credentials."""
 
 
 Described = Annotated[None, Depends(_credentials)]
 
 
 async def _identity(request: Request, _: Described) -> Identity:
-    """Who the gate has let in."""
+    """Set by the gate."""
     identity: Identity = request.state.identity
     return identity
 
@@ -95,7 +95,7 @@ async def _caller(identity: IdentityDep) -> str:
 
 
 async def _ops(identity: IdentityDep) -> str:
-    """A caller who may see what is not their own. Raises AppError `forbidden`."""
+    """A caller who may see other users' data. Raises AppError `forbidden`."""
     if "ops" not in identity.scopes:
         raise AppError(
             "forbidden",
@@ -107,7 +107,7 @@ async def _ops(identity: IdentityDep) -> str:
 
 
 async def may_read_metrics(request: Request, services: ServicesDep, _: Described) -> None:
-    """Anybody with METRICS_PUBLIC, else whoever has the scope `ops`."""
+    """With METRICS_PUBLIC every client, otherwise callers with the scope `ops`. Raises AppError `forbidden`."""
     if not services.metrics_public:
         await _ops(request.state.identity)
 
@@ -116,30 +116,29 @@ async def _origin(request: Request) -> Origin:
     return Origin(request.scope["request_id"], request.scope["traceparent"])
 
 
+def _checked(prefix: Prefix, value: str, *, thing: str) -> str:
+    """Returns the id. Raises NotFound for a text that is no id of this kind, without asking a store."""
+    if not is_id(prefix, value):
+        raise NotFound(thing)
+    return value
+
+
 async def _session_id(session_id: Annotated[str, Path()]) -> str:
-    if not is_id("ses", session_id):
-        raise NotFound("session")
-    bind_contextvars(session_id=session_id)
+    bind_contextvars(session_id=_checked("ses", session_id, thing="session"))
     return session_id
 
 
 async def _turn_id(turn_id: Annotated[str, Path()]) -> str:
-    if not is_id("turn", turn_id):
-        raise NotFound("turn")
-    bind_contextvars(turn_id=turn_id)
+    bind_contextvars(turn_id=_checked("turn", turn_id, thing="turn"))
     return turn_id
 
 
 async def _tool_call_id(tool_call_id: Annotated[str, Path()]) -> str:
-    if not is_id("call", tool_call_id):
-        raise NotFound("tool_result")
-    return tool_call_id
+    return _checked("call", tool_call_id, thing="tool_result")
 
 
 async def _memory_id(memory_id: Annotated[str, Path()]) -> str:
-    if not is_id("mem", memory_id):
-        raise NotFound("memory")
-    return memory_id
+    return _checked("mem", memory_id, thing="memory")
 
 
 Caller = Annotated[str, Depends(_caller)]
@@ -155,13 +154,14 @@ IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200, patt
 
 
 class StrictJsonRequest(Request):
-    """JSON by orjson: no NaN, no lone surrogates, no infinite numbers. And what Postgres and JSON give back as it came:
-    no NUL, no number beyond 64 bits, no more than MAX_DEPTH levels.
+    """Only JSON that Postgres returns unchanged: no NaN, infinity, lone surrogate, NUL or number beyond 64 bits.
+
+    It may be nested up to MAX_DEPTH levels.
     """
 
     async def json(self) -> Any:
         value = orjson.loads(await self.body())
-        if (fault := _fault(value)) is not None:
+        if (fault := _json_fault(value)) is not None:
             raise orjson.JSONDecodeError(fault, "", 0)
         return value
 
@@ -176,7 +176,7 @@ class StrictJsonRoute(APIRoute):
         return handle_strictly
 
 
-def _fault(value: Any, depth: int = 0) -> str | None:
+def _json_fault(value: Any, depth: int = 0) -> str | None:
     match value:
         case str() if "\x00" in value:
             return "NUL is not text"
@@ -193,4 +193,4 @@ def _fault(value: Any, depth: int = 0) -> str | None:
 
 
 def _first_fault(values: Iterable[Any], depth: int) -> str | None:
-    return next(filter(None, (_fault(value, depth) for value in values)), None)
+    return next(filter(None, (_json_fault(value, depth) for value in values)), None)

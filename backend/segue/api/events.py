@@ -1,6 +1,6 @@
-"""The events of a turn as Server-Sent Events: its log passed on, from the start or from where a client left off.
+"""Sends the event log of a turn as Server-Sent Events, from the start or from the client's last position.
 
-Everything that can be refused is refused before a stream begins; then no connection to the database is held.
+Everything that can be refused is refused before the stream starts; a stream holds no database connection.
 """
 
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.deps import Caller, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
 from segue.api.problems import PROBLEMS
 from segue.domain.session import TurnKey
 from segue.events.event_buffer import END
@@ -41,7 +41,7 @@ LastEventId = Annotated[int | None, Header(ge=0, le=END, description="The same, 
 
 
 class EventStream(EventSourceResponse):
-    """LF framing, a heartbeat, and an end for clients that take nothing any more."""
+    """LF framing, a heartbeat, and a timeout for clients that no longer read."""
 
     def __init__(self, content: AsyncIterator[bytes]) -> None:
         super().__init__(
@@ -55,7 +55,7 @@ class EventStream(EventSourceResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(SendTimeoutError):
             await super().__call__(scope, receive, send)
-            if self.active:  # broken off because the process stops: the client shall see an end, not a fault
+            if self.active:  # the process shuts down: the client should see an end, not a broken connection
                 await send({"type": "http.response.body", "body": b""})
 
 
@@ -78,7 +78,7 @@ async def follow_turn(
     async with services.database.read_only() as connection:
         turn = await find_turn(connection, caller, session_id, turn_id)
     position = after if last_event_id is None else last_event_id
-    return Response(status_code=204) if position == END else stream_events(services.events, turn, after=position)
+    return Response(status_code=204) if position == END else EventStream(_framed(services.events, turn, after=position))
 
 
 def wants_events(request: Request) -> bool:
@@ -86,8 +86,11 @@ def wants_events(request: Request) -> bool:
     return MEDIA_TYPE in accepted and "application/json" not in accepted
 
 
-def stream_events(log: EventLog, turn: TurnKey, *, after: int = 0) -> EventStream:
-    return EventStream(_framed(log, turn, after))
+async def answer_or_events(services: Services, turn: TurnKey, *, stream: bool) -> Response:
+    """The events of a turn as they happen or, after its end, its ChatAnswer. Raises the AppError it ended with."""
+    if stream:
+        return EventStream(_framed(services.events, turn, after=0))
+    return Response(await services.turns.answer(turn), media_type="application/json")
 
 
 async def _framed(log: EventLog, turn: TurnKey, after: int) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""A conversation to take away: a recording for `segue replay`, secrets removed."""
+"""The route that exports a session as a recording for `segue replay`, without secrets."""
 
 import asyncio
 from typing import Annotated

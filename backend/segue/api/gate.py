@@ -1,7 +1,7 @@
-"""Lets in who may come: by the name the service was called by, the caller's key or token, and how often they call.
+"""Admits or refuses a request: by its Host and Origin, the caller's key or token, and the caller's rate limit.
 
-Before routing and before a byte of the body is read, so that a new route is closed unless it is named here. Who it is
-stands in `request.state.identity`; whose something is stands in the statements.
+Runs before routing and before the body is read, so a new route needs a key unless OPEN_PATHS names it. The caller is
+in `request.state.identity`; that rows belong to the caller is checked by the SQL statements.
 """
 
 from collections.abc import Iterable
@@ -23,8 +23,8 @@ log = structlog.get_logger()
 
 
 class Gate:
-    """`hosts`, where they are given, are the only names beside loopback ones that the service answers to, and pages of
-    theirs and of `origins` the only ones that may change something.
+    """If `hosts` is given, the service answers only to these names and loopback ones. Only pages from there and from
+    `origins` may then send requests that change something.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Gate:
             self._refuse_other_hosts(request)
             self._refuse_other_pages(request)
             if scope["path"] not in self._open:
-                await _let_in(request)
+                await _authenticate(request)
         except AppError as error:
             await app_problem(request, error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
     def _refuse_other_hosts(self, request: Request) -> None:
-        """A page from anywhere can have its own name resolve to this machine; the browser tells by the Host header."""
+        """DNS rebinding: any page can let its own name resolve to this machine, but the Host header shows that name."""
         if self._hosts is None:
             return
         for given in request.headers.getlist("host"):
@@ -60,7 +60,7 @@ class Gate:
                 raise _other_host(host)
 
     def _refuse_other_pages(self, request: Request) -> None:
-        """A POST without a body is sent by any page without asking; only its answer is kept from it."""
+        """Cross-site requests: a browser sends a plain POST for any page without a preflight."""
         if self._hosts is None or "*" in self._origins or request.method in SAFE_METHODS:
             return
         for origin in request.headers.getlist("origin"):
@@ -69,7 +69,7 @@ class Gate:
                 raise _other_page(origin)
 
 
-async def _let_in(request: Request) -> None:
+async def _authenticate(request: Request) -> None:
     services = request.state.services
     try:
         identity = await services.authenticator.identify(_credential(request))
@@ -81,7 +81,7 @@ async def _let_in(request: Request) -> None:
 
 
 def _credential(request: Request) -> str | None:
-    """The one key or token that all headers agree on. Raises Unauthorized where they do not."""
+    """The key or token in the headers; None if there is none. Raises Unauthorized if two headers differ."""
     bearers = (value.partition(" ") for value in request.headers.getlist("authorization"))
     given = {token.strip() for scheme, _, token in bearers if scheme.lower() == "bearer"}
     given.update(value.strip() for value in request.headers.getlist("x-api-key"))

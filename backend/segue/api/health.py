@@ -1,4 +1,4 @@
-"""Is the process alive, and can it do its work?"""
+"""Health checks: whether the process is alive, and whether it can run turns."""
 
 from typing import Literal
 

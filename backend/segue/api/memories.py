@@ -1,4 +1,4 @@
-"""Memories: what is known of the caller beyond a session. To read, to search, to add to and to take back."""
+"""Routes to list, search, add and delete the caller's durable facts."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads: this process, and what all of them share as the stores tell it."""
+"""The route that Prometheus scrapes: metrics of this process, and of what all processes share, read from the stores."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from segue.telemetry.gauges import Backlog, SharedState, shared_metrics
 from segue.telemetry.metrics import CONTENT_TYPE
 from segue.turns.backlog import read_backlog
 
-ASK_WITHIN_S = 1.0
+READ_TIMEOUT_S = 1.0
 
 router = APIRouter(tags=["ops"], responses=PROBLEMS)
 
@@ -27,20 +27,20 @@ router = APIRouter(tags=["ops"], responses=PROBLEMS)
 async def metrics(services: ServicesDep) -> Response:
     """For the scope `ops`, or for anybody with METRICS_PUBLIC. A store that is away costs only what it knows."""
     backlog, jobs, failed = await asyncio.gather(
-        _backlog(services), services.turns.queue.waiting(), _failed_for_all(services)
+        _backlog(services), services.turns.queue.waiting(), _globally_failed_tools(services)
     )
-    fleet = SharedState(backlog=backlog, jobs=jobs, tools_failed=failed)
-    return Response(services.metrics.text(shared_metrics(fleet)), media_type=CONTENT_TYPE)
+    shared = SharedState(backlog=backlog, jobs=jobs, tools_failed=failed)
+    return Response(services.metrics.text(shared_metrics(shared)), media_type=CONTENT_TYPE)
 
 
 async def _backlog(services: Services) -> Backlog | None:
     try:
-        async with asyncio.timeout(ASK_WITHIN_S), services.database.read_only() as connection:
+        async with asyncio.timeout(READ_TIMEOUT_S), services.database.read_only() as connection:
             return await read_backlog(connection)
     except (AppError, TimeoutError):
         return None
 
 
-async def _failed_for_all(services: Services) -> dict[str, bool] | None:
+async def _globally_failed_tools(services: Services) -> dict[str, bool] | None:
     failed = await services.fleet.load()
     return None if services.cache.degraded else {name: name in failed for name in services.tools.tools()}

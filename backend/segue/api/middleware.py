@@ -1,4 +1,4 @@
-"""What happens to every request before routing: an id, a span, a bound on its body, a line in the log. Pure ASGI."""
+"""Middleware for every request: its id, its trace span, its log line, and the size limit of its body. Plain ASGI."""
 
 import re
 import secrets
@@ -17,7 +17,7 @@ from segue.domain.errors import AppError
 from segue.domain.telemetry import RequestAnswered, Span, trace_of
 from segue.telemetry.tracing import untraced
 
-_SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class RequestContext:
-    """Gives each request an id (the caller's own where it is sane), binds it to the log, and logs how it went."""
+    """Gives each request an id (the client's own if it is valid), binds it to the log, and logs the response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -63,7 +63,7 @@ class RequestContext:
 
 
 class BodyLimit:
-    """Stops reading a body at `max_bytes`, whatever Content-Length says."""
+    """Stops reading a body after `max_bytes`, whatever Content-Length says, and answers 413."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
         self._app = app
@@ -88,23 +88,23 @@ class BodyLimit:
 
 
 class StartupErrors:
-    """A start that fails for a reason we know says it in a sentence, not in a traceback."""
+    """Reports a start that fails with an AppError by its detail instead of a traceback."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_plainly(message: Message) -> None:
+        async def send_detail(message: Message) -> None:
             reason = sys.exc_info()[1]
             if message["type"] == "lifespan.startup.failed" and isinstance(reason, AppError):
                 message["message"] = reason.detail
             await send(message)
 
-        await self._app(scope, receive, send_plainly if scope["type"] == "lifespan" else send)
+        await self._app(scope, receive, send_detail if scope["type"] == "lifespan" else send)
 
 
 def _span(services: Services, scope: Scope, request_id: str) -> AbstractContextManager[Span]:
-    """Below the client's own span, where it tells which."""
+    """The span of the request: a child of the client's, if it sends a traceparent."""
     if scope["path"] in UNTRACED:
         return untraced("request")
     parent = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"traceparent"), None)
@@ -114,4 +114,4 @@ def _span(services: Services, scope: Scope, request_id: str) -> AbstractContextM
 def _request_id(scope: Scope) -> str:
     name = REQUEST_ID_HEADER.lower().encode()
     given = next((value for key, value in scope["headers"] if key == name), b"")
-    return given.decode() if _SANE_ID.fullmatch(given) else secrets.token_hex(8)
+    return given.decode() if _VALID_ID.fullmatch(given) else secrets.token_hex(8)

@@ -1,10 +1,10 @@
-"""Plans: the one that is open, all there were, and a decision on the step that waits."""
+"""Routes to read plans and to decide on the step that waits for the user."""
 
 from fastapi import APIRouter, Request, Response
 from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
-from segue.api.events import OR_EVENTS, stream_events, wants_events
+from segue.api.events import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_id_cursor, page
 from segue.domain.plan import Plan
@@ -53,6 +53,4 @@ async def decide(
         caller, session_id, body.decision, version=body.version, once=asked, stream=stream, origin=origin
     )
     bind_contextvars(turn_id=turn.turn_id)
-    if stream:
-        return stream_events(services.events, turn)
-    return Response(await services.turns.answer(turn), media_type="application/json")
+    return await answer_or_events(services, turn, stream=stream)

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problems, in one place: ours, validation's, the router's, and whatever nobody expected."""
+"""Turns every error into a problem+json response (RFC 9457): AppError, validation, routing, and unexpected ones."""
 
 from http import HTTPStatus
 from typing import Any
@@ -120,7 +120,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 
 def _fault(fault: dict[str, Any]) -> dict[str, Any]:
-    """One of pydantic's faults, without what the caller sent: that can be long, or a secret."""
+    """One of pydantic's errors without the client's input, which can be long or a secret."""
     message = str(fault["msg"])
     if fault["type"] == "json_invalid":
         message = f"{message}: {fault['ctx']['error']}"

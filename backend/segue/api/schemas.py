@@ -1,4 +1,4 @@
-"""What clients send, and the envelope of lists. What they get back are the shapes of `domain/`."""
+"""The bodies that clients send, and pages of lists with their cursors. Responses are the dataclasses of `domain/`."""
 
 import base64
 import binascii
@@ -93,7 +93,7 @@ Cursor = Annotated[str | None, Query(max_length=500)]
 
 
 def page(found: list[Item], limit: int, position: Callable[[Item], object]) -> Page[Item]:
-    """A page of up to `limit` of the `limit + 1` items that were asked for."""
+    """Makes a page of `limit` items; `found` has one more if there is a next page. A cursor holds a `position`."""
     shown = found[:limit]
     return Page(shown, _encode_cursor(position(shown[-1])) if len(found) > limit else None)
 
@@ -103,7 +103,7 @@ def _encode_cursor(position: object) -> str:
 
 
 def decode_cursor(cursor: str) -> Any:
-    """Raises AppError `invalid_cursor` for a text no page of ours gave out."""
+    """Returns the position in a cursor. Raises AppError `invalid_cursor` if `page` cannot have made it."""
     try:
         return orjson.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
     except (binascii.Error, ValueError) as error:
@@ -111,7 +111,7 @@ def decode_cursor(cursor: str) -> Any:
 
 
 def decode_id_cursor(prefix: Prefix, cursor: str) -> str:
-    """The position in a list that is ordered by id. Raises AppError `invalid_cursor`."""
+    """Returns the position in a list that is ordered by id. Raises AppError `invalid_cursor`."""
     match decode_cursor(cursor):
         case str(position) if is_id(prefix, position):
             return position

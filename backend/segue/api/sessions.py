@@ -1,4 +1,4 @@
-"""Sessions: make, list, read, change, delete; their messages and their memory."""
+"""Routes to create, list, read, change and delete sessions, and to read their messages and memory."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

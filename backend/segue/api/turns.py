@@ -1,4 +1,4 @@
-"""Turns: all of a session's, one, and an end to one."""
+"""Routes to list, read and cancel the turns of a session."""
 
 from fastapi import APIRouter
 

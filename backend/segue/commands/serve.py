@@ -87,7 +87,7 @@ def connections(settings: Settings) -> type[asyncio.Protocol]:
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = sys.maxsize if files == resource.RLIM_INFINITY else files * 3 // 4
-    made = partial(TimedConnection, read_timeout_s=settings.request_read_timeout_s, most=most)
+    made = partial(TimedConnection, read_timeout_s=settings.request_read_timeout_s, max_connections=most)
     return cast(type[asyncio.Protocol], made)
 
 
