@@ -50,9 +50,9 @@ from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.catalog import ToolCatalog
 from segue.tools.global_state import Fleet
 from segue.tools.health import HealthRules
+from segue.turns.context import ContextLimits
 from segue.turns.deps import TurnDeps
 from segue.turns.limits import Limiter
-from segue.turns.load_context import SnapshotLimits
 from segue.turns.queries import outcomes_of
 from segue.turns.service import TurnService
 
@@ -101,12 +101,12 @@ class Tooling:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """What works after a turn, and the `snapshot` limits, which depend on whether summaries are written."""
+    """What works after a turn, and the limits of the context, which depend on whether summaries are written."""
 
     fact_extraction: JobLoop[DueExtraction]
     fact_upkeep: FactUpkeep
     summaries: JobLoop[DueSummary]
-    snapshot: SnapshotLimits
+    context: ContextLimits
 
 
 async def foundation(
@@ -255,11 +255,11 @@ async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemor
     settings, clock, database, model = base.settings, base.clock, base.stores.database, base.model
     interval_s = settings.turn_lease_s / 4
     extraction = FactExtraction(database, model, long_term, clock, lease_s=settings.llm_timeout_s * EXTRACTION_SHARE)
-    snapshot = await asyncio.to_thread(limits.snapshot_limits, settings, summarises=model.name != OFFLINE)
+    context = await asyncio.to_thread(limits.context_limits, settings, summarises=model.name != OFFLINE)
     summaries = Summaries(
         database,
         model,
-        snapshot.count,
+        context.count,
         max_tokens=settings.context_token_budget,
         lease_s=settings.llm_timeout_s + settings.turn_lease_s,
     )
@@ -267,11 +267,11 @@ async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemor
         fact_extraction=JobLoop(extraction, interval_s=interval_s),
         fact_upkeep=FactUpkeep(database, long_term, clock, interval_s=interval_s),
         summaries=JobLoop(summaries, interval_s=interval_s),
-        snapshot=snapshot,
+        context=context,
     )
     await stack.enter_async_context(parts.fact_extraction)
     await stack.enter_async_context(parts.fact_upkeep)
-    if snapshot.recall.summarises:
+    if context.recall.summarises:
         await stack.enter_async_context(parts.summaries)
     return parts
 
@@ -294,7 +294,7 @@ def turn_deps(
         fact_upkeep=jobs.fact_upkeep,
         summaries=jobs.summaries,
         agent_limits=limits.agent_limits(settings),
-        limits=limits.turn_limits(settings, jobs.snapshot),
+        limits=limits.turn_limits(settings, jobs.context),
         observe=base.telemetry.metrics.observe,
         span=base.telemetry.span,
     )

@@ -7,9 +7,9 @@ from segue.memory.window import WindowLimits
 from segue.tools.health import HealthRules
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
+from segue.turns.context import ContextLimits
 from segue.turns.deps import TurnLimits
 from segue.turns.limits import UserLimits
-from segue.turns.load_context import SnapshotLimits
 from segue.turns.maintenance import KeepLimits
 
 FRESH_RESULT_FACTOR = 10
@@ -55,9 +55,9 @@ def agent_limits(settings: Settings) -> AgentLimits:
     )
 
 
-def snapshot_limits(settings: Settings, *, summarises: bool) -> SnapshotLimits:
+def context_limits(settings: Settings, *, summarises: bool) -> ContextLimits:
     """Blocks while it reads the token table of the model."""
-    return SnapshotLimits(
+    return ContextLimits(
         recall=WindowLimits(settings.history_limit, settings.context_token_budget, summarises=summarises),
         count=counter_for(settings.llm_model),
         memory_ttl_s=settings.short_term_memory_ttl,
@@ -66,12 +66,12 @@ def snapshot_limits(settings: Settings, *, summarises: bool) -> SnapshotLimits:
     )
 
 
-def turn_limits(settings: Settings, snapshot: SnapshotLimits) -> TurnLimits:
+def turn_limits(settings: Settings, context: ContextLimits) -> TurnLimits:
     return TurnLimits(
         timeout_s=settings.turn_timeout_s,
         lease_s=settings.turn_lease_s * LEASE_SHARE,
         grace_s=settings.shutdown_grace_s * SHUTDOWN_SHARE,
-        snapshot=snapshot,
+        context=context,
         kept=KeepLimits(session_days=settings.session_ttl_days, change_days=settings.tool_result_ttl_days),
         concurrency=settings.worker_concurrency,
     )

@@ -16,7 +16,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
-from segue.turns import store
+from segue.turns import claims, store
 from segue.turns.store import ChatRequest
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
@@ -273,7 +273,7 @@ async def test_a_turn_whose_owner_is_gone_is_cancelled_all_the_same(client: Clie
     database = Database(settings.database_url.get_secret_value())
     async with database.autocommit() as connection:
         await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
-        claim = await store.claim_next(connection, session, worker="gone", lease_s=600)
+        claim = await claims.claim_next(connection, session, worker="gone", lease_s=600)
     await database.close()
     assert claim is not None
     assert (await cancel(client, session, claim.key.turn_id))["status"] == "cancelled"

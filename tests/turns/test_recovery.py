@@ -19,8 +19,9 @@ from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
 from segue.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
 from segue.memory.history import append_message
-from segue.turns import store, terminations
-from segue.turns.store import ChatRequest, Claim, StaleTurn
+from segue.turns import claims, store, terminations
+from segue.turns.claims import Claim
+from segue.turns.store import ChatRequest, StaleTurn
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
@@ -35,7 +36,7 @@ async def abandoned(settings: Settings, session: str, *, lease_s: float = 0.0) -
     database = Database(settings.database_url.get_secret_value())
     async with database.autocommit() as connection:
         await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
-        claim = await store.claim_next(connection, session, worker="gone", lease_s=lease_s)
+        claim = await claims.claim_next(connection, session, worker="gone", lease_s=lease_s)
     assert claim is not None
     yield database, claim
     await database.close()
@@ -80,8 +81,8 @@ async def writes_nothing(database: Database, claim: Claim) -> None:
             )
         assert not await terminations.end_turn(connection, claim, turn_errors.internal(), now=utc_now())
         assert not await terminations.hand_back(connection, claim, timeout_s=300)
-        assert await store.renew_leases(connection, [claim], lease_s=600) == set()
-        assert await store.look_after(connection, [claim]) == (set(), set())
+        assert await claims.renew_leases(connection, [claim], lease_s=600) == set()
+        assert await claims.still_held(connection, [claim]) == (set(), set())
 
 
 async def test_a_turn_begun_again_has_the_time_that_its_first_attempt_left(
@@ -117,7 +118,7 @@ async def test_a_turn_is_cancelled_and_taken_by_nobody_but_its_owner(settings: S
         row = await stores.database.fetchrow("SELECT * FROM turns")
         assert await terminations.cancel_turn(connection, "mallory", claim.key) == {}
         assert await terminations.cancel_before(connection, "mallory", replace(claim.key, turn_seq=9)) == {}
-        await terminations.release(connection, "mallory", session)
+        await terminations.cancel_open_turns(connection, "mallory", session)
         assert await stores.database.fetchrow("SELECT * FROM turns") == row
         assert await terminations.cancel_turn(connection, LOCAL_USER, claim.key) == {claim.key.turn_id: False}
         assert (await connection.execute(select(turns.c.cancel_requested_at))).scalar_one() is not None

@@ -27,9 +27,9 @@ from segue.telemetry.metrics import Metrics
 from segue.tools.catalog import ToolCatalog
 from segue.tools.global_state import Fleet
 from segue.tools.health import HealthRules
+from segue.turns.claims import Origin
 from segue.turns.limits import Limiter
 from segue.turns.service import TurnService
-from segue.turns.store import Origin
 
 MAX_DEPTH = 64
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers

@@ -9,7 +9,7 @@ from segue.api.problems import PROBLEMS
 from segue.domain.errors import AppError
 from segue.telemetry.gauges import Backlog, SharedState, shared_metrics
 from segue.telemetry.metrics import CONTENT_TYPE
-from segue.turns.backlog import read_backlog
+from segue.turns.queries import read_backlog
 
 READ_TIMEOUT_S = 1.0
 

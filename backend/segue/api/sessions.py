@@ -14,7 +14,7 @@ from segue.domain.session import Message, Session
 from segue.memory import facts, history, sessions
 from segue.memory.sessions import Position
 from segue.memory.short_term import ShortTermMemory
-from segue.turns.load_context import working_memory
+from segue.turns.context import working_memory
 
 MAX_SEQ = 2**63 - 1
 FACTS_SHOWN = 50

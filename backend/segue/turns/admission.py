@@ -1,28 +1,34 @@
-"""Who gets in: a message becomes a turn, or hears why not. Everything is decided by the rows of the session itself.
+"""Whether a message, or a button on a plan, becomes a turn. The rows of its session decide; the queue comes later.
 
-The common case is one statement. Whoever it does not let in, because others are there or came at the same moment, asks
-again under the lock of the session's row, where the answer is exact.
+The common case is one statement. If it refuses, because other turns are open or another message came at the same
+moment, it is asked again under the lock of the session's row, where the answer is exact.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
-from segue.db.models import OPEN_TURNS, sessions, turns
 from segue.domain import turn_errors
+from segue.domain.plan import Decision, end
 from segue.domain.session import TurnKey, TurnStatus
 from segue.memory.sessions import lock_session
-from segue.turns.store import ChatRequest, KeyTaken, Once, begin_turn
+from segue.plans import store as plans
+from segue.plans.store import StalePlan
+from segue.turns.queries import first_open_turn, turn_of_key
+from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_turn
 
 MAX_QUEUED = 10  # beside the one that runs
+BUTTON_MESSAGES: dict[Decision, str] = {"confirm": "👍", "reject": "👎"}
+
+_ROOM: Final[dict[OnBusy, int]] = {"enqueue": MAX_QUEUED + 1, "reject": 1, "interrupt": 2**31 - 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A turn and how it stood then. Not `fresh`: it was there already, under the same idempotency key."""
+    """A turn and its status. If it is not `fresh`, it was accepted before under the same idempotency key."""
 
     turn: TurnKey
     status: TurnStatus = "queued"
@@ -31,7 +37,7 @@ class Admitted:
 
 async def admit(database: Database, owner: str, session_id: str, request: ChatRequest, *, now: datetime) -> Admitted:
     """Raises NotFound, AppError `turn_in_progress`, `too_many_queued`, `idempotency_key_reused`."""
-    room = MAX_QUEUED + 1 if request.on_busy == "enqueue" else 1
+    room = _ROOM[request.on_busy]
     try:
         async with database.autocommit() as connection:
             turn = await begin_turn(connection, owner, session_id, request, now=now, room=room)
@@ -41,44 +47,72 @@ async def admit(database: Database, owner: str, session_id: str, request: ChatRe
         return Admitted(turn)
     async with database.transaction() as connection:
         await lock_session(connection, owner, session_id)
-        return await admit_locked(connection, owner, session_id, request, now=now)
+        return await _admit_locked(connection, owner, session_id, request, now=now)
 
 
-async def admit_locked(
+async def begin_decision(
+    connection: AsyncConnection,
+    owner: str,
+    session_id: str,
+    decision: Decision,
+    *,
+    version: int,
+    request: ChatRequest,
+    now: datetime,
+) -> Admitted | None:
+    """Stores the decision on a waiting plan and the turn that carries it out, in the caller's transaction.
+
+    `request` has everything but the message. Returns None if the plan has expired, which is stored then. A plan whose
+    turn died waits too, though no step says so yet: its next turn settles it. Raises NotFound, AppError `no_open_plan`,
+    and StalePlan for every version but the one that waits.
+    """
+    await lock_session(connection, owner, session_id)
+    if (known := await accepted_before(connection, owner, session_id, request.once)) is not None:
+        return known
+    stored = await plans.open_plan(connection, session_id)
+    if stored is None:
+        if await plans.newest_has_expired(connection, session_id):
+            return None
+        raise plans.no_open_plan()
+    if stored.plan.version != version:
+        raise StalePlan
+    request = replace(request, message=BUTTON_MESSAGES[decision])
+    if stored.plan.status == "active":
+        if await first_open_turn(connection, session_id) is not None:
+            raise StalePlan
+        return await _admit_locked(connection, owner, session_id, request, now=now)
+    if stored.plan.expires_at <= now:
+        await plans.swap(connection, stored, end(stored.plan, "expired"))
+        return None
+    request = replace(request, decided_plan_id=stored.plan.id)
+    admitted = await _admit_locked(connection, owner, session_id, request, now=now)
+    await plans.decide(connection, stored, decision, turn_id=admitted.turn.turn_id, now=now)
+    return admitted
+
+
+async def accepted_before(
+    connection: AsyncConnection, owner: str, session_id: str, once: Once | None
+) -> Admitted | None:
+    """Returns the turn accepted under this key. Raises AppError `idempotency_key_reused` for another body."""
+    stored = await turn_of_key(connection, owner, session_id, once.key) if once is not None else None
+    if once is None or stored is None:
+        return None
+    if stored.body_hash != once.body_hash:
+        raise turn_errors.key_reused()
+    return Admitted(TurnKey(session_id, stored.id, stored.seq), stored.status, fresh=False)
+
+
+async def _admit_locked(
     connection: AsyncConnection, owner: str, session_id: str, request: ChatRequest, *, now: datetime
 ) -> Admitted:
-    """In a transaction that holds the lock of the session's row."""
-    known = await turn_under(connection, owner, session_id, request.once)
+    """In a transaction that holds the lock of the session's row, so that no other message comes between."""
+    known = await accepted_before(connection, owner, session_id, request.once)
     if known is not None:
         return known
-    open_turns = await _open_turns(connection, session_id)
-    if open_turns and request.on_busy == "reject":
-        raise turn_errors.in_progress(open_turns[0])
-    if len(open_turns) > MAX_QUEUED and request.on_busy == "enqueue":
-        raise turn_errors.too_many_queued(MAX_QUEUED)
-    turn = await begin_turn(connection, owner, session_id, request, now=now, room=len(open_turns) + 1)
-    if turn is None:
-        raise AssertionError("the session is locked and there is room in it")
+    room = _ROOM[request.on_busy]
+    while (turn := await begin_turn(connection, owner, session_id, request, now=now, room=room)) is None:
+        if request.on_busy == "enqueue":
+            raise turn_errors.too_many_queued(MAX_QUEUED)
+        if (busy := await first_open_turn(connection, session_id)) is not None:  # else it has ended just now
+            raise turn_errors.in_progress(busy)
     return Admitted(turn)
-
-
-async def turn_under(connection: AsyncConnection, owner: str, session_id: str, once: Once | None) -> Admitted | None:
-    """The turn that was accepted under this key. Raises AppError `idempotency_key_reused` for another body."""
-    if once is None:
-        return None
-    statement = (
-        select(turns.c.id, turns.c.seq, turns.c.status, turns.c.body_hash)
-        .join(sessions, sessions.c.id == turns.c.session_id)
-        .where(turns.c.session_id == session_id, turns.c.idempotency_key == once.key, sessions.c.owner == owner)
-    )
-    row = (await connection.execute(statement)).one_or_none()
-    if row is None:
-        return None
-    if row.body_hash != once.body_hash:
-        raise turn_errors.key_reused()
-    return Admitted(TurnKey(session_id, row.id, row.seq), row.status, fresh=False)
-
-
-async def _open_turns(connection: AsyncConnection, session_id: str) -> list[str]:
-    statement = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS))
-    return list((await connection.execute(statement.order_by(turns.c.seq))).scalars())

@@ -16,8 +16,8 @@ from segue.jobs.loop import JobLoop
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.tools.availability import NewGuard
+from segue.turns.context import ContextLimits
 from segue.turns.limits import Limiter
-from segue.turns.load_context import SnapshotLimits
 from segue.turns.maintenance import KeepLimits
 
 
@@ -28,7 +28,7 @@ class TurnLimits:
     timeout_s: float
     lease_s: float
     grace_s: float
-    snapshot: SnapshotLimits
+    context: ContextLimits
     kept: KeepLimits
     concurrency: int
 

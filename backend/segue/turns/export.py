@@ -1,7 +1,7 @@
 """Makes a Recording of a session from its rows, secrets removed.
 
-Not every model call has a row: a planner's answer, a synthesis, what was called but held. A recording holds what they
-came to (the plan a turn left, its answer and the model's part of it), from which a replay answers those calls again.
+Not every model call has a row: a planner's answer, a synthesis and a call that waits for a yes have none. A recording
+has what came of them (a turn's plan, its answer, the model's part of it), and a replay answers those calls from that.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,13 +10,12 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, select
+from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
 from segue.agent.nodes.tool_loop import MAX_QUERY_CHARS
 from segue.agent.state import WEB_SEARCH
-from segue.db.models import turns
 from segue.domain.errors import AppError
 from segue.domain.plan import Decision, Plan
 from segue.domain.recording import (
@@ -37,18 +36,19 @@ from segue.memory.history import list_messages
 from segue.memory.sessions import get_session
 from segue.plans.store import list_plans
 from segue.tools.results import CallFilter, StoredResult, list_calls, load_results
-from segue.turns.decisions import SAID
+from segue.turns.admission import BUTTON_MESSAGES
+from segue.turns.queries import ended_turns
 
 MAX_MESSAGES = 20_000
-MAX_RESULTS_BYTES = 10_000_000  # of all results together: every one of them is searched for secrets
-READ_BY_MODEL = "model_"  # how `agent/nodes/plan.py` names the rule of such a verdict
+MAX_RESULTS_BYTES = 10_000_000  # of all results together: each is searched for secrets
+READ_BY_MODEL = "model_"  # the prefix of the rule in a verdict that a model gave
 
 _read_report = TypeAdapter(TurnReport).validate_python
 
 
 @dataclass(frozen=True, slots=True)
 class StoredConversation:
-    """The rows of a session whose turns have ended; `results` are by call, without those `too_large`."""
+    """The rows of a session's ended turns. `results` are by tool call id, without those `too_large`."""
 
     session: Session
     turns: Sequence[Row[Any]]
@@ -64,14 +64,13 @@ async def load_conversation(
 ) -> StoredConversation:
     """Raises NotFound for a missing or foreign session, AppError `nothing_to_export`, `conversation_too_long`."""
     session = await get_session(connection, owner, session_id)
-    ended = select(turns).where(turns.c.session_id == session_id, turns.c.finished_at.is_not(None))
-    rows = (await connection.execute(ended.order_by(turns.c.seq))).all()
+    rows = await ended_turns(connection, session_id)
     if not rows:
-        raise _nothing_yet()
+        raise _nothing_to_export()
     messages: dict[str, list[Message]] = {row.id: [] for row in rows}
     stored = await list_messages(connection, owner, session_id, after=0, limit=MAX_MESSAGES + 1)
     if len(stored) > MAX_MESSAGES:
-        raise _too_long()
+        raise _conversation_too_long()
     for message in stored:
         messages.get(message.turn_id, []).append(message)
     everything = CallFilter()
@@ -91,7 +90,7 @@ async def load_conversation(
 def make_recording(
     conversation: StoredConversation, tools: Mapping[str, Tool], settings: RecordedSettings
 ) -> Recording:
-    """Takes a while for a long conversation: to be called in a thread."""
+    """Takes long for a long conversation: call it in a thread."""
     recorder = _Recorder(conversation)
     recorded = [recorder.turn(row) for row in conversation.turns]
     whole = Recording(
@@ -110,7 +109,7 @@ def make_recording(
 
 @dataclass(slots=True)
 class _Recorder:
-    """Goes through the turns in order. `numbers` are those of the plans, `standing` the one that was touched last."""
+    """Goes through the turns in order. `numbers` counts plans by id, `standing` is the plan that was touched last."""
 
     conversation: StoredConversation
     numbers: dict[str, int] = field(default_factory=dict)
@@ -119,7 +118,7 @@ class _Recorder:
     def turn(self, row: Row[Any]) -> RecordedTurn:
         opening, *rest = self.conversation.messages[row.id]
         report = _read_report(row.report) if row.report else None
-        plan = report.plan if report else self._made_by(opening)
+        plan = report.plan if report else self._plan_made_by(opening)
         answer = str(rest.pop().content) if report else None
         turn = RecordedTurn(
             message=str(opening.content),
@@ -130,13 +129,13 @@ class _Recorder:
             plan=self._numbered(plan) if plan else None,
             status=row.status,
             answer=answer,
-            said=_said(answer, plan, self.standing),
+            said=_models_part(answer, plan, self.standing),
         )
         self.standing = plan or self.standing
         return turn
 
-    def _made_by(self, opening: Message) -> Plan | None:
-        """A turn that failed left no report, but maybe a plan."""
+    def _plan_made_by(self, opening: Message) -> Plan | None:
+        """A failed turn has no report, but may have made a plan."""
         return next((plan for plan in self.conversation.plans if plan.origin_message_id == opening.id), None)
 
     def _numbered(self, plan: Plan) -> RecordedPlan:
@@ -175,7 +174,7 @@ def _rounds(
 
 
 def _call(call: ToolCall, conversation: StoredConversation, reference: Any) -> RecordedCall:
-    """A result that is not at hand is stood in for by its reference, which names what later calls may need."""
+    """A result that is not stored is replaced by its reference, which names what later calls may need."""
     made = RecordedCall(
         tool=call.tool_name,
         args=call.args,
@@ -197,8 +196,8 @@ def _was_searched_first(report: TurnReport | None, ledger: Sequence[ToolCall], m
     return (ledger[0].tool_name, ledger[0].args) == (WEB_SEARCH, {"query": message[:MAX_QUERY_CHARS]})
 
 
-def _said(answer: str | None, plan: Plan | None, standing: Plan | None) -> str | None:
-    """The model's part of an answer that holds words of the engine's; None where it is the answer as it is."""
+def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None) -> str | None:
+    """Returns the model's part of an answer that has words of the engine in it; None if the model said all of it."""
     if answer is None:
         return None
     if plan is not None and plan.waiting_step is not None:
@@ -212,17 +211,17 @@ def _said(answer: str | None, plan: Plan | None, standing: Plan | None) -> str |
 def _decision(row: Row[Any], opening: Message) -> Decision | None:
     if row.request.get("decided_plan_id") is None:
         return None
-    return next((decision for decision, sign in SAID.items() if sign == opening.content), None)
+    return next((decision for decision, sign in BUTTON_MESSAGES.items() if sign == opening.content), None)
 
 
 def _reading(report: TurnReport | None) -> str | None:
-    """What the model made of a reply to a plan that the rules could not read."""
+    """Returns how the model read a reply to a plan; None if the rules could read it."""
     rule = report.acknowledgement.rule if report else ""
     return rule.removeprefix(READ_BY_MODEL) if rule.startswith(READ_BY_MODEL) else None
 
 
 def _definitions(recorded: Iterable[RecordedTurn], tools: Mapping[str, Tool]) -> Iterable[RecordedTool]:
-    """Of every tool that was called or planned, and of those they depend on. One that is gone takes any arguments."""
+    """Of each tool that was called or planned, and of those it depends on. A tool that is gone takes any arguments."""
     called = {(call.tool, call.status) for turn in recorded for call in turn.calls}
     planned = {step.tool for turn in recorded if turn.plan for step in turn.plan.steps if step.tool}
     wanted, known = [*(name for name, _ in called), *planned], set[str]()
@@ -254,7 +253,7 @@ def _definition(spec: ToolSpec) -> RecordedTool:
 
 
 def _within(calls: Iterable[ToolCall], max_result_bytes: int) -> list[str]:
-    """The calls whose results are recorded: none too large, and oldest first until there is enough."""
+    """Returns the calls whose results are recorded: none too large, oldest first up to MAX_RESULTS_BYTES."""
     left, wanted = MAX_RESULTS_BYTES, []
     for call in reversed(list(calls)):
         size = call.metadata.size_bytes
@@ -264,11 +263,11 @@ def _within(calls: Iterable[ToolCall], max_result_bytes: int) -> list[str]:
     return wanted
 
 
-def _nothing_yet() -> AppError:
+def _nothing_to_export() -> AppError:
     detail = "No turn of this session has ended yet. Send a message first, or wait for the one that runs."
     return AppError("nothing_to_export", status=409, title="Nothing to export", detail=detail)
 
 
-def _too_long() -> AppError:
+def _conversation_too_long() -> AppError:
     detail = f"A conversation of more than {MAX_MESSAGES} messages cannot be exported; its parts can be listed by page."
     return AppError("conversation_too_long", status=422, title="The conversation is too long", detail=detail)

@@ -1,24 +1,41 @@
-"""How much one user may ask for: requests and turns a minute, turns at once, tokens a day. What is 0 is not limited.
+"""How much one user may ask for: requests and turns a minute, open turns at once, tokens a day. 0 is no limit.
 
-Counted in Redis, and by each process for itself while Redis is lost. `api/gate.py` asks for requests, `turn/service.py`
-for turns; what a turn has used counts when it ends (`turn/worker.py`).
+Counted in Redis, and by each process for itself while Redis is lost.
 """
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from limits import RateLimitItemPerDay, RateLimitItemPerMinute
 
 from segue.db.engine import Database
 from segue.db.rates import Rates
-from segue.db.redis import Cache
+from segue.db.redis import Cache, turn_places_key
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.ids import new_id
-from segue.turns.concurrency_limit import Places
+from segue.turns.queries import statuses_of
 
-ASK_AGAIN_S = 2  # nobody knows when a turn ends
+ASK_AGAIN_S = 2  # when a turn will end is not known
+ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take
+KEPT_S = 86_400
+ATTEMPTS = 3
+
+# KEYS: the user's places. ARGV: turn, now, how many there are, TTL in seconds, then turns that have ended.
+# Returns nothing if the place was taken, else all holders and since when they hold.
+_TAKE: Final = """
+for index = 5, #ARGV do redis.call('ZREM', KEYS[1], ARGV[index]) end
+if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') end
+redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+return {}
+"""
+_RELEASE: Final = "return redis.call('ZREM', KEYS[1], ARGV[1])"
+
+Holders = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +50,7 @@ class Limiter:
     def __init__(self, limits: UserLimits, rates: Rates, cache: Cache, database: Database, clock: Clock) -> None:
         self._limits = limits
         self._rates = rates
-        self._places = Places(cache, database, at_most=limits.concurrent_turns)
+        self._concurrency = ConcurrencyLimit(cache, database, at_most=limits.concurrent_turns)
         self._clock = clock
         self._requests = RateLimitItemPerMinute(limits.requests_per_minute, namespace="user")
         self._turns = RateLimitItemPerMinute(limits.turns_per_minute, namespace="user")
@@ -48,22 +65,22 @@ class Limiter:
 
     @asynccontextmanager
     async def starting(self, user: str) -> AsyncIterator[str]:
-        """The id of a turn that may be accepted within the block. Raises AppError `rate_limited`."""
+        """Yields the id of a turn that may be accepted within the block. Raises AppError `rate_limited`."""
         turn_id = new_id("turn", self._clock())
         await self._admit(user, turn_id)
         try:
             yield turn_id
         except AppError:  # nothing was accepted
-            await self.give_back(user, turn_id)
+            await self.release(user, turn_id)
             raise
 
-    async def give_back(self, user: str, turn_id: str) -> None:
-        """The place of a turn that was not accepted."""
+    async def release(self, user: str, turn_id: str) -> None:
+        """Frees the place of a turn that was not accepted."""
         if self._limits.concurrent_turns:
-            await self._places.give_back(user, turn_id)
+            await self._concurrency.release(user, turn_id)
 
     async def spend(self, user: str, tokens: int) -> None:
-        """What a turn has used, also beyond the limit: a turn that runs is not cut off for it."""
+        """Counts the tokens of a turn, also beyond the limit: a running turn is not cut off."""
         if self._limits.tokens_per_day and tokens:
             await self._rates.count("tokens", user, self._tokens, amount=tokens)
 
@@ -77,7 +94,7 @@ class Limiter:
             wait_s = await self._rates.count("turns", user, self._turns)
             if wait_s is not None:
                 raise _limited("turns_per_minute", limits.turns_per_minute, wait_s)
-        if limits.concurrent_turns and not await self._places.take(user, turn_id):
+        if limits.concurrent_turns and not await self._concurrency.take(user, turn_id):
             raise _limited("concurrent_turns", limits.concurrent_turns, ASK_AGAIN_S)
 
 
@@ -90,3 +107,60 @@ def _limited(limit: str, at_most: int, wait_s: int) -> AppError:
         retryable=True,
         extra={"limit": limit, "retry_after_s": wait_s},
     )
+
+
+class ConcurrencyLimit:
+    """Redis holds which turns took a place. Only if none is free are the rows asked which of those turns have ended, so
+    a place costs one round trip, ends with its turn although no process gives it back, and survives a crash.
+    """
+
+    def __init__(self, cache: Cache, database: Database, *, at_most: int) -> None:
+        self._cache = cache
+        self._database = database
+        self._at_most = at_most
+        self._local: dict[str, Holders] = {}
+
+    async def take(self, user: str, turn_id: str) -> bool:
+        ended: Collection[str] = ()
+        for _ in range(ATTEMPTS):
+            holders = await self._try(user, turn_id, ended)
+            if not holders:
+                return True
+            ended = await self._ended(holders)
+            if not ended:
+                return False
+        return False
+
+    async def release(self, user: str, turn_id: str) -> None:
+        self._local.get(user, {}).pop(turn_id, None)
+        await self._cache.evaluate(_RELEASE, (turn_places_key(user),), turn_id)
+
+    async def _try(self, user: str, turn_id: str, ended: Collection[str]) -> Holders:
+        """Takes a place. Returns the holders of all places if none was free."""
+        now = time.time()
+        answer = await self._cache.evaluate(
+            _TAKE, (turn_places_key(user),), turn_id, now, self._at_most, KEPT_S, *ended
+        )
+        if answer is None:
+            return self._try_locally(user, turn_id, ended, now)
+        return {holder.decode(): float(since) for holder, since in zip(answer[::2], answer[1::2], strict=True)}
+
+    def _try_locally(self, user: str, turn_id: str, ended: Collection[str], now: float) -> Holders:
+        holders = self._local.setdefault(user, {})
+        for turn in ended:
+            holders.pop(turn, None)
+        if len(holders) >= self._at_most:
+            return dict(holders)
+        holders[turn_id] = now
+        return {}
+
+    async def _ended(self, holders: Holders) -> list[str]:
+        """Returns the holders that have no open turn, except those that may be about to get their row."""
+        async with self._database.read_only() as connection:
+            stored = await statuses_of(connection, holders)
+        accepting_since = time.time() - ACCEPTING_S
+        return [
+            turn
+            for turn, since in holders.items()
+            if (stored[turn] not in ("queued", "running") if turn in stored else since < accepting_since)
+        ]

@@ -1,4 +1,7 @@
-"""What has had its time goes: in small batches, by whichever process comes by, each kind by the module that owns it."""
+"""Deletes what has expired, in small batches: payloads, plans, tool state changes, idle sessions.
+
+Runs in every process; rows are locked with SKIP LOCKED, so that processes do not wait for each other.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +25,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class KeepLimits:
-    """After how many days an idle session, and what is noted of a tool's state, is deleted. None keeps sessions."""
+    """After how many days an idle session and a change of a tool's state are deleted. None keeps sessions for ever."""
 
     session_days: int | None
     change_days: int
@@ -31,7 +34,7 @@ class KeepLimits:
 async def sweep(
     database: Database, cache: Cache, events: EventLog, limits: KeepLimits, *, now: datetime, observe: Observe
 ) -> None:
-    """One batch of each kind. What is left over goes the next time."""
+    """Deletes one batch of each kind; the rest is for the next time."""
     async with database.autocommit() as connection:
         payloads = await drop_expired(connection, now=now)
         gone = {
@@ -53,7 +56,7 @@ async def sweep(
 
 
 async def _drop_idle(database: Database, cache: Cache, events: EventLog, *, before: datetime) -> bool:
-    """One session: with everything that hangs on it, it is a batch of its own. False where none has been idle since."""
+    """Deletes one session with all its rows, which is a batch of its own. Returns False if no session is idle."""
     async with database.transaction() as connection:
         idle = await sessions.lock_idle(connection, before=before)
         if idle is None:

@@ -1,30 +1,68 @@
-"""Turns as their owner reads them: how they stand, and the answer of one that is completed, put together again.
+"""What is read of turns: by their owner, by the event log, and by operators across all sessions. Only reads.
 
-Only reads. The rows are `store.py`'s to write while a turn lives and `endings.py`'s when it ends without an answer.
+Ages are by the database's clock, as leases are.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, Select, select
+from sqlalchemy import ColumnElement, Float, Row, Select, distinct, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
-from segue.db.models import OPEN_TURNS, sessions, turns
+from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
 from segue.domain.errors import AppError, NotFound
-from segue.domain.session import ChatAnswer, Message, Outcome, Turn, TurnError, TurnKey, TurnReport
+from segue.domain.session import ChatAnswer, Message, Outcome, Turn, TurnError, TurnKey, TurnReport, TurnStatus
 from segue.domain.tool import ToolCall
 from segue.memory.history import final_messages
+from segue.telemetry.gauges import Backlog
 from segue.tools.results import calls_of_turns
+from segue.turns.claims import runs_beside
 
 _OTHER = turns.alias("other")
 _read_report = TypeAdapter(TurnReport).validate_python
 
 
+@dataclass(frozen=True, slots=True)
+class TurnsOverview:
+    """`leases_passed` are running turns whose lease has lapsed; `running_on` counts the processes that run one."""
+
+    queued: int
+    running: int
+    running_on: int
+    leases_passed: int
+    oldest_queued_s: float | None
+    longest_running_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
+    """`lease_left_s` is below 0 after the lease has lapsed, and None if no process has the turn."""
+
+    turn_id: str
+    status: TurnStatus
+    epoch: int
+    attempts: int
+    worker: str | None
+    lease_until: datetime | None
+    lease_left_s: float | None
+    waiting_s: float
+    cancel_requested_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LastTurn:
+    turn_id: str
+    status: TurnStatus
+    finished_at: datetime | None
+    error: TurnError | None
+
+
 async def get_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> Turn:
-    """Raises NotFound for a missing turn and for somebody else's."""
+    """Raises NotFound for a missing turn and for another owner's."""
     rows = (await connection.execute(_owned(owner, session_id).where(turns.c.id == turn_id))).all()
     if not rows:
         raise NotFound("turn")
@@ -34,7 +72,7 @@ async def get_turn(connection: AsyncConnection, owner: str, session_id: str, tur
 async def list_turns(
     connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
 ) -> list[Turn]:
-    """Newest first, by arrival: ids are made before that, and by several clocks."""
+    """Newest first by arrival; not by id, which is made before that and by several clocks."""
     statement = _owned(owner, session_id).order_by(turns.c.seq.desc()).limit(limit)
     if before is not None:
         statement = statement.where(turns.c.seq < select(_OTHER.c.seq).where(_OTHER.c.id == before).scalar_subquery())
@@ -42,7 +80,7 @@ async def list_turns(
 
 
 async def find_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> TurnKey:
-    """Raises NotFound for a session or a turn that is missing or somebody else's."""
+    """Raises NotFound for a session or a turn that is missing or another owner's."""
     found = (
         select(turns.c.seq)
         .select_from(sessions)
@@ -57,12 +95,43 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
     return TurnKey(session_id, turn_id, row.seq)
 
 
+async def turn_of_key(
+    connection: AsyncConnection, owner: str, session_id: str, key: str
+) -> Row[*tuple[Any, ...]] | None:
+    """Returns id, seq, status and body_hash of the session's turn under an idempotency key; None if it has none."""
+    statement = (
+        select(turns.c.id, turns.c.seq, turns.c.status, turns.c.body_hash)
+        .join(sessions, sessions.c.id == turns.c.session_id)
+        .where(turns.c.session_id == session_id, turns.c.idempotency_key == key, sessions.c.owner == owner)
+    )
+    return (await connection.execute(statement)).one_or_none()
+
+
 async def turn_ids(connection: AsyncConnection, session_id: str) -> list[str]:
     return list((await connection.execute(select(turns.c.id).where(turns.c.session_id == session_id))).scalars())
 
 
+async def statuses_of(connection: AsyncConnection, turn_ids: Iterable[str]) -> dict[str, TurnStatus]:
+    """Returns the status of each turn that has a row."""
+    statement = select(turns.c.id, turns.c.status).where(turns.c.id.in_(turn_ids))
+    return {row.id: row.status for row in await connection.execute(statement)}
+
+
+async def first_open_turn(connection: AsyncConnection, session_id: str) -> str | None:
+    """Returns the id of the session's turn that runs or is next to run; None if no turn is open."""
+    statement = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS))
+    turn_id: str | None = await connection.scalar(statement.order_by(turns.c.seq).limit(1))
+    return turn_id
+
+
+async def ended_turns(connection: AsyncConnection, session_id: str) -> Sequence[Row[Any]]:
+    """Returns the rows of the session's turns that have ended, oldest first."""
+    ended = select(turns).where(turns.c.session_id == session_id, turns.c.finished_at.is_not(None))
+    return (await connection.execute(ended.order_by(turns.c.seq))).all()
+
+
 async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, Outcome]:
-    """The outcome of those of the turns that have ended, by id; NotFound, as a value, for one that was deleted."""
+    """Returns by id the outcomes of the turns that have ended. That of a deleted turn is NotFound, as a value."""
     async with database.read_only() as connection:
         rows = (await connection.execute(select(turns).where(turns.c.id.in_(turn_ids)))).all()
         ended = await _turns(connection, [row for row in rows if row.status not in OPEN_TURNS])
@@ -85,6 +154,60 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
         usage=report.usage,
         model=report.model,
     )
+
+
+async def overview(connection: AsyncConnection) -> TurnsOverview:
+    row = (await connection.execute(_OPEN_TURNS_COUNTED)).one()
+    return TurnsOverview(
+        queued=row.queued,
+        running=row.running,
+        running_on=row.running_on,
+        leases_passed=row.lapsed,
+        oldest_queued_s=row.oldest_queued_s,
+        longest_running_s=row.longest_running_s,
+    )
+
+
+async def read_backlog(connection: AsyncConnection) -> Backlog:
+    row = (await connection.execute(_OPEN_TURNS_COUNTED)).one()
+    return Backlog(queued=row.queued, running=row.running, lapsed=row.lapsed, oldest_s=row.oldest_ready_s)
+
+
+async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[OpenTurn]:
+    """Returns the open turns of a session in the order in which they run."""
+    statement = (
+        select(
+            turns.c.id.label("turn_id"),
+            turns.c.status,
+            turns.c.epoch,
+            turns.c.attempts,
+            turns.c.worker,
+            turns.c.lease_until,
+            (-_age(turns.c.lease_until)).label("lease_left_s"),
+            _age(turns.c.queued_at).label("waiting_s"),
+            turns.c.cancel_requested_at,
+        )
+        .where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS))
+        .order_by(turns.c.seq)
+    )
+    return [OpenTurn(**row) for row in (await connection.execute(statement)).mappings()]
+
+
+async def last_turn_of(connection: AsyncConnection, session_id: str, *, failed: bool = False) -> LastTurn | None:
+    """Returns the newest turn, or the newest that ended with an error; None if there is none."""
+    statement = select(turns.c.id, turns.c.status, turns.c.finished_at, turns.c.error)
+    statement = statement.where(turns.c.session_id == session_id).order_by(turns.c.seq.desc()).limit(1)
+    if failed:
+        statement = statement.where(turns.c.error.is_not(None))
+    row = (await connection.execute(statement)).one_or_none()
+    if row is None:
+        return None
+    error = TurnError(**{name: row.error[name] for name in TurnError.__slots__}) if row.error else None
+    return LastTurn(row.id, row.status, row.finished_at, error)
+
+
+def _age(moment: ColumnElement[datetime] | ColumnElement[datetime | None]) -> ColumnElement[float]:
+    return func.round(func.extract("epoch", func.now() - moment), 1).cast(turns.c.left_s.type)
 
 
 async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[Turn]:
@@ -117,3 +240,21 @@ def _owned(owner: str, session_id: str) -> Select[Any]:
         .join(sessions, sessions.c.id == turns.c.session_id)
         .where(sessions.c.id == session_id, sessions.c.owner == owner)
     )
+
+
+def _count_open_turns() -> Select[*tuple[Any, ...]]:
+    """Over the index of open turns. The oldest ready turn is the one that waits for a process longest."""
+    queued, running = turns.c.status == QUEUED, turns.c.status == RUNNING
+    oldest_ready = func.now() - func.min(turns.c.queued_at).filter(queued, ~runs_beside(turns))
+    return select(
+        func.count().filter(queued).label("queued"),
+        func.count().filter(running).label("running"),
+        func.count(distinct(turns.c.worker)).filter(running).label("running_on"),
+        func.count().filter(running, turns.c.lease_until < func.now()).label("lapsed"),
+        func.max(_age(turns.c.queued_at)).filter(queued).label("oldest_queued_s"),
+        func.max(_age(turns.c.started_at)).filter(running).label("longest_running_s"),
+        func.coalesce(func.extract("epoch", oldest_ready).cast(Float), 0.0).label("oldest_ready_s"),
+    ).where(turns.c.status.in_(OPEN_TURNS))
+
+
+_OPEN_TURNS_COUNTED = _count_open_turns()

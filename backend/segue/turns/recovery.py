@@ -1,5 +1,5 @@
-"""Finds what nobody looks after any more and sets it going again, on any instance: the same second look for a process
-that died, a job that Redis lost and a wish to cancel that nobody obeys. Needs Postgres and nothing else.
+"""Finds the turns that no process takes care of, and queues or ends them: the same search for a process that died, a
+job that Redis lost and a cancellation that was not carried out. Needs Postgres and nothing else.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from segue.turns import terminations
 from segue.turns.deps import TurnDeps
 from segue.turns.maintenance import sweep
 from segue.turns.scheduler import TurnWorker
-from segue.turns.terminations import Neglected
-from segue.turns.turn_metrics import outcome_of, tell_end
+from segue.turns.terminations import NeglectedTurn
+from segue.turns.turn_metrics import outcome_of, record_end
 
-LOOK_AROUND_S = 1.0
+RECOVER_EVERY_S = 1.0
 MAX_ATTEMPTS = 3
 
 log = structlog.get_logger()
 
 
-async def look_around_for_ever(deps: TurnDeps, worker: TurnWorker, takes_turns: Callable[[], bool]) -> None:
-    """`takes_turns()`: whether this process is one that runs what it finds."""
+async def recover_forever(deps: TurnDeps, worker: TurnWorker, takes_turns: Callable[[], bool]) -> None:
+    """Never returns. `takes_turns()` says whether this process runs the turns it finds."""
     swept = 0.0
     while True:
         try:
-            await _look_around(deps, worker, takes_turns=takes_turns())
+            await _recover(deps, worker, takes_turns=takes_turns())
             if time.monotonic() - swept >= deps.limits.lease_s:
                 await sweep(
                     deps.database, deps.cache, deps.events, deps.limits.kept, now=deps.clock(), observe=deps.observe
@@ -38,27 +38,27 @@ async def look_around_for_ever(deps: TurnDeps, worker: TurnWorker, takes_turns: 
                 swept = time.monotonic()
         except AppError as error:
             log.warning("recovery_failed", code=error.code)
-        await asyncio.sleep(min(LOOK_AROUND_S, deps.limits.lease_s / 4))
+        await asyncio.sleep(min(RECOVER_EVERY_S, deps.limits.lease_s / 4))
 
 
-async def _look_around(deps: TurnDeps, worker: TurnWorker, *, takes_turns: bool) -> None:
+async def _recover(deps: TurnDeps, worker: TurnWorker, *, takes_turns: bool) -> None:
     async with deps.database.read_only() as connection:
-        found = await terminations.neglected(connection, timeout_s=deps.limits.timeout_s)
+        found = await terminations.neglected_turns(connection, timeout_s=deps.limits.timeout_s)
     for turn in found:
         if turn.running:
-            await _settle(deps, turn)
+            await _end_or_requeue(deps, turn)
         if takes_turns and worker.has_room:
             worker.wake(turn.key.session_id)
             if not turn.running:
                 deps.observe(TurnRecovered("begun"))
 
 
-async def _settle(deps: TurnDeps, turn: Neglected) -> None:
-    """Ends the turn, or queues it again."""
-    error = _verdict(turn, timeout_s=deps.limits.timeout_s)
+async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> None:
+    """A running turn is ended, or queued again if it has attempts and time left."""
+    error = _reason_to_end(turn, timeout_s=deps.limits.timeout_s)
     async with deps.database.autocommit() as connection:
         if error is None:
-            settled = await terminations.take_back(connection, turn, timeout_s=deps.limits.timeout_s)
+            settled = await terminations.requeue_lapsed(connection, turn, timeout_s=deps.limits.timeout_s)
         else:
             settled = await terminations.end_neglected(connection, turn, error)
     if not settled:
@@ -67,12 +67,12 @@ async def _settle(deps: TurnDeps, turn: Neglected) -> None:
     log.warning("turn_recovered", **ids, attempts=turn.attempts, ended=error and error.code)
     deps.observe(TurnRecovered("queued_again" if error is None else "ended"))
     if error is not None:
-        tell_end(deps.observe, turn.key, TurnEnded(outcome_of(error), error.code), attempt=turn.attempts)
+        record_end(deps.observe, turn.key, TurnEnded(outcome_of(error), error.code), attempt=turn.attempts)
         await short_term.forget(deps.cache, turn.key.session_id)
         deps.events.end(turn.key, error)
 
 
-def _verdict(turn: Neglected, *, timeout_s: float) -> AppError | None:
+def _reason_to_end(turn: NeglectedTurn, *, timeout_s: float) -> AppError | None:
     if turn.cancelled:
         return turn_errors.cancelled()
     if turn.attempts >= MAX_ATTEMPTS:

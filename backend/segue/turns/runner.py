@@ -1,7 +1,7 @@
 """One turn that runs here, from its claim to the row that ends it.
 
-Whatever happens in it, it ends with a row that says so, or goes back to whoever takes it next. `worker.py` decides
-which turns run and when one is to stop; whoever follows it is told through `events.py`.
+It ends with a row that says how, whatever happens, or it is handed back to the queue. The scheduler decides which turns
+run and when one stops; readers follow a turn through its event log.
 """
 
 import asyncio
@@ -20,64 +20,74 @@ from segue.domain.session import ChatAnswer
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
 from segue.memory import short_term
 from segue.turns import store, terminations
+from segue.turns.claims import Claim
+from segue.turns.context import load_context
 from segue.turns.deps import TurnDeps
-from segue.turns.load_context import load_snapshot
 from segue.turns.queries import chat_answer
-from segue.turns.report import turn_report
-from segue.turns.store import Claim, StaleTurn
-from segue.turns.turn_metrics import Tally
+from segue.turns.store import StaleTurn
+from segue.turns.turn_metrics import TurnMetrics, turn_report
 
 Stop = Literal["cancelled", "handed_back", "lost"]
 
 log = structlog.get_logger()
 
 
-class Unended:
-    """Ends that an outage kept from being written stay for the next try, or their sessions would wait for a lease."""
+class UnstoredEnds:
+    """Ends of turns that an outage kept from being stored. They are tried again, or the session would wait for a lease
+    to lapse.
+    """
 
     def __init__(self, deps: TurnDeps) -> None:
         self._deps = deps
-        self._ends: list[tuple[Claim, AppError, Tally]] = []
+        self._ends: list[tuple[Claim, AppError, TurnMetrics]] = []
 
-    async def add(self, claim: Claim, error: AppError, tally: Tally) -> None:
-        self._ends.append((claim, error, tally))
+    async def add(self, claim: Claim, error: AppError, metrics: TurnMetrics) -> None:
+        self._ends.append((claim, error, metrics))
         with suppress(AppError):
-            await self.write()
+            await self.store()
 
-    async def write(self) -> None:
-        """The row first, then whoever waits. Raises AppError `storage_unavailable`."""
+    async def store(self) -> None:
+        """Stores each end, then emits it to the readers of its turn. Raises AppError `storage_unavailable`."""
         while self._ends:
-            claim, error, tally = self._ends[0]
+            claim, error, metrics = self._ends[0]
             async with self._deps.database.autocommit() as connection:
                 ended = await terminations.end_turn(connection, claim, error, now=self._deps.clock())
-            with suppress(ValueError):  # two turns may fail at once
-                self._ends.remove((claim, error, tally))
+            with suppress(ValueError):  # another failing turn may have stored it
+                self._ends.remove((claim, error, metrics))
             if ended:
-                tally.tell_end(error)
+                metrics.record_end(error)
                 self._deps.events.end(claim.key, error)
 
 
 class TurnRun:
-    """Runs from when it is made. `stopped` is why it was told to stop, once it was. One whose answer is being stored is
-    past that: whether it is stored in time is for the row to say.
+    """One run of a claimed turn. `stopped` is why it was stopped, None if it was not.
+
+    A run whose answer is being stored is not stopped any more: the guard in the statement decides.
     """
 
-    def __init__(self, deps: TurnDeps, claim: Claim, unended: Unended) -> None:
+    def __init__(self, deps: TurnDeps, claim: Claim, unstored: UnstoredEnds) -> None:
         self.claim = claim
         self.stopped: Stop | None = None
         self._deps = deps
-        self._unended = unended
+        self._unstored = unstored
+        self._task: asyncio.Task[ChatAnswer | None] | None = None
         self._finishing = False
         self._model = MeteredModel(deps.model, deps.agent_limits.model)
         key = claim.key
         self._guard = deps.new_guard(session_id=key.session_id, turn_id=key.turn_id, stored=claim.tool_states)
-        self._tally = Tally(claim, self._model, deps.observe, tools=self._guard.summary)
-        self.task = asyncio.create_task(self._run(), name=key.turn_id)
+        self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
-    def stop(self, why: Stop) -> None:
-        if self.stopped is None and not self._finishing:
+    def start(self) -> asyncio.Task[ChatAnswer | None]:
+        """Returns the task of the run; its result is None for a turn that ended without an answer or was lost."""
+        self._task = asyncio.create_task(self._run(), name=self.claim.key.turn_id)
+        return self._task
+
+    def stop(self, why: Stop) -> asyncio.Task[ChatAnswer | None] | None:
+        """Returns the task that ends soon, also if it was stopped before; None if the run was never started."""
+        if self._task is not None and self.stopped is None and not self._finishing:
             self.stopped = why
-            self.task.cancel()
+            self._task.cancel()
+        return self._task
 
     async def _run(self) -> ChatAnswer | None:
         key, origin, model = self.claim.key, self.claim.origin, self._model
@@ -93,7 +103,7 @@ class TurnRun:
                 await self._deps.limiter.spend(self.claim.owner, model.input_tokens + model.output_tokens)
 
     async def _run_to_an_end(self, span: Span) -> ChatAnswer | None:
-        """One turn, whatever happens in it. None where it has no answer, or turned out to be somebody else's."""
+        """Returns None if the turn failed or another process holds its lease."""
         claim, timeout_s = self.claim, self._deps.limits.timeout_s
         try:
             async with asyncio.timeout(timeout_s if claim.left_s is None else claim.left_s) as limit:
@@ -104,11 +114,11 @@ class TurnRun:
             await short_term.forget(self._deps.cache, claim.key.session_id)
             return None
         except asyncio.CancelledError:
-            await self._obey()
+            await self._end_stopped()
             raise
         except AppError as error:
             failure = turn_errors.storage_lost() if error.code == "storage_unavailable" else error
-        except Exception as error:  # whatever a turn dies of, it ends with an error of its own
+        except Exception as error:  # a turn that fails in any way ends with an error of its own
             failure = turn_errors.turn_timeout(timeout_s) if limit.expired() else turn_errors.internal()
             log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
         span.fail(failure.code)
@@ -119,10 +129,10 @@ class TurnRun:
         deps, claim = self._deps, self.claim
         events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.stream)
         await self._guard.look_at_fleet()
-        snapshot = await load_snapshot(
-            deps.database, deps.cache, deps.long_term, claim, limits=deps.limits.snapshot, now=deps.clock()
+        state = await load_context(
+            deps.database, deps.cache, deps.long_term, claim, limits=deps.limits.context, now=deps.clock()
         )
-        self._tally.begins_with(snapshot)
+        self._metrics.start_from(state)
         context = TurnContext(
             owner=claim.owner,
             turn=claim.key,
@@ -132,15 +142,15 @@ class TurnRun:
             cache=deps.cache,
             limits=deps.agent_limits,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
-            emit=self._tally.hearing(events.emit),
+            emit=self._metrics.counting(events.emit),
             span=deps.span,
             listened=events.wants_tokens,
         )
-        return cast(TurnState, await deps.graph.ainvoke(snapshot, context=context))
+        return cast(TurnState, await deps.graph.ainvoke(state, context=context))
 
     async def _finish(self, state: TurnState) -> ChatAnswer:
         claim = self.claim
-        report = turn_report(state, self._tally.stop(), model=self._model.name)
+        report = turn_report(state, self._metrics.stop(), model=self._model.name)
         self._finishing = True
         async with self._deps.database.autocommit() as connection:
             message = await store.finish_turn(
@@ -158,10 +168,10 @@ class TurnRun:
         calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))
         answer = chat_answer(claim.key, message, report, calls)
         self._deps.events.end(claim.key, answer)
-        self._tally.tell_end()
+        self._metrics.record_end()
         return answer
 
-    async def _obey(self) -> None:
+    async def _end_stopped(self) -> None:
         match self.stopped:
             case "cancelled":
                 await self._fail(turn_errors.cancelled())
@@ -177,14 +187,14 @@ class TurnRun:
         except AppError as error:
             log.warning("hand_back_failed", code=error.code)
             return
-        if not handed:  # somebody wants it cancelled
+        if not handed:  # it is to be cancelled
             await self._fail(turn_errors.cancelled())
             return
         log.info("turn_handed_back")
         self._deps.observe(TurnRecovered("handed_back"))
 
     async def _fail(self, error: AppError) -> None:
-        """Redis' copy of the session no longer tells everything: it goes."""
-        self._tally.stop()
+        """Drops the copy of the session's memory in Redis, because it lacks this turn."""
+        self._metrics.stop()
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
-        await self._unended.add(self.claim, error, self._tally)
+        await self._unstored.add(self.claim, error, self._metrics)

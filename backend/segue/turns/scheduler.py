@@ -1,24 +1,25 @@
-"""Which turns run here: one line per session, as many lines side by side as there are places, leases renewed meanwhile.
+"""Which turns this process runs: one line of turns per session, as many lines at a time as there are places.
 
-What happens in a turn is `run.py`'s. Above stands `service.py`.
+A busy session's turns run one after another. No owner takes more than a share of the places while others wait. Leases
+are renewed meanwhile. What happens within a turn is not known here.
 """
 
 import asyncio
 import os
 import socket
 import time
+from collections import Counter
 
 import structlog
 
 from segue.domain.errors import AppError
 from segue.domain.session import Message
-from segue.turns import store
+from segue.turns import claims
+from segue.turns.claims import Claim
 from segue.turns.deps import TurnDeps
-from segue.turns.fair_scheduling import FairClaims
-from segue.turns.runner import Stop, TurnRun, Unended
-from segue.turns.store import Claim
+from segue.turns.runner import Stop, TurnRun, UnstoredEnds
 
-LOOK_S = 0.5  # how soon the owner of a turn hears that it is to be cancelled, or no longer its own
+CHECK_S = 0.5  # how soon a process notices that a turn of its own is to be cancelled, or lost
 STOP_S = 3.0
 
 log = structlog.get_logger()
@@ -27,17 +28,13 @@ log = structlog.get_logger()
 class TurnWorker:
     def __init__(self, deps: TurnDeps) -> None:
         self._deps = deps
-        self._claims = FairClaims(
-            deps.database,
-            worker=f"{socket.gethostname()}:{os.getpid()}",
-            places=deps.limits.concurrency,
-            lease_s=deps.limits.lease_s,
-        )
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._places = asyncio.Semaphore(deps.limits.concurrency)
         self._lines: dict[str, asyncio.Task[None]] = {}
         self._woken: set[str] = set()
         self._running: dict[str, TurnRun] = {}
-        self._unended = Unended(deps)
+        self._unstored = UnstoredEnds(deps)
+        self._passed_over = False
         self._closed = False
 
     @property
@@ -49,7 +46,7 @@ class TurnWorker:
         return len(self._running)
 
     def wake(self, session_id: str) -> None:
-        """Something may be waiting in this session. Cheap, and right however often it is called."""
+        """Looks for a queued turn in this session. Cheap, and safe to call at any time."""
         if self._closed:
             return
         self._woken.add(session_id)
@@ -57,7 +54,7 @@ class TurnWorker:
             self._lines[session_id] = asyncio.create_task(self._drain(session_id), name=f"turns of {session_id}")
 
     async def run_session(self, session_id: str) -> None:
-        """Wakes the session; returns when its line ends, or at once where it had one already."""
+        """Wakes the session. Returns when its line ends, or at once if it had one already."""
         known = session_id in self._lines
         self.wake(session_id)
         if not known and session_id in self._lines:
@@ -68,37 +65,36 @@ class TurnWorker:
             running.stop(why)
 
     def stop_session(self, session_id: str) -> None:
-        """For a session that is gone."""
+        """For a session that was deleted."""
         for running in self._running.values():
             if running.claim.key.session_id == session_id:
                 running.stop("lost")
 
     async def close(self, *, grace_s: float) -> list[Claim]:
-        """Takes no more turns, gives those that run `grace_s` to end, then hands them back and says which."""
+        """Claims no more turns, gives those that run `grace_s` to end, hands back the rest and returns those claims."""
         self._closed = True
         self._woken.clear()
         if self._lines:
             await asyncio.wait(self._lines.values(), timeout=grace_s)
         late = list(self._running.values())
-        for running in late:
-            running.stop("handed_back")
-        if late:
-            await asyncio.wait({running.task for running in late}, timeout=STOP_S)
+        stopping = [task for running in late if (task := running.stop("handed_back"))]
+        if stopping:
+            await asyncio.wait(stopping, timeout=STOP_S)
         lines = list(self._lines.values())
         for line in lines:
             line.cancel()
         await asyncio.gather(*lines, return_exceptions=True)
         return [running.claim for running in late if running.stopped == "handed_back"]
 
-    async def keep(self) -> None:
-        """While turns run here: renews their leases, and hears that one is to stop. Never returns."""
+    async def keep_leases(self) -> None:
+        """Renews the leases of the turns that run here, and stops those that are cancelled or lost. Never returns."""
         renewed = 0.0
         while True:
-            await asyncio.sleep(min(LOOK_S, self._deps.limits.lease_s / 4))
+            await asyncio.sleep(min(CHECK_S, self._deps.limits.lease_s / 4))
             due = time.monotonic() - renewed >= self._deps.limits.lease_s / 4
             try:
-                await self._unended.write()
-                await self._look(renew=due)
+                await self._unstored.store()
+                await self._check_claims(renew=due)
             except AppError as error:
                 log.warning("leases_not_renewed", code=error.code)
             else:
@@ -111,53 +107,76 @@ class TurnWorker:
                     self._woken.discard(session_id)
                     while not self._closed and await self._run_next(session_id):
                         pass
-        finally:  # in the same step as the last look at _woken, so that no wake falls between
+        finally:  # no await since _woken was read, so that no wake is missed
             del self._lines[session_id]
 
     async def _run_next(self, session_id: str) -> bool:
-        """Claims and runs one turn if there is one, and says whether another may be waiting."""
-        try:
-            claim = await self._claims.claim(session_id, self._owners())
-        except AppError as error:
-            log.warning("claim_failed", session_id=session_id, code=error.code)
-            return False
+        """Claims and runs one turn if one is queued. Returns whether another may be."""
+        claim = await self._claim(session_id)
         if claim is None:
             return False
-        turn_id = claim.key.turn_id
-        task = (run := TurnRun(self._deps, claim, self._unended)).task
-        self._running[turn_id] = run
+        run = TurnRun(self._deps, claim, self._unstored)
+        task = run.start()
+        self._running[claim.key.turn_id] = run
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
             task.cancel()
             raise
         finally:
-            del self._running[turn_id]
+            del self._running[claim.key.turn_id]
         if claim.tells_facts:
             self._deps.fact_extraction.wake()
-        await self._wake_those_passed_over()
+        await self._wake_passed_over()
         answer = None if task.cancelled() else task.result()
         return answer is None or not _has_last_word(claim, answer.message)
 
-    def _owners(self) -> list[str]:
-        return [each.claim.owner for each in self._running.values()]
-
-    async def _wake_those_passed_over(self) -> None:
+    async def _claim(self, session_id: str) -> Claim | None:
+        """Returns None if the session has no queued turn, or if its owner is passed over for others who wait."""
+        served = _well_served(self._places_by_owner(), self._deps.limits.concurrency)
         try:
-            for session_id in await self._claims.passed_over(self._owners()):
-                self.wake(session_id)
+            async with self._deps.database.autocommit() as connection:
+                claim = await claims.claim_next(
+                    connection, session_id, worker=self._name, lease_s=self._deps.limits.lease_s, well_served=served
+                )
+        except AppError as error:
+            log.warning("claim_failed", session_id=session_id, code=error.code)
+            return None
+        self._passed_over |= claim is None and bool(served)
+        return claim
+
+    async def _wake_passed_over(self) -> None:
+        """Wakes, for each free place, the session that has waited longest; owners with less than a share come first.
+
+        Sessions that every process has passed over are found by recovery.
+        """
+        if not self._passed_over:
+            return
+        self._passed_over = False
+        held, places = self._places_by_owner(), self._deps.limits.concurrency
+        free = places - held.total()
+        try:
+            async with self._deps.database.read_only() as connection:
+                waiting = await claims.sessions_waiting(connection, last=_well_served(held, places), at_most=free)
         except AppError as error:
             log.warning("waiting_not_found", code=error.code)
+            return
+        self._passed_over |= len(waiting) >= free
+        for session_id in waiting:
+            self.wake(session_id)
 
-    async def _look(self, *, renew: bool) -> None:
+    def _places_by_owner(self) -> Counter[str]:
+        return Counter(run.claim.owner for run in self._running.values())
+
+    async def _check_claims(self, *, renew: bool) -> None:
         running = dict(self._running)
         if not running:
             return
-        claims = [each.claim for each in running.values()]
+        held = [each.claim for each in running.values()]
         async with self._deps.database.autocommit() as connection:
             if renew:
-                await store.renew_leases(connection, claims, lease_s=self._deps.limits.lease_s)
-            ours, cancelled = await store.look_after(connection, claims)
+                await claims.renew_leases(connection, held, lease_s=self._deps.limits.lease_s)
+            ours, cancelled = await claims.still_held(connection, held)
         for turn_id in running:
             if turn_id not in ours:
                 self.stop(turn_id, "lost")
@@ -166,7 +185,12 @@ class TurnWorker:
 
 
 def _has_last_word(claim: Claim, answer: Message) -> bool:
-    """Whether the answer follows right on what it answers. Then nothing waits: whoever accepts a message and whoever
-    ends a turn take the session's next seq under the lock of its row, and who comes later sees the other's work.
+    """Whether the answer's seq follows on that of its message; then no turn waits. Accepting a message and ending
+    a turn both take the session's next seq under the lock of its row, so that the later one sees the earlier one's row.
     """
     return answer.seq == claim.key.turn_seq + 1
+
+
+def _well_served(places: Counter[str], most: int) -> list[str]:
+    """Returns the owners that hold as many places as each could have if one more owner came."""
+    return [owner for owner, count in places.items() if count * (len(places) + 1) >= most]

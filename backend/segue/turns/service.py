@@ -1,8 +1,7 @@
-"""The story of a turn as the API tells it: accepted, sent off, waited for, cancelled, read.
+"""What the API does with turns: accept, dispatch, wait for, cancel, read. Knows nothing of HTTP.
 
-Knows nothing of HTTP. The request that brought a message only watches its turn; the turn belongs to whoever runs it,
-and the answer is the row. `worker.py` runs turns here, `queue.py` takes them to and from other processes, `recovery.py`
-finds the lost ones.
+The request that brought a message only watches its turn: the process that claims the turn runs it, and its row has the
+answer. A client that leaves stops nothing.
 """
 
 import asyncio
@@ -21,22 +20,22 @@ from segue.memory import sessions, short_term
 from segue.memory.sessions import get_session
 from segue.plans.store import expired
 from segue.turns import queries, terminations
-from segue.turns.admission import Admitted, admit, turn_under
-from segue.turns.decisions import begin_decision
+from segue.turns.admission import Admitted, accepted_before, admit, begin_decision
+from segue.turns.claims import Origin
 from segue.turns.deps import TurnDeps
 from segue.turns.queue import TurnQueue
-from segue.turns.recovery import look_around_for_ever
+from segue.turns.recovery import recover_forever
 from segue.turns.scheduler import TurnWorker
-from segue.turns.store import NOWHERE, ChatRequest, Once, Origin
-from segue.turns.turn_metrics import tell_end
+from segue.turns.store import NO_ORIGIN, ChatRequest, Once
+from segue.turns.turn_metrics import record_end
 
-CANCEL_WITHIN_S = 4.5
+CANCEL_ANSWER_S = 4.5
 
 
 class TurnService:
-    """Runs turns for as long as it is entered: `async with TurnService(deps, url) as turns: await turns.chat(…)`.
+    """Runs turns while it is entered: `async with TurnService(deps, url) as turns: await turns.accept(…)`.
 
-    `takes_turns` is False in a process that only accepts them; it still runs what it cannot send off.
+    `takes_turns` is False in a process that only accepts them; it still runs a turn that it cannot put into the queue.
     """
 
     def __init__(self, deps: TurnDeps, redis_url: str, *, takes_turns: bool = True) -> None:
@@ -50,10 +49,10 @@ class TurnService:
 
     async def __aenter__(self) -> Self:
         self._queue.start()
-        looking = look_around_for_ever(self._deps, self._worker, self._runs_what_it_finds)
+        recovering = recover_forever(self._deps, self._worker, self._runs_recovered_turns)
         self._upkeep = [
-            asyncio.create_task(self._worker.keep(), name="leases"),
-            asyncio.create_task(looking, name="recovery"),
+            asyncio.create_task(self._worker.keep_leases(), name="leases"),
+            asyncio.create_task(recovering, name="recovery"),
         ]
         return self
 
@@ -75,7 +74,7 @@ class TurnService:
 
     @property
     def places(self) -> int:
-        """How many may; none in a process that only accepts them, though it runs what it cannot send off."""
+        """How many may run here: 0 in a process that only accepts turns, though it runs one that it cannot dispatch."""
         return self._deps.limits.concurrency if self._takes_turns else 0
 
     @property
@@ -83,15 +82,16 @@ class TurnService:
         return self._queue
 
     async def leave(self) -> None:
-        """Takes no more turns, lets those that run end within the grace, gives the rest to others, and tells whoever
-        waits. Safe to call twice: the second waits for the first.
+        """Takes no more turns, gives those that run the grace to end, hands back the rest, and ends all waiting.
+
+        A second call waits for the first.
         """
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._leave(), name="leaving")
         await asyncio.shield(self._leaving)
 
     async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
-        """A message becomes a turn that is on its way. Raises what `admit` raises, and AppError `rate_limited`."""
+        """Stores a message as a turn and dispatches it. Raises what `admit` raises, and AppError `rate_limited`."""
         deps = self._deps
 
         async def begin(turn_id: str) -> Admitted:
@@ -103,8 +103,8 @@ class TurnService:
             return admitted
         if request.on_busy == "interrupt":
             async with deps.database.autocommit() as connection:
-                self._obey(session_id, await terminations.cancel_before(connection, owner, admitted.turn))
-        await self._send_off(admitted.turn)
+                self._carry_out(session_id, await terminations.cancel_before(connection, owner, admitted.turn))
+        await self._dispatch(admitted.turn)
         return admitted
 
     async def answer(self, turn: TurnKey) -> bytes:
@@ -124,9 +124,9 @@ class TurnService:
         version: int,
         once: Once | None = None,
         stream: bool = False,
-        origin: Origin = NOWHERE,
+        origin: Origin = NO_ORIGIN,
     ) -> TurnKey:
-        """A button on the plan that waits: decided here and now, carried out by a turn of its own.
+        """A button on the plan that waits: stores the decision, and dispatches the turn that carries it out.
 
         Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `rate_limited`; then nothing was accepted.
         """
@@ -149,17 +149,17 @@ class TurnService:
 
         admitted = await self._within_limits(owner, session_id, once, begin)
         if admitted.fresh:
-            await self._send_off(admitted.turn)
+            await self._dispatch(admitted.turn)
         return admitted.turn
 
     async def cancel(self, owner: str, session_id: str, turn_id: str) -> Turn:
-        """The turn as it stands once it has ended, which takes at most CANCEL_WITHIN_S. Raises NotFound."""
+        """Returns the turn once it has ended, or as it is after CANCEL_ANSWER_S. Raises NotFound."""
         async with self._deps.database.autocommit() as connection:
             turn = await queries.find_turn(connection, owner, session_id, turn_id)
-            wished = await terminations.cancel_turn(connection, owner, turn)
-        self._obey(session_id, wished)
+            cancelled = await terminations.cancel_turn(connection, owner, turn)
+        self._carry_out(session_id, cancelled)
         with suppress(TimeoutError, AppError):
-            async with asyncio.timeout(CANCEL_WITHIN_S):
+            async with asyncio.timeout(CANCEL_ANSWER_S):
                 await self._deps.events.answer(turn)
         return await self.read(owner, session_id, turn_id)
 
@@ -174,10 +174,10 @@ class TurnService:
             return await queries.list_turns(connection, owner, session_id, before=before, limit=limit)
 
     async def delete_session(self, owner: str, session_id: str) -> None:
-        """What runs in it elsewhere notices within half a second, and can write nothing from now on."""
+        """A process that runs a turn of it notices within half a second, and can write nothing from now on."""
         async with self._deps.database.transaction() as connection:
             turns = await queries.turn_ids(connection, session_id)
-            await terminations.release(connection, owner, session_id)
+            await terminations.cancel_open_turns(connection, owner, session_id)
             await sessions.delete_session(connection, owner, session_id)
         self._worker.stop_session(session_id)
         await self._deps.events.delete(session_id, turns)
@@ -187,32 +187,32 @@ class TurnService:
     async def _within_limits(
         self, owner: str, session_id: str, once: Once | None, begin: Callable[[str], Awaitable[Admitted]]
     ) -> Admitted:
-        """What `begin` makes of the turn's id. To ask for the same turn again takes nothing of the owner's share."""
+        """Returns what `begin` makes of the turn's id. A request for a turn that exists counts for no limit."""
         if once is not None:
             async with self._deps.database.read_only() as connection:
-                if (known := await turn_under(connection, owner, session_id, once)) is not None:
+                if (known := await accepted_before(connection, owner, session_id, once)) is not None:
                     return known
         async with self._deps.limiter.starting(owner) as turn_id:
             admitted = await begin(turn_id)
-        if not admitted.fresh:  # the same request came twice at once
-            await self._deps.limiter.give_back(owner, turn_id)
+        if not admitted.fresh:  # the same request came twice at the same moment
+            await self._deps.limiter.release(owner, turn_id)
         return admitted
 
-    async def _send_off(self, turn: TurnKey) -> None:
-        """To whoever takes it; without Redis it runs here, whatever this process is for."""
+    async def _dispatch(self, turn: TurnKey) -> None:
+        """Puts the turn into the queue. Without Redis it runs here, even in a process that takes no turns."""
         if not await self._queue.send(turn.session_id, turn.turn_id):
             self._worker.wake(turn.session_id)
 
-    def _obey(self, session_id: str, wished: Mapping[str, bool]) -> None:
-        for turn_id, ended in wished.items():
+    def _carry_out(self, session_id: str, cancelled: Mapping[str, bool]) -> None:
+        for turn_id, ended in cancelled.items():
             if ended:
                 turn, error = TurnKey(session_id, turn_id, 0), turn_errors.cancelled()
-                tell_end(self._deps.observe, turn, TurnEnded("cancelled", error.code))
+                record_end(self._deps.observe, turn, TurnEnded("cancelled", error.code))
                 self._deps.events.end(turn, error)
             else:
                 self._worker.stop(turn_id, "cancelled")
 
-    def _runs_what_it_finds(self) -> bool:
+    def _runs_recovered_turns(self) -> bool:
         return self._takes_turns or self._queue.away
 
     async def _leave(self) -> None:

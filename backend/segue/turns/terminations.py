@@ -1,7 +1,7 @@
-"""How a turn ends without an answer, or starts again: failed, cancelled, given back, taken from whoever let it lapse.
+"""How a turn ends without an answer or is queued again: failed, cancelled, handed back, recovered.
 
-Every statement is guarded by what the turn was when it was looked at, so that of two who end it one does. A tool call
-that is still open when its turn ends has an unknown outcome.
+Every statement is guarded by what the turn was when it was read, so that of two processes that end it one does. A tool
+call that is still open when its turn ends has an unknown outcome.
 """
 
 from collections.abc import Sequence
@@ -9,25 +9,39 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, func, literal, select, update
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Integer,
+    Interval,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
-from segue.db.models import OPEN_TURNS, sessions, tool_calls, turns
+from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, tool_calls, turns
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
 from segue.memory.history import INTERRUPTED
-from segue.turns import statements
-from segue.turns.store import Claim, held
+from segue.turns.claims import IS_HELD, Claim, held, runs_beside
 
-OBEY_WITHIN_S = 2.5  # an owner that has not cancelled by then is taken for dead
-START_WITHIN_S = 2.0  # a turn nobody has begun by then was lost on its way
+CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
+START_WITHIN_S = 2.0  # the job of a turn that no process has begun by then was lost
 MAX_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Neglected:
-    """A turn that needs looking after. `left_s` is what remains of its time where it is `running`."""
+class NeglectedTurn:
+    """A turn to recover. `left_s` is what is left of its time if it is `running`."""
 
     key: TurnKey
     epoch: int
@@ -38,27 +52,91 @@ class Neglected:
 
 
 async def end_turn(connection: AsyncConnection, claim: Claim, error: AppError, *, now: datetime) -> bool:
-    """Ends a turn of ours with an error everyone who asks will hear. False where it is no longer ours."""
-    ended = await connection.execute(_ending(statements.IS_HELD, error, finished_at=literal(now)), held(claim))
+    """Ends a claimed turn with the error that every reader of it gets. Returns False if the claim no longer holds."""
+    ended = await connection.execute(_ending(IS_HELD, error, finished_at=literal(now)), held(claim))
     return ended.one_or_none() is not None
 
 
+def _seconds_left() -> ColumnElement[float]:
+    """What is left of a running turn's time: what it had when claimed, less its run until now or until it lapsed."""
+    ran_until = func.least(func.now(), turns.c.lease_until)
+    allowed = func.coalesce(turns.c.left_s, bindparam("timeout_s", type_=turns.c.left_s.type))
+    return allowed - func.extract("epoch", ran_until - turns.c.started_at).cast(turns.c.left_s.type)
+
+
+def _requeue() -> ReturningUpdate[*tuple[Any, ...]]:
+    """Queues a running turn again: handed back by its process, or after its lease lapsed, which costs an attempt."""
+    by_owner = bindparam("by_owner", type_=Boolean)
+    return (
+        update(turns)
+        .where(*IS_HELD, turns.c.cancel_requested_at.is_(None), or_(by_owner, turns.c.lease_until < func.now()))
+        .values(
+            status="queued",
+            queued_at=func.now(),
+            left_s=_seconds_left(),
+            attempts=turns.c.attempts - by_owner.cast(Integer),
+            worker=None,
+            lease_until=None,
+        )
+        .returning(turns.c.id)
+    )
+
+
+_REQUEUE = _requeue()
+
+
 async def hand_back(connection: AsyncConnection, claim: Claim, *, timeout_s: float) -> bool:
-    """Gives a turn of ours to whoever takes it next, and the attempt does not count. False where it must not go on."""
+    """Queues a claimed turn again without counting the attempt. Returns False if it is cancelled or no longer held."""
     values = {"by_owner": True, "timeout_s": timeout_s, **held(claim)}
-    return (await connection.execute(statements.REQUEUE, values)).one_or_none() is not None
+    return (await connection.execute(_REQUEUE, values)).one_or_none() is not None
 
 
-async def neglected(connection: AsyncConnection, *, timeout_s: float) -> list[Neglected]:
-    """What nobody looks after: lapsed turns, wishes to cancel that are not obeyed, turns nobody has begun."""
+def _neglected() -> Select[*tuple[Any, ...]]:
+    """Running turns with a lapsed lease or an overdue cancellation, and queued turns that no process has begun."""
+    overdue = func.now() - bindparam("cancel_within", type_=Interval)
+    return (
+        select(
+            turns.c.id,
+            turns.c.session_id,
+            turns.c.seq,
+            turns.c.status,
+            turns.c.epoch,
+            turns.c.attempts,
+            turns.c.cancel_requested_at.is_not(None).label("cancelled"),
+            _seconds_left().label("left_s"),
+        )
+        .where(
+            turns.c.status.in_(OPEN_TURNS),
+            or_(
+                and_(
+                    turns.c.status == RUNNING,
+                    or_(turns.c.lease_until < func.now(), turns.c.cancel_requested_at < overdue),
+                ),
+                and_(
+                    turns.c.status == QUEUED,
+                    turns.c.queued_at < func.now() - bindparam("start_within", type_=Interval),
+                    ~runs_beside(turns),
+                ),
+            ),
+        )
+        .order_by(turns.c.status.desc(), turns.c.queued_at)
+        .limit(bindparam("at_most"))
+    )
+
+
+_NEGLECTED = _neglected()
+
+
+async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> list[NeglectedTurn]:
+    """Returns at most MAX_AT_ONCE turns that no process takes care of."""
     values = {
-        "obey_within": timedelta(seconds=OBEY_WITHIN_S),
+        "cancel_within": timedelta(seconds=CANCEL_WITHIN_S),
         "start_within": timedelta(seconds=START_WITHIN_S),
         "timeout_s": timeout_s,
         "at_most": MAX_AT_ONCE,
     }
     return [
-        Neglected(
+        NeglectedTurn(
             key=TurnKey(row.session_id, row.id, row.seq),
             epoch=row.epoch,
             running=row.status == "running",
@@ -66,38 +144,38 @@ async def neglected(connection: AsyncConnection, *, timeout_s: float) -> list[Ne
             cancelled=row.cancelled,
             left_s=row.left_s,
         )
-        for row in await connection.execute(statements.NEGLECTED, values)
+        for row in await connection.execute(_NEGLECTED, values)
     ]
 
 
-async def take_back(connection: AsyncConnection, turn: Neglected, *, timeout_s: float) -> bool:
-    """Queues a lapsed turn again. False where its owner has come back or somebody was quicker."""
+async def requeue_lapsed(connection: AsyncConnection, turn: NeglectedTurn, *, timeout_s: float) -> bool:
+    """Queues a lapsed turn again. Returns False if its lease was renewed or another process has recovered it."""
     values = {"by_owner": False, "timeout_s": timeout_s, "held_turn": turn.key.turn_id, "held_epoch": turn.epoch}
-    return (await connection.execute(statements.REQUEUE, values)).one_or_none() is not None
+    return (await connection.execute(_REQUEUE, values)).one_or_none() is not None
 
 
-async def end_neglected(connection: AsyncConnection, turn: Neglected, error: AppError) -> bool:
-    """Ends what is not to be tried again. False where its owner has come back or somebody was quicker."""
-    given_up = (turns.c.lease_until < func.now()) | turns.c.cancel_requested_at.is_not(None)
+async def end_neglected(connection: AsyncConnection, turn: NeglectedTurn, error: AppError) -> bool:
+    """Ends a neglected turn. Returns False if its lease was renewed or another process has recovered it."""
+    is_neglected = (turns.c.lease_until < func.now()) | turns.c.cancel_requested_at.is_not(None)
     values = {"held_turn": turn.key.turn_id, "held_epoch": turn.epoch}
-    ended = await connection.execute(_ending((*statements.IS_HELD, given_up), error, finished_at=func.now()), values)
+    ended = await connection.execute(_ending((*IS_HELD, is_neglected), error, finished_at=func.now()), values)
     return ended.one_or_none() is not None
 
 
 async def cancel_turn(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[str, bool]:
-    """Whether the turn has ended with it, by its id: one that was queued has, one that runs its owner stops. Empty
-    where it has ended before.
+    """Cancels a queued turn, and asks the process that runs it to cancel a running one. Returns by turn id whether the
+    turn has ended; nothing for one that had ended before.
     """
     return await _cancel(connection, owner, turn.session_id, turns.c.id == turn.turn_id)
 
 
 async def cancel_before(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[str, bool]:
-    """The same for every turn that is open before this one."""
+    """Does the same to every open turn before this one."""
     return await _cancel(connection, owner, turn.session_id, turns.c.seq < turn.turn_seq)
 
 
-async def release(connection: AsyncConnection, owner: str, session_id: str) -> None:
-    """Takes a session's open turns from whoever runs them, as the first thing that happens to a session that goes."""
+async def cancel_open_turns(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Ends the open turns of a session that is about to be deleted, so that no process writes for them any more."""
     await connection.execute(
         update(turns)
         .where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
@@ -110,7 +188,7 @@ async def _cancel(
 ) -> dict[str, bool]:
     queued = turns.c.status == "queued"
     error = literal(_error_row(turn_errors.cancelled()), turns.c.error.type)
-    wished = await connection.execute(
+    cancelled = await connection.execute(
         update(turns)
         .where(turns.c.session_id == session_id, which, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
         .values(
@@ -121,7 +199,7 @@ async def _cancel(
         )
         .returning(turns.c.id, turns.c.status)
     )
-    return {row.id: row.status == "cancelled" for row in wished}
+    return {row.id: row.status == "cancelled" for row in cancelled}
 
 
 def _ending(

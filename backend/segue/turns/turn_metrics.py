@@ -1,6 +1,6 @@
-"""What a turn has come to so far, heard from its own events, also where it fails and leaves no state behind.
+"""What a turn has come to: counted from its events as they are emitted, so that a turn that fails has numbers too.
 
-Tells how a turn has ended: one line in the log and one observation, once the end is stored and by whoever stored it.
+The process that stores the end of a turn records it: one line in the log and one observation.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from segue.agent.model import MeteredModel
-from segue.agent.state import TurnInput
+from segue.agent.state import TurnInput, TurnState, acknowledgement_report, web_search_report
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import (
@@ -25,16 +25,15 @@ from segue.domain.events import (
     ToolStateChanged,
 )
 from segue.domain.plan import Plan
-from segue.domain.session import MemoryReport, TurnKey, Usage, Verdict, WebSearchReport
+from segue.domain.session import MemoryReport, TurnKey, TurnReport, Usage, Verdict, WebSearchReport
 from segue.domain.telemetry import Observe, PlanEnded, SessionToolStateChanged, ToolCalled, TurnEnded, TurnOutcome
-from segue.turns.report import memory_report
-from segue.turns.store import Claim
+from segue.turns.claims import Claim
 
 log = structlog.get_logger()
 
 
-class Tally:
-    """Of one run of a turn. `tools` says how the session's tools stand."""
+class TurnMetrics:
+    """Counts one run of a turn. `tools` returns the fields that say how the session's tools stand."""
 
     def __init__(
         self, claim: Claim, model: MeteredModel, observe: Observe, *, tools: Callable[[], dict[str, Any]]
@@ -52,24 +51,24 @@ class Tally:
         self._web_search: WebSearchReport | None = None
         self._memory: MemoryReport | None = None
 
-    def begins_with(self, snapshot: TurnInput) -> None:
-        self._plan = snapshot["open_plan"].plan if snapshot["open_plan"] else None
-        self._memory = memory_report(snapshot)
+    def start_from(self, start: TurnInput) -> None:
+        self._plan = start["open_plan"].plan if start["open_plan"] else None
+        self._memory = memory_report(start)
 
-    def hearing(self, emit: Emit) -> Emit:
-        def hear_and_emit(event: Event) -> None:
-            self._hear(event)
+    def counting(self, emit: Emit) -> Emit:
+        def count_and_emit(event: Event) -> None:
+            self._count(event)
             emit(event)
 
-        return hear_and_emit
+        return count_and_emit
 
     def stop(self) -> Usage:
-        """The run is over; what is left is to store it."""
+        """Ends the measured time, before the outcome is stored. Returns what the run used."""
         self._seconds = time.monotonic() - self._started
         model = self._model
         return Usage(model.llm_calls, model.input_tokens, model.output_tokens, round(self._seconds * 1000))
 
-    def tell_end(self, error: AppError | None = None) -> None:
+    def record_end(self, error: AppError | None = None) -> None:
         claim, model, plan = self._claim, self._model, self._plan
         ended = TurnEnded(
             outcome_of(error),
@@ -79,7 +78,7 @@ class Tally:
             self._verdict,
             self._web_search,
         )
-        tell_end(
+        record_end(
             self._observe,
             claim.key,
             ended,
@@ -104,7 +103,7 @@ class Tally:
             **self._tools(),
         )
 
-    def _hear(self, event: Event) -> None:
+    def _count(self, event: Event) -> None:
         match event:
             case ToolRan(tool, outcome, duration_ms):
                 self._calls[outcome] += 1
@@ -136,10 +135,10 @@ def outcome_of(error: AppError | None) -> TurnOutcome:
     return "cancelled" if error.code == turn_errors.CANCELLED else "failed"
 
 
-def tell_end(observe: Observe, turn: TurnKey, ended: TurnEnded, **fields: object) -> None:
-    """The one line that every turn ends with, and its numbers."""
-    say = log.warning if ended.outcome == "failed" else log.info
-    say(
+def record_end(observe: Observe, turn: TurnKey, ended: TurnEnded, **fields: object) -> None:
+    """Logs the one line that every turn ends with, and observes its numbers."""
+    write = log.warning if ended.outcome == "failed" else log.info
+    write(
         "turn_finished",
         session_id=turn.session_id,
         turn_id=turn.turn_id,
@@ -148,3 +147,24 @@ def tell_end(observe: Observe, turn: TurnKey, ended: TurnEnded, **fields: object
         **fields,
     )
     observe(ended)
+
+
+def turn_report(state: TurnState, usage: Usage, *, model: str) -> TurnReport:
+    touched = state["touched_plan"]
+    return TurnReport(
+        acknowledgement=acknowledgement_report(state),
+        plan=touched.plan if touched else None,
+        web_search=web_search_report(state),
+        memory_used=memory_report(state),
+        usage=usage,
+        model=model,
+    )
+
+
+def memory_report(start: TurnInput) -> MemoryReport:
+    return MemoryReport(
+        short_term=start["memory"] is not None,
+        long_term=len(start["facts"]),
+        history_messages=len(start["prompt"]) - 2,  # beside the system message and the running one
+        tool_results=len(start["earlier_results"]),
+    )

@@ -22,7 +22,7 @@ from segue.tools.availability import ToolGuard
 from segue.tools.catalog import ToolCatalog
 from segue.tools.global_state import Fleet
 from segue.tools.health import HealthRules, is_blocked
-from segue.turns.overview import LastTurn, OpenTurn, last_turn_of, open_turns_of
+from segue.turns.queries import LastTurn, OpenTurn, last_turn_of, open_turns_of
 from segue.turns.store import last_ended
 
 SESSION_PARTS = (

@@ -19,7 +19,7 @@ from segue.domain.telemetry import unobserved
 from segue.limits import health_rules
 from segue.mcp.servers import McpServers
 from segue.tools.global_state import Fleet
-from segue.turns.overview import TurnsOverview, overview
+from segue.turns.queries import TurnsOverview, overview
 from segue.turns.queue import QueueFacts, look_at_queue
 
 LATE_S = 10.0  # a turn that has waited so long while nothing takes it

@@ -1,5 +1,5 @@
-"""What a turn starts from: the stored window as far as it fits the budget, the results in view, and the working memory,
-rebuilt from Postgres where Redis has lost it.
+"""The context a turn starts from: the history that fits the budget, the results in view, facts, plans, and the
+short-term memory, which is rebuilt from Postgres if Redis has lost it. Only reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,16 +22,17 @@ from segue.memory.token_count import Count
 from segue.memory.window import WindowLimits
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
-from segue.turns.store import Claim, EndedTurn, last_ended
+from segue.turns.claims import Claim
+from segue.turns.store import EndedTurn, last_ended
 
 INLINE_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotLimits:
-    """Results of at most `inline_bytes` are shown whole for INLINE_TURNS turns, together at most `all_inline_bytes`.
+class ContextLimits:
+    """A result of at most `inline_bytes` is shown whole for INLINE_TURNS turns, all of them up to `all_inline_bytes`.
 
-    `count` counts the tokens of a text.
+    `count` counts the tokens of a text; `memory_ttl_s` is how long short-term memory lives.
     """
 
     recall: WindowLimits
@@ -41,13 +42,13 @@ class SnapshotLimits:
     all_inline_bytes: int
 
 
-async def load_snapshot(
+async def load_context(
     database: Database,
     cache: Cache,
     long_term: LongTermMemory,
     claim: Claim,
     *,
-    limits: SnapshotLimits,
+    limits: ContextLimits,
     now: datetime,
 ) -> TurnInput:
     session_id = claim.key.session_id
@@ -102,7 +103,7 @@ async def _earlier_attempt(connection: AsyncConnection, claim: Claim) -> Earlier
 
 
 def _in_view(window: Sequence[Message], earlier: Sequence[Reference]) -> Iterator[tuple[str, int]]:
-    """The calls whose references the model is about to see, and the size of their results."""
+    """Yields the calls whose references the model is about to see, and the size of their results in bytes."""
     for reference in earlier:
         yield reference.tool_call_id, reference.size_bytes
     for message in window:
@@ -113,7 +114,7 @@ def _in_view(window: Sequence[Message], earlier: Sequence[Reference]) -> Iterato
 def _inline(
     window: Sequence[Message], kept: Mapping[str, StoredResult], turn_id: str, *, max_bytes: int
 ) -> dict[str, str]:
-    """Small successful results of the last turns, by tool call: the newest of them, as far as there is room."""
+    """Returns small successful results of the last turns by tool call: the newest ones, up to `max_bytes` together."""
     turns = list(dict.fromkeys(message.turn_id for message in window if message.turn_id != turn_id))[-INLINE_TURNS:]
     inline: dict[str, str] = {}
     for message in reversed(window):
@@ -132,7 +133,7 @@ def _inline(
 async def working_memory(
     database: Database, cache: Cache, session_id: str, *, message_count: int, ttl_s: int, now: datetime
 ) -> tuple[ShortTermMemory | None, int]:
-    """A session's short-term memory as its next turn would see it, and the seconds it has left."""
+    """Returns a session's short-term memory as its next turn would see it, and the seconds it has left."""
     async with database.read_only() as connection:
         last = await last_ended(connection, session_id)
     if last is None:
@@ -159,7 +160,7 @@ async def _rebuild(
     ttl_s: int,
     now: datetime,
 ) -> tuple[ShortTermMemory | None, int]:
-    """What Redis would still hold, from the rows it is made of; `(None, 0)` where nothing is or its time is up."""
+    """Makes what Redis would still hold from its rows. Returns `(None, 0)` if there is nothing or its time is up."""
     left_s = int((last.finished_at + timedelta(seconds=ttl_s) - now).total_seconds())
     if left_s <= 0:
         return None, 0

@@ -1,0 +1,246 @@
+"""Which process runs a turn. Each statement is built once at import, since building one costs half a millisecond.
+
+A claim is a lease with an epoch, the fencing token: every statement that writes for a running turn has `IS_HELD` in it,
+so that a process whose epoch is stale writes nothing. Knows neither the queue nor the loop that runs turns.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    FromClause,
+    Interval,
+    ScalarSelect,
+    Text,
+    bindparam,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
+from segue.domain.session import TurnKey
+from segue.memory.facts import has_facts
+from segue.plans.store import is_open, just_expired
+from segue.tools.states import StoredHealth, read_states, states_of
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The request that brought a message: its id, and the W3C traceparent of its span if it has one."""
+
+    request_id: str | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A turn that this process runs as long as the row has `epoch`, and what the claim read about its session.
+
+    `attempt` counts from 1; `left_s` is what earlier attempts left of the turn's time, None for the first one.
+    `last_turn_id` is the turn that ended last, `answered_turn_id` the last one that ended with an answer.
+    `has_plan_in_question` says whether a plan is open or has just expired; only the turn that runs makes plans, so it
+    can only become false. `shown_plan` is the open plan and its version at the time the message came: a yes is for that
+    one. `summary` covers the turns up to `summary_seq`. `knows_facts` says whether the owner has any facts,
+    `tells_facts` whether the message may tell more. `queued_s` is how long the turn waited for this claim.
+    """
+
+    key: TurnKey
+    epoch: int
+    attempt: int
+    left_s: float | None
+    owner: str
+    force_web_search: bool
+    decided_plan_id: str | None
+    shown_plan: tuple[str, int] | None
+    message_count: int
+    last_turn_id: str | None
+    answered_turn_id: str | None
+    has_plan_in_question: bool
+    knows_facts: bool
+    tells_facts: bool
+    summary: str | None
+    summary_seq: int
+    tool_states: Mapping[str, StoredHealth]
+    stream: bool
+    queued_s: float
+    origin: Origin
+
+
+IS_HELD = (turns.c.id == bindparam("held_turn"), turns.c.epoch == bindparam("held_epoch"), turns.c.status == RUNNING)
+
+
+def held(claim: Claim) -> dict[str, Any]:
+    """The parameters of a statement that has IS_HELD in it."""
+    return {"held_turn": claim.key.turn_id, "held_epoch": claim.epoch}
+
+
+def last_ended_turn() -> ScalarSelect[str]:
+    """The turn of the session `at_session` that ended last, whichever way."""
+    ended = turns.alias("ended")
+    return (
+        select(ended.c.id)
+        .where(ended.c.session_id == bindparam("at_session"), ended.c.finished_at.is_not(None))
+        .order_by(ended.c.seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
+def runs_beside(waiting: FromClause) -> ColumnElement[bool]:
+    """Whether another turn of the session of a `waiting` turn runs: then it waits for that turn, not for a process."""
+    busy = turns.alias("busy")
+    return select(busy.c.id).where(busy.c.session_id == waiting.c.session_id, busy.c.status == RUNNING).exists()
+
+
+def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
+    oldest = (
+        select(turns.c.id)
+        .where(turns.c.session_id == bindparam("at_session"), turns.c.status.in_(OPEN_TURNS))
+        .order_by(turns.c.seq)
+        .limit(1)
+        .scalar_subquery()
+    )
+    of_session = select(plans.c.id).where(plans.c.session_id == turns.c.session_id)
+    plan_in_question = (
+        of_session.where(is_open()).exists() | of_session.where(just_expired(sessions.c.last_turn_id)).exists()
+    )
+    return (
+        update(turns)
+        .where(turns.c.id == oldest, turns.c.status == QUEUED, sessions.c.id == turns.c.session_id)
+        .values(
+            status="running",
+            epoch=turns.c.epoch + 1,
+            attempts=turns.c.attempts + 1,
+            worker=bindparam("claimer"),
+            lease_until=func.now() + bindparam("lease", type_=Interval),
+            started_at=func.now(),
+        )
+        .returning(
+            turns.c.id,
+            turns.c.seq,
+            turns.c.epoch,
+            turns.c.attempts,
+            turns.c.left_s,
+            turns.c.request,
+            func.extract("epoch", func.now() - turns.c.queued_at).cast(Float).label("queued_s"),
+            sessions.c.owner,
+            sessions.c.next_seq,
+            sessions.c.summary,
+            sessions.c.summary_seq,
+            last_ended_turn().label("last_turn_id"),
+            sessions.c.last_turn_id.label("answered_turn_id"),
+            plan_in_question.label("has_plan_in_question"),
+            has_facts(sessions.c.owner).label("knows_facts"),
+            turns.c.facts_due_at.is_not(None).label("tells_facts"),
+            states_of(turns.c.session_id).label("tool_states"),
+        )
+    )
+
+
+_WAITING, _WAITED_IN = turns.alias("waiting"), sessions.alias("waited_in")
+_COULD_RUN = (
+    select(_WAITED_IN.c.id)
+    .join(_WAITING, _WAITING.c.session_id == _WAITED_IN.c.id)
+    .where(_WAITING.c.status == QUEUED, ~runs_beside(_WAITING))
+)
+_WELL_SERVED = bindparam("well_served", type_=ARRAY(Text))
+
+_CLAIM = _claim()
+_CLAIM_UNLESS_WELL_SERVED = _CLAIM.where(
+    or_(
+        sessions.c.owner != func.all(_WELL_SERVED),
+        ~_COULD_RUN.where(_WAITED_IN.c.owner != func.all(_WELL_SERVED)).exists(),
+    )
+)
+
+
+async def claim_next(
+    connection: AsyncConnection, session_id: str, *, worker: str, lease_s: float, well_served: Sequence[str] = ()
+) -> Claim | None:
+    """Claims the session's oldest open turn if it is queued: it runs now, under a new epoch.
+
+    Returns None if a turn of the session runs already, or if the turn's owner is in `well_served` while a turn of
+    another owner could run.
+    """
+    values: dict[str, Any] = {"at_session": session_id, "claimer": worker, "lease": timedelta(seconds=lease_s)}
+    statement = _CLAIM
+    if well_served:
+        statement, values = _CLAIM_UNLESS_WELL_SERVED, {**values, "well_served": well_served}
+    try:
+        row = (await connection.execute(statement, values)).one_or_none()
+    except IntegrityError:  # one running turn per session is a unique index
+        return None
+    if row is None:
+        return None
+    shown, origin = row.request.get("shown_plan"), row.request.get("origin", {})
+    return Claim(
+        key=TurnKey(session_id, row.id, row.seq),
+        epoch=row.epoch,
+        attempt=row.attempts,
+        left_s=row.left_s,
+        owner=row.owner,
+        force_web_search=row.request["force_web_search"],
+        decided_plan_id=row.request.get("decided_plan_id"),
+        shown_plan=(shown[0], shown[1]) if shown else None,
+        message_count=row.next_seq - 1,
+        last_turn_id=row.last_turn_id,
+        answered_turn_id=row.answered_turn_id,
+        has_plan_in_question=row.has_plan_in_question,
+        knows_facts=row.knows_facts,
+        tells_facts=row.tells_facts,
+        summary=row.summary,
+        summary_seq=row.summary_seq,
+        tool_states=read_states(row.tool_states),
+        stream=row.request.get("stream", False),
+        queued_s=row.queued_s,
+        origin=Origin(origin.get("request_id"), origin.get("traceparent")),
+    )
+
+
+_SESSIONS_WAITING = (
+    _COULD_RUN.group_by(_WAITED_IN.c.id)
+    .order_by(_WAITED_IN.c.owner == func.any(_WELL_SERVED), func.min(_WAITING.c.queued_at))
+    .limit(bindparam("at_most"))
+)
+
+
+async def sessions_waiting(connection: AsyncConnection, *, last: Sequence[str], at_most: int) -> list[str]:
+    """Returns sessions with a turn that could run, longest waiting first; those of the owners in `last` come last."""
+    found = await connection.execute(_SESSIONS_WAITING, {"well_served": last, "at_most": at_most})
+    return list(found.scalars())
+
+
+async def renew_leases(connection: AsyncConnection, claims: Sequence[Claim], *, lease_s: float) -> set[str]:
+    """Gives each claim that still holds a lease from now on. Returns the ids of their turns."""
+    mine = tuple_(turns.c.id, turns.c.epoch).in_([(claim.key.turn_id, claim.epoch) for claim in claims])
+    renewed = await connection.execute(
+        update(turns)
+        .where(mine, turns.c.status == RUNNING)
+        .values(lease_until=func.now() + timedelta(seconds=lease_s))
+        .returning(turns.c.id)
+    )
+    return set(renewed.scalars())
+
+
+_RUNNING_AMONG = select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_at).where(
+    turns.c.id == func.any(bindparam("ours", type_=ARRAY(Text))), turns.c.status == RUNNING
+)
+
+
+async def still_held(connection: AsyncConnection, claims: Sequence[Claim]) -> tuple[set[str], set[str]]:
+    """Returns the ids of the turns whose claim still holds, and those among them that are to be cancelled."""
+    rows = await connection.execute(_RUNNING_AMONG, {"ours": [claim.key.turn_id for claim in claims]})
+    epochs = {claim.key.turn_id: claim.epoch for claim in claims}
+    held_rows = [row for row in rows if row.epoch == epochs[row.id]]
+    return {row.id for row in held_rows}, {row.id for row in held_rows if row.cancel_requested_at is not None}
