@@ -50,6 +50,9 @@ class Proxy:
             self._flowing.clear()
             return
         if outage == "refuses" and self._server is not None:
+            for listener in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listener)
+            await asyncio.sleep(0)  # asyncio leaks a connection that it accepts in the same step as it closes
             self._server.close()
             self._server = None
         self._hangs_up = True
