@@ -33,7 +33,7 @@ class TimedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._max_connections:
-            self._refuse(503)
+            self._refuse(503)  # uvicorn's limit_concurrency counts idle connections only when another one asks
         else:
             self._start_timer()
 

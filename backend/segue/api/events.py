@@ -48,7 +48,7 @@ class EventStream(EventSourceResponse):
             content,
             ping=HEARTBEAT_S,
             ping_message_factory=lambda: ServerSentEvent(comment="heartbeat", sep="\n"),
-            sep="\n",
+            sep="\n",  # the default is CRLF
             send_timeout=SEND_TIMEOUT_S,
         )
 

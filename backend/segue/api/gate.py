@@ -92,6 +92,7 @@ def _credential(request: Request) -> str | None:
 
 def _without_port(host: str) -> str:
     """`[::1]:8000` is `::1`, `LOCALHOST.:8000` is `localhost`."""
+    # Starlette's TrustedHostMiddleware cannot read IPv6 literals
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower().removesuffix(".")

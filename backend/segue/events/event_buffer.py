@@ -14,6 +14,7 @@ from segue.domain import turn_errors
 from segue.domain.session import TurnKey
 from segue.events import agui
 
+# Positions are ids of the Redis stream. Redis refuses an id that is not above the last: also those of a stale owner.
 ATTEMPT = 1_000_000  # positions from one attempt's first to the next one's
 END = 10**12  # of every terminal event: Redis refuses a second entry with this id, and any later one
 MAX_LAG = 256

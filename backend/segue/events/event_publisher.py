@@ -57,7 +57,10 @@ class EventPublisher:
         self._encode(event)
 
     async def wants_tokens(self) -> bool:
-        """Whether a client, of this process or another, reads the answer token by token."""
+        """Whether a client, of this process or another, reads the answer token by token.
+
+        If none does, the model is asked for the whole answer, which is cheaper.
+        """
         if self._stream_tokens or self.buffer.token_followers:
             return True
         if self.buffer.followers and self._loop.time() < self._opened_at + UNKNOWN_S:

@@ -203,6 +203,7 @@ class EventLog:
             if not buffers:
                 self._someone_follows.clear()
                 continue
+            # blocks for 50 ms at most: a log that is followed from now on needs no way to interrupt the read
             found = await self._streams.read({buffer.key: buffer.last for buffer in buffers})
             for buffer in buffers:
                 buffer.loaded, buffer.redis_lost = True, found is None

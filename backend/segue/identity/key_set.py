@@ -26,6 +26,7 @@ FETCH_TIMEOUT_S = 5.0
 log = structlog.get_logger()
 
 
+# PyJWT's PyJWKClient fetches synchronously under a lock: once its cache is old, every request waits for the provider.
 class KeySet:
     """A KeySource that fetches while it is entered. `clock` returns seconds."""
 

@@ -59,16 +59,16 @@ class FactExtraction:
 
     async def run(self, job: DueExtraction) -> None:
         async with self.database.read_only() as connection:
-            said = await history.user_message_of(connection, job.turn_id)
-            if said is None:
+            opening = await history.user_message_of(connection, job.turn_id)
+            if opening is None:
                 return
-            answers = await history.answer_before(connection, job.session_id, said.seq)
-        message = str(said.content)
+            answers = await history.answer_before(connection, job.session_id, opening.seq)
+        message = str(opening.content)
         known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=MAX_KNOWN_SHOWN)
         proposed = await propose_facts(self.model, message, answers=answers, known=known)
         facts = [fact for fact in proposed if _is_the_users(fact, message, known)]
         embeddings = await self.long_term.embed([fact.content for fact in facts])
-        source, now = Source(job.session_id, said.id), self.clock()
+        source, now = Source(job.session_id, opening.id), self.clock()
         async with self.database.transaction() as connection:
             if not await _lock_session(connection, job):
                 return

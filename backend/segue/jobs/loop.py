@@ -40,7 +40,7 @@ class JobKind(Protocol[Job]):
         """Ends the lease of a job that was cancelled, so that another process can claim it at once."""
 
     def ids(self, job: Job) -> dict[str, str]:
-        """What the log says of the job."""
+        """The fields that identify the job in log lines."""
 
 
 class JobLoop(Generic[Job]):

@@ -148,8 +148,8 @@ class Metrics:
             "status",
         )  # fmt: skip
 
-    def _counter(self, name: str, says: str, *labels: str) -> Counter:
-        return Counter(name, says, labels, registry=self.registry)
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(name, help_text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, says: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, says, labels, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, help_text, labels, buckets=buckets, registry=self.registry)

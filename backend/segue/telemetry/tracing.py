@@ -110,6 +110,7 @@ def _provider(endpoint: str) -> "TracerProvider":
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 (the same)
 
     name = os.environ.get("OTEL_SERVICE_NAME", "segue")
+    # not made the process-wide provider: two apps in one process must not share it
     provider = TracerProvider(resource=Resource.create({"service.name": name}), shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=SEND_WITHIN_S)
     provider.add_span_processor(BatchSpanProcessor(exporter))
