@@ -22,7 +22,7 @@ from segue.tools.health import (
     tool_state,
 )
 from segue.tools.normalize import no_payload
-from segue.tools.run import Fault, Outcome
+from segue.tools.outcome import Fault, Outcome
 
 Event = Literal["success", "failure", "lost", "refused_login", "bad_arguments", "refusal", "wait", "reset"]
 

@@ -17,7 +17,7 @@ from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import Reference
 from segue.memory.window import Form
 from segue.tools.normalize import Payload
-from segue.tools.run import Outcome
+from segue.tools.outcome import Outcome
 
 MAX_BRIEF_CHARS = 2000
 LISTED = ("tool_call_id", "tool_name", "args", "status", "size_bytes", "summary", "identifiers")

@@ -24,8 +24,9 @@ from segue.plans.policy import needs_confirmation
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.normalize import clean
+from segue.tools.outcome import Outcome, failed, lost
 from segue.tools.results import PlanStep, RecordedCall
-from segue.tools.run import Outcome, accepts, failed, lost, run_tool
+from segue.tools.run import accepts, run_tool
 
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, Outcome, ToolCall], Awaitable[None]]

@@ -26,7 +26,7 @@ from segue.tools.health import (
     successes,
     tool_state,
 )
-from segue.tools.run import Outcome
+from segue.tools.outcome import Outcome
 from segue.tools.states import Changed, StoredHealth, change_state, healths, load_states, log_move
 
 TRY_SLACK_S: Final = 5.0

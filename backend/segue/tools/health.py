@@ -12,7 +12,7 @@ from typing import Final
 from segue.domain.tool import ToolSpec
 from segue.domain.tool_state import ManualStatus, ReasonCode, ToolState, ToolStatus
 from segue.tools.dependencies import Successes, missing_members, to_unlock, unsatisfied
-from segue.tools.run import Outcome
+from segue.tools.outcome import Outcome
 
 MAX_REASON_CHARS: Final = 500
 BY_HAND: Final = frozenset({"unavailable", "maintenance"})

@@ -19,8 +19,8 @@ from segue.domain.errors import AppError, NotFound
 from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata
 from segue.tools.normalize import Kind, Payload
+from segue.tools.outcome import Outcome
 from segue.tools.retention import Retention, store_payload
-from segue.tools.run import Outcome
 from segue.tools.summaries import preview, summarise_failure
 
 REBUILD_CALLS = 50

@@ -1,13 +1,18 @@
-"""The one way a tool runs: validate, time limit, run, clean, classify, summarise. `results.py` records the outcome.
+"""The one way a tool runs. Each layer adds one policy and calls the next:
 
-Never raises but for the caller's own cancellation: whatever a tool does is an outcome the model can act on.
+run_tool         whatever happens becomes an Outcome
+└ _call          validates the arguments
+  └ _within      limits the time
+    └ _contained keeps SystemExit from the event loop
+      └ tool.run
+_read            cleans, caps, redacts and summarises what came back
 """
 
 import asyncio
 import time
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import anyio.to_thread
 import jsonschema
@@ -18,46 +23,28 @@ from referencing import Registry
 
 from segue.domain.redaction import without, without_secret_texts
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
-from segue.tools import credentials
 from segue.tools.normalize import Payload, clean_text, make_payload, no_payload
+from segue.tools.outcome import MAX_ERROR_CHARS, Fault, Outcome, credentials_refused, reported_error
 from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
 
-MAX_ERROR_CHARS = 1000
-STOP_GRACE_S = 1.0
-NO_REMOTE: Registry[Any] = Registry()  # a schema may not make us fetch another one
-
-Fault = Literal["tool", "unauthorized", "arguments", "refused"]
+STOP_GRACE_S: Final = 1.0
+NO_REMOTE: Final[Registry[Any]] = Registry()  # a schema may not make us fetch another one
 
 log = structlog.get_logger()
 
 
-class _LeftBehind(Exception):
+class _TimedOut(Exception):
     """The tool did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a call. A failed call may have a payload too: what the tool said when it failed.
-
-    `unknown` is a call that was left behind and may or may not have changed the world. `fault` says whose a failure is:
-    only the tool's own and refused credentials count against its health. `summary` and `identifiers` are the payload's.
-    """
-
-    status: Literal["succeeded", "failed", "unknown"]
-    payload: Payload
-    error: str | None
-    duration_ms: int
-    fault: Fault | None = None
-    summary: str = ""
-    identifiers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _Answer:
-    """What is kept of what a tool said."""
+    """What is kept of a call: an error if it failed, and the payload of what the tool returned, if it did."""
 
-    payload: Payload = field(default_factory=no_payload)
     error: str | None = None
+    fault: Fault = "tool"
+    status: Literal["failed", "unknown"] = "failed"
+    payload: Payload = field(default_factory=no_payload)
     summary: str = ""
     identifiers: tuple[str, ...] = ()
 
@@ -69,70 +56,36 @@ class RunLimits:
 
 
 async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, limits: RunLimits) -> Outcome:
+    """Returns the outcome of one call; raises CancelledError if the caller is cancelled, and nothing else."""
     started = time.monotonic()
-    timeout_s = tool.spec.timeout_s or limits.timeout_s
-    status: Literal["failed", "unknown"] = "failed"
-    fault: Fault = "tool"
     try:
-        check_args(tool, args)
-        output = await _within(timeout_s, tool, args, context)
+        output = await _call(tool, args, context, limits.timeout_s)
         # Megabytes take a while to read; not on asyncio's own threads, which names that do not resolve may hold up.
         answer = await anyio.to_thread.run_sync(_read, tool, args, output, limits.max_result_bytes)
     except asyncio.CancelledError:
-        if _being_cancelled():
+        if _caller_is_cancelled():
             raise
-        answer = _Answer(error=f"{tool.spec.name} was cut off.")
-    except _LeftBehind:
-        status = "failed" if tool.spec.may_repeat else "unknown"
-        answer = _Answer(error=_left_behind(tool.spec, timeout_s))
-    except (ToolRetry, ToolFailed) as failure:
-        status = "unknown" if isinstance(failure, ToolLost) and not tool.spec.may_repeat else "failed"
-        answer = _Answer(error=clean_text(str(failure)) or f"{tool.spec.name} failed.")
-        fault = _fault_of(failure)
-    except Exception as raised:  # a tool may raise anything; it must not end the turn
-        log.warning("tool_raised", tool=tool.spec.name, error=type(raised).__name__, exc_info=raised)
-        answer = _Answer(error=clean_text(f"{tool.spec.name} failed: {_described(raised)}"))
-    return _outcome(tool, status, answer, fault, duration_ms=round((time.monotonic() - started) * 1000))
-
-
-def _outcome(
-    tool: Tool, status: Literal["failed", "unknown"], answer: _Answer, fault: Fault, *, duration_ms: int
-) -> Outcome:
-    error = answer.error and without_secret_texts(without(answer.error, tool.secrets))[:MAX_ERROR_CHARS]
-    if error and fault == "tool" and credentials.are_refused(error):
-        fault = "unauthorized"
-    return Outcome(
-        status if error else "succeeded",
-        answer.payload,
-        error,
-        duration_ms,
-        fault if error else None,
-        answer.summary,
-        answer.identifiers,
-    )
-
-
-def failed(message: str) -> Outcome:
-    """The outcome of a call that never reached a tool."""
-    return Outcome("failed", no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0, "refused")
-
-
-def lost(name: str) -> Outcome:
-    """The outcome of a call whose process died before it was recorded."""
-    said = f"{name} was interrupted before its outcome was recorded. Whether it took effect is unknown"
-    return Outcome("unknown", no_payload(), f"{said}; do not repeat it unasked.", 0)
+        answer = _Answer(f"{tool.spec.name} was cut off.")
+    except Exception as raised:  # noqa: BLE001 (a tool may raise anything; it must not end the turn)
+        answer = _failure(tool.spec, raised)
+    duration_ms = round((time.monotonic() - started) * 1000)
+    if not answer.error:
+        return Outcome("succeeded", answer.payload, None, duration_ms, None, answer.summary, answer.identifiers)
+    error = without_secret_texts(without(answer.error, tool.secrets))[:MAX_ERROR_CHARS]
+    fault = "unauthorized" if answer.fault == "tool" and credentials_refused(error) else answer.fault
+    return Outcome(answer.status, answer.payload, error, duration_ms, fault, answer.summary, answer.identifiers)
 
 
 def check_args(tool: Tool, args: dict[str, Any]) -> None:
-    """Raises ToolRetry naming the arguments that are wrong, ToolFailed where the schema itself cannot be used."""
+    """Raises ToolRetry with the arguments that are wrong, ToolFailed if the schema itself cannot be used."""
     try:
         validator = _validator(orjson.dumps(tool.spec.input_schema))
         faults = sorted(validator.iter_errors(args), key=lambda fault: fault.json_path)
     except Exception as broken:
         raise ToolFailed(f"The input schema of {tool.spec.name} cannot be used: {_described(broken)}") from broken
     if faults:
-        said = "; ".join(f"{fault.json_path}: {fault.message[:200]}" for fault in faults[:5])
-        raise ToolRetry(f"Invalid arguments for {tool.spec.name}: {said}. Correct them and call again.")
+        wrong = "; ".join(f"{fault.json_path}: {fault.message[:200]}" for fault in faults[:5])
+        raise ToolRetry(f"Invalid arguments for {tool.spec.name}: {wrong}. Correct them and call again.")
 
 
 def accepts(tool: Tool, args: dict[str, Any]) -> bool:
@@ -144,43 +97,13 @@ def accepts(tool: Tool, args: dict[str, Any]) -> bool:
     return True
 
 
-def _fault_of(failure: ToolRetry | ToolFailed) -> Fault:
-    match failure:
-        case ToolRetry():
-            return "arguments"
-        case ToolUnauthorized():
-            return "unauthorized"
-        case _:
-            return "tool"
-
-
-def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
-    payload = _untold(_storable(output, max_bytes=max_bytes), tool.secrets, max_bytes=max_bytes)
-    summary = _summary(tool, args, payload)
-    return _Answer(payload, _said_failure(payload.value), summary, identifiers(payload.value))
-
-
-def _summary(tool: Tool, args: dict[str, Any], payload: Payload) -> str:
-    if payload.cut_from is not None:
-        return one_line(f"cut at the size limit: {summarise(payload.value)}", MAX_SUMMARY_CHARS)
-    said = tool.summarise(args, payload.value) if tool.summarise else None
-    return one_line(said, MAX_SUMMARY_CHARS) if said else summarise(payload.value)
-
-
-def _said_failure(value: Any) -> str | None:
-    """The error an answer reports of itself: a top-level `error`, or `success: false`."""
-    if not isinstance(value, dict):
-        return None
-    error = value.get("error")
-    if error:
-        return (error if isinstance(error, str) else orjson.dumps(error).decode())[:MAX_ERROR_CHARS]
-    if value.get("success") is False:
-        return str(value.get("message") or "The tool answered success: false.")
-    return None
+async def _call(tool: Tool, args: dict[str, Any], context: ToolContext, timeout_s: float) -> object:
+    check_args(tool, args)
+    return await _within(tool.spec.timeout_s or timeout_s, tool, args, context)
 
 
 async def _within(timeout_s: float, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
-    """A tool that will not stop when told to is left behind; whatever it answers later is dropped."""
+    """A tool that does not stop when it is cancelled is left behind; what it answers later is dropped."""
     task = asyncio.ensure_future(_contained(tool, args, context))
     try:
         done, _ = await asyncio.wait({task}, timeout=timeout_s)
@@ -190,12 +113,7 @@ async def _within(timeout_s: float, tool: Tool, args: dict[str, Any], context: T
     if done:
         return task.result()
     await _stop(task)
-    raise _LeftBehind
-
-
-def _left_behind(spec: ToolSpec, timeout_s: float) -> str:
-    late = f"{spec.name} did not answer within {timeout_s:g} s."
-    return late if spec.may_repeat else f"{late} Whether it took effect is unknown; do not repeat it unasked."
+    raise _TimedOut(f"{tool.spec.name} did not answer within {timeout_s:g} s.")
 
 
 async def _contained(tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
@@ -208,16 +126,28 @@ async def _contained(tool: Tool, args: dict[str, Any], context: ToolContext) -> 
         raise ToolFailed(f"{tool.spec.name} failed: {_described(fault)}") from fault
 
 
-async def _stop(task: asyncio.Future[object]) -> None:
-    task.add_done_callback(_drop)
-    task.cancel()
-    await asyncio.wait({task}, timeout=STOP_GRACE_S)
+def _failure(spec: ToolSpec, raised: Exception) -> _Answer:
+    match raised:
+        case _TimedOut() if spec.may_repeat:
+            return _Answer(str(raised))
+        case _TimedOut():
+            return _Answer(f"{raised} Whether it took effect is unknown; do not repeat it unasked.", status="unknown")
+        case ToolRetry():
+            fault: Fault = "arguments"
+        case ToolFailed():
+            fault = "unauthorized" if isinstance(raised, ToolUnauthorized) else "tool"
+        case _:
+            log.warning("tool_raised", tool=spec.name, error=type(raised).__name__, exc_info=raised)
+            return _Answer(clean_text(f"{spec.name} failed: {_described(raised)}"))
+    is_unknown = isinstance(raised, ToolLost) and not spec.may_repeat
+    error = clean_text(str(raised)) or f"{spec.name} failed."
+    return _Answer(error, fault, "unknown" if is_unknown else "failed")
 
 
-def _drop(task: asyncio.Future[object]) -> None:
-    """Looks at what nobody waits for any more, or asyncio complains that nobody did."""
-    if not task.cancelled():
-        task.exception()
+def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
+    payload = _without_secrets(_storable(output, max_bytes=max_bytes), tool.secrets, max_bytes=max_bytes)
+    error, summary = reported_error(payload.value), _summary(tool, args, payload)
+    return _Answer(error, payload=payload, summary=summary, identifiers=identifiers(payload.value))
 
 
 def _storable(output: object, *, max_bytes: int) -> Payload:
@@ -229,11 +159,30 @@ def _storable(output: object, *, max_bytes: int) -> Payload:
         return make_payload(said, max_bytes=max_bytes)
 
 
-def _untold(payload: Payload, secrets: frozenset[str], *, max_bytes: int) -> Payload:
-    """Looked for in the stored text first: reading megabytes again for what is hardly ever there takes a while."""
+def _without_secrets(payload: Payload, secrets: frozenset[str], *, max_bytes: int) -> Payload:
+    """Searches the stored text first: to read megabytes again for what is hardly ever there takes a while."""
     if not any(secret in payload.text or orjson.dumps(secret).decode()[1:-1] in payload.text for secret in secrets):
         return payload
     return replace(make_payload(without(payload.value, secrets), max_bytes=max_bytes), cut_from=payload.cut_from)
+
+
+def _summary(tool: Tool, args: dict[str, Any], payload: Payload) -> str:
+    if payload.cut_from is not None:
+        return one_line(f"cut at the size limit: {summarise(payload.value)}", MAX_SUMMARY_CHARS)
+    own = tool.summarise(args, payload.value) if tool.summarise else None
+    return one_line(own, MAX_SUMMARY_CHARS) if own else summarise(payload.value)
+
+
+async def _stop(task: asyncio.Future[object]) -> None:
+    task.add_done_callback(_drop)
+    task.cancel()
+    await asyncio.wait({task}, timeout=STOP_GRACE_S)
+
+
+def _drop(task: asyncio.Future[object]) -> None:
+    """Retrieves the error of a task that was left behind, or asyncio logs that it was never retrieved."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _described(fault: BaseException) -> str:
@@ -243,7 +192,7 @@ def _described(fault: BaseException) -> str:
         return type(fault).__name__
 
 
-def _being_cancelled() -> bool:
+def _caller_is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from segue.tools.credentials import are_refused
+from segue.tools.outcome import credentials_refused
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from segue.tools.credentials import are_refused
     ],
 )
 def test_a_refused_credential_is_recognised_in_the_words_of_http_and_the_usual_apis(error: str) -> None:
-    assert are_refused(error)
+    assert credentials_refused(error)
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_a_refused_credential_is_recognised_in_the_words_of_http_and_the_usual_a
     ],
 )
 def test_ordinary_words_do_not_open_the_circuit(error: str) -> None:
-    assert not are_refused(error)
+    assert not credentials_refused(error)
