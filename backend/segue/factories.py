@@ -41,15 +41,14 @@ from segue.offline.model import OfflineModel
 from segue.telemetry.gauges import ProcessState, ProcessStateCollector, RedisState
 from segue.telemetry.metrics import Metrics
 from segue.telemetry.tracing import tracing
-from segue.tools.availability import NewGuard, ToolGuard
+from segue.tools.availability import ToolAvailability
 from segue.tools.builtin.clock import current_time_tool
 from segue.tools.builtin.get_tool_result import get_tool_result_tool
 from segue.tools.builtin.memory import remember_tool, search_memory_tool
 from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.catalog import ToolCatalog
-from segue.tools.global_state import Fleet
-from segue.tools.health import HealthRules
+from segue.tools.global_state import GlobalToolState
 from segue.turns.context import ContextLimits
 from segue.turns.deps import TurnDeps
 from segue.turns.limits import Limiter
@@ -93,9 +92,7 @@ class Foundation:
 class Tooling:
     """`mcp_states` returns each MCP server's state by its name."""
 
-    catalog: ToolCatalog
-    rules: HealthRules
-    fleet: Fleet
+    availability: ToolAvailability
     mcp_states: Callable[[], dict[str, str]]
 
 
@@ -207,9 +204,30 @@ async def tooling(stack: AsyncExitStack, base: Foundation, long_term: LongTermMe
     """Raises AppError if mcp.json cannot be used."""
     mcp_tools, mcp_states = await _mcp(stack, base.settings)
     builtin = await builtin_tools(stack, base.settings, base.stores.database, long_term)
-    rules = limits.health_rules(base.settings)
-    fleet = Fleet(base.stores.cache, rules, base.telemetry.metrics.observe)
-    return Tooling(ToolCatalog(builtin, mcp_tools), rules, fleet, mcp_states)
+    availability = tool_availability(
+        base.settings,
+        ToolCatalog(builtin, mcp_tools),
+        base.stores.database,
+        base.stores.cache,
+        clock=base.clock,
+        observe=base.telemetry.metrics.observe,
+    )
+    return Tooling(availability, mcp_states)
+
+
+def tool_availability(
+    settings: Settings, catalog: ToolCatalog, database: Database, cache: Cache, *, clock: Clock, observe: Observe
+) -> ToolAvailability:
+    rules = limits.health_rules(settings)
+    return ToolAvailability(
+        catalog,
+        database,
+        GlobalToolState(cache, rules, observe),
+        rules=rules,
+        clock=clock,
+        observe=observe,
+        timeout_s=settings.tool_timeout_s,
+    )
 
 
 async def _mcp(
@@ -286,7 +304,7 @@ def turn_deps(
         events=stores.events,
         graph=build_graph(),
         model=base.model,
-        new_guard=_guards(base, tooling),
+        tools=tooling.availability,
         limiter=limiter,
         clock=base.clock,
         long_term=long_term,
@@ -297,18 +315,6 @@ def turn_deps(
         limits=limits.turn_limits(settings, jobs.context),
         observe=base.telemetry.metrics.observe,
         span=base.telemetry.span,
-    )
-
-
-def _guards(base: Foundation, tooling: Tooling) -> NewGuard:
-    return partial(
-        ToolGuard,
-        tooling.catalog,
-        base.stores.database,
-        tooling.fleet,
-        tooling.rules,
-        base.clock,
-        timeout_s=base.settings.tool_timeout_s,
     )
 
 

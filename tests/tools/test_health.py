@@ -16,7 +16,7 @@ from segue.tools.health import (
     ToolHealth,
     after_call,
     is_blocked,
-    is_burdened,
+    needs_reset,
     reset,
     set_by_person,
     tool_state,
@@ -164,7 +164,7 @@ def test_what_blocks_a_tool_that_is_locked_too_is_said_first() -> None:
     assert (state.reason_code, state.missing_dependencies) == ("unauthorized", ("base", "other"))
 
 
-def test_only_what_has_something_held_against_it_is_burdened() -> None:
+def test_only_what_has_something_held_against_it_needs_reset() -> None:
     burdens = {
         "": False,
         "success": False,
@@ -179,8 +179,8 @@ def test_only_what_has_something_held_against_it_is_burdened() -> None:
         health = NEVER_RAN
         for event in events.split():
             health = apply(health, event, START)
-        assert is_burdened(health) is burdened, events
-    assert is_burdened(ToolHealth(reason_code="state_unreadable"))
+        assert needs_reset(health) is burdened, events
+    assert needs_reset(ToolHealth(reason_code="state_unreadable"))
 
 
 class Course(RuleBasedStateMachine):

@@ -257,7 +257,7 @@ async def _record_end(
             await also(connection, outcome, ledger)
         changed = await context.guard.record(connection, tool.spec, outcome) if tool else None
     if tool is not None and changed is not None:
-        await context.guard.settle(tool.spec, changed)
+        await context.guard.committed(tool.spec, changed)
         if changed.moved:
             context.emit(ToolStateChanged(tool.spec.name, context.guard.state(tool.spec)))
     turn.stored_messages += 1

@@ -24,9 +24,7 @@ from segue.events.log import EventLog
 from segue.identity.authenticator import Authenticator
 from segue.memory.long_term import LongTermMemory
 from segue.telemetry.metrics import Metrics
-from segue.tools.catalog import ToolCatalog
-from segue.tools.global_state import Fleet
-from segue.tools.health import HealthRules
+from segue.tools.availability import ToolAvailability
 from segue.turns.claims import Origin
 from segue.turns.limits import Limiter
 from segue.turns.service import TurnService
@@ -43,9 +41,7 @@ class Services:
     cache: Cache
     events: EventLog
     turns: TurnService
-    tools: ToolCatalog
-    fleet: Fleet
-    health_rules: HealthRules
+    tools: ToolAvailability
     planning: Planning
     confirm: Confirm
     mcp_states: Callable[[], dict[str, str]]

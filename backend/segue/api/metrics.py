@@ -42,5 +42,5 @@ async def _backlog(services: Services) -> Backlog | None:
 
 
 async def _globally_failed_tools(services: Services) -> dict[str, bool] | None:
-    failed = await services.fleet.load()
+    failed = await services.tools.failed_for_all()
     return None if services.cache.degraded else {name: name in failed for name in services.tools.tools()}

@@ -51,3 +51,17 @@ class StateChange:
     reason_code: ReasonCode | None
     at: datetime
     turn_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOverview:
+    """The tool for everyone, and in how many sessions it has which status of its own."""
+
+    fleet: ToolState
+    sessions: dict[ToolStatus, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionToolState(ToolState):
+    session_id: str
+    tool: str

@@ -1,152 +1,241 @@
-"""How the tools of a session stand, for one turn: what may be offered, what may run, and what a call makes of it.
+"""Which tools may run, why not, and both ways a tool's state changes: after a call, and by a person.
 
-Joins the session tier (`states.py`), the fleet tier (`fleet.py`) and the rules (`health.py`). The agent asks it before
-every model call and around every tool call; whether a person has to say yes is not its matter.
+Joins the rules (`health.py`), the states of a session (`states.py`) and those of all sessions (`global_state.py`).
+Whose a session is and whether the user has to confirm a call are not decided here.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
+import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.domain.errors import AppError
+from segue.domain.telemetry import Observe, SessionToolStateChanged
 from segue.domain.tool import Tool, ToolSpec
-from segue.domain.tool_state import ToolState
+from segue.domain.tool_state import ManualStatus, SessionToolState, ToolOverview, ToolState, ToolStatus
+from segue.tools import states
 from segue.tools.catalog import ToolCatalog
 from segue.tools.dependencies import marks_of_success
-from segue.tools.global_state import Fleet
+from segue.tools.global_state import GlobalToolState
 from segue.tools.health import (
     HealthRules,
+    Healths,
     ToolHealth,
     after_call,
     counts,
     is_blocked,
+    needs_reset,
+    reset,
+    set_by_person,
     successes,
     tool_state,
 )
 from segue.tools.outcome import Outcome
-from segue.tools.states import Changed, StoredHealth, change_state, healths, load_states, log_move
+from segue.tools.states import Changed, Position, StoredHealth, change_state, healths, load_states
 
-TRY_SLACK_S: Final = 5.0
+PROBE_SLACK_S: Final = 5.0
 UNSTORED: Final = StoredHealth()
 
-NewGuard = Callable[..., "ToolGuard"]  # of a session and a turn, by the keywords below
+Specs = Mapping[str, ToolSpec]
+
+log = structlog.get_logger()
 
 
-class ToolGuard:
-    """`stored` is the session's states as the snapshot had them; `timeout_s` limits a call whose tool does not."""
+class ToolAvailability:
+    """The tools of a process and how they are doing, in any session. `timeout_s` limits a call unless its tool does."""
 
     def __init__(
         self,
         catalog: ToolCatalog,
         database: Database,
-        fleet: Fleet,
+        everywhere: GlobalToolState,
+        *,
         rules: HealthRules,
         clock: Callable[[], datetime],
-        *,
-        session_id: str,
-        turn_id: str,
-        stored: Mapping[str, StoredHealth],
+        observe: Observe,
         timeout_s: float,
     ) -> None:
-        self._catalog = catalog
-        self._database = database
-        self._fleet = fleet
-        self._rules = rules
-        self._clock = clock
-        self._session_id = session_id
-        self._turn_id = turn_id
-        self._timeout_s = timeout_s
-        self._stored = dict(stored)
-        self._failed_for_all: Mapping[str, ToolHealth] = {}
-        self._tried: set[str] = set()
+        self.tools = catalog.tools
+        self.failed_for_all = everywhere.load
+        self.everywhere = everywhere
+        self.database = database
+        self.clock = clock
+        self.timeout_s = timeout_s
+        self.rules = rules
+        self._observe = observe
 
-    def tools(self) -> Mapping[str, Tool]:
-        return self._catalog.tools()
+    def for_turn(self, session_id: str, turn_id: str, stored: Mapping[str, StoredHealth]) -> "ToolGuard":
+        """`stored` holds the session's states as the turn's snapshot has them."""
+        return ToolGuard(self, session_id, turn_id, stored)
 
-    def state(self, spec: ToolSpec) -> ToolState:
-        return tool_state(spec, healths(self._stored), self._failed_for_all, now=self._clock(), rules=self._rules)
+    def specs(self, name: str | None = None) -> Specs:
+        """Returns all tools by name, or the one that is named. Raises AppError `unknown_tool`."""
+        specs = {tool.spec.name: tool.spec for tool in self.tools().values()}
+        if name is None:
+            return specs
+        if name not in specs:
+            raise AppError(
+                "unknown_tool",
+                status=404,
+                title="Unknown tool",
+                detail=f"There is no tool called {name[:100]!r}. GET /tools lists those there are.",
+            )
+        return {name: specs[name]}
 
-    def states(self, tools: Iterable[Tool]) -> dict[str, ToolState]:
-        session, now = healths(self._stored), self._clock()
+    def judge(self, specs: Iterable[ToolSpec], session: Healths, for_all: Healths) -> dict[str, ToolState]:
+        now = self.clock()
+        return {spec.name: tool_state(spec, session, for_all, now=now, rules=self.rules) for spec in specs}
+
+    async def session_states(self, session_id: str) -> dict[str, ToolState]:
+        """Returns the state of every tool, also of one that never ran in the session."""
+        async with self.database.read_only() as connection:
+            session = healths(await load_states(connection, session_id))
+        return self.judge(self.specs().values(), session, await self.failed_for_all())
+
+    async def set_by_person(
+        self, connection: AsyncConnection, session_id: str, tool: str, status: ManualStatus, reason: str | None
+    ) -> dict[str, Changed]:
+        """Sets a status that no call changes, in the caller's transaction; `committed` comes after it."""
+        now = self.clock()
+
+        def transition(health: ToolHealth) -> ToolHealth:
+            return set_by_person(health, now, status, reason)
+
+        return {tool: await change_state(connection, session_id, tool, transition, now=now)}
+
+    async def reset(self, connection: AsyncConnection, session_id: str, tools: Collection[str]) -> dict[str, Changed]:
+        """Makes failed tools and those that a person has set available; `committed` comes after the transaction."""
+        now, stored = self.clock(), await load_states(connection, session_id)
         return {
-            tool.spec.name: tool_state(tool.spec, session, self._failed_for_all, now=now, rules=self._rules)
-            for tool in tools
+            tool: await change_state(
+                connection, session_id, tool, lambda health: reset(health, now), known=stored[tool], now=now
+            )
+            for tool in sorted(stored.keys() & set(tools))
+            if needs_reset(stored[tool].health)
         }
 
-    async def look_at_fleet(self) -> None:
-        self._failed_for_all = await self._fleet.load()
+    def committed(self, changes: Mapping[str, Changed]) -> None:
+        """Logs and counts what a person has changed."""
+        for tool, changed in changes.items():
+            _log_change(tool, changed)
+            if changed.moved:
+                self._observe(SessionToolStateChanged(tool, changed.after.health.status))
+
+    async def overview(
+        self, specs: Specs, *, status: ToolStatus | None, after: Position | None, limit: int
+    ) -> tuple[dict[str, ToolOverview], list[SessionToolState]]:
+        """Returns how each tool is doing for all, and the sessions' states that are not available, after a position."""
+        async with self.database.read_only() as connection:
+            counted = await states.count_by_status(connection, specs)
+            found = await states.list_not_available(connection, specs, status=status, after=after, limit=limit)
+            sessions = await states.load_states_of(connection, {session_id for session_id, _ in found})
+        for_all = await self.failed_for_all()
+        globally = self.judge((replace(spec, depends_on=()) for spec in specs.values()), for_all, {})
+        listed = []
+        for session_id, tool in found:
+            [state] = self.judge([specs[tool]], sessions[session_id], for_all).values()
+            fields = {name: getattr(state, name) for name in ToolState.__dataclass_fields__}
+            listed.append(SessionToolState(session_id=session_id, tool=tool, **fields))
+        return {name: ToolOverview(state, counted.get(name, {})) for name, state in globally.items()}, listed
+
+
+class ToolGuard:
+    """The tools of one turn. The agent asks it before every model call and around every tool call."""
+
+    def __init__(
+        self, availability: ToolAvailability, session_id: str, turn_id: str, stored: Mapping[str, StoredHealth]
+    ) -> None:
+        self.tools = availability.tools
+        self._availability = availability
+        self._session_id = session_id
+        self._turn_id = turn_id
+        self._stored = dict(stored)
+        self._failed_for_all: Mapping[str, ToolHealth] = {}
+        self._probing: set[str] = set()
+
+    def state(self, spec: ToolSpec) -> ToolState:
+        [state] = self._judge([spec]).values()
+        return state
+
+    def states(self, tools: Iterable[Tool]) -> dict[str, ToolState]:
+        return self._judge(tool.spec for tool in tools)
+
+    async def load_global_state(self) -> None:
+        self._failed_for_all = await self._availability.failed_for_all()
 
     async def refresh(self) -> None:
-        """What people and other instances have changed since: the truth right before something runs."""
-        async with self._database.read_only() as connection:
+        """Loads what people and other processes have changed since, right before something runs."""
+        async with self._availability.database.read_only() as connection:
             loaded = await load_states(connection, self._session_id)
         newer = {tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, UNSTORED).version}
         self._stored = loaded | newer  # a call may have ended while this was read
-        await self.look_at_fleet()
+        await self.load_global_state()
 
     @asynccontextmanager
     async def admitting(self, spec: ToolSpec) -> AsyncIterator[str | None]:
-        """Gives why the tool may not run now, or None. Of a half-open tool it holds the fleet's one try meanwhile."""
+        """Yields why the tool may not run now, or None. Holds the one probe of a half-open tool meanwhile."""
         state = self.state(spec)
         if state.reason_code != "half_open":
             yield refusal(spec, state)
-        elif spec.name in self._tried:
-            yield _being_tried(spec)
+        elif spec.name in self._probing:
+            yield _being_probed(spec)
         else:
-            self._tried.add(spec.name)
+            self._probing.add(spec.name)
+            longest_s = (spec.timeout_s or self._availability.timeout_s) + PROBE_SLACK_S
             try:
-                async with self._fleet.trying(spec.name, self._turn_id, ttl_s=self._longest_s(spec)) as alone:
+                async with self._availability.everywhere.probe(spec.name, self._turn_id, ttl_s=longest_s) as alone:
                     await self.refresh()
-                    yield refusal(spec, self.state(spec)) if alone else _being_tried(spec)
+                    yield refusal(spec, self.state(spec)) if alone else _being_probed(spec)
             finally:
-                self._tried.discard(spec.name)
+                self._probing.discard(spec.name)
 
     async def record(self, connection: AsyncConnection, spec: ToolSpec, outcome: Outcome) -> Changed | None:
-        """Counts an outcome in the transaction that stores it; None for one that says nothing about the tool."""
+        """Counts an outcome in the transaction that stores it; returns None if it says nothing about the tool."""
         if not counts(outcome):
             return None
-        now, specs = self._clock(), [tool.spec for tool in self.tools().values()]
+        now, rules, specs = self._availability.clock(), self._availability.rules, self._availability.specs().values()
         marks = marks_of_success(spec.name, specs, successes(healths(self._stored)))
 
         def transition(health: ToolHealth) -> ToolHealth:
-            return after_call(health, outcome, now, rules=self._rules, marks=marks)
+            return after_call(health, outcome, now, rules=rules, marks=marks)
 
         known = self._stored.get(spec.name, UNSTORED)
         return await change_state(
             connection, self._session_id, spec.name, transition, known=known, turn_id=self._turn_id, now=now
         )
 
-    async def settle(self, spec: ToolSpec, changed: Changed) -> None:
-        """After the commit: this turn goes on with the new state, and the fleet hears of it."""
+    async def committed(self, spec: ToolSpec, changed: Changed) -> None:
+        """Takes a recorded outcome over, for this turn and for all sessions."""
         self._stored[spec.name] = changed.after
-        health = changed.after.health
-        log_move(spec.name, changed)
+        _log_change(spec.name, changed)
+        health, everywhere = changed.after.health, self._availability.everywhere
         if health.consecutive_failures == 0:
             self._failed_for_all = {name: kept for name, kept in self._failed_for_all.items() if name != spec.name}
-            await self._fleet.succeeded(spec.name)
+            await everywhere.record_success(spec.name)
         else:
-            failed_out = self._session_id if health.status == "failed" else None
-            await self._fleet.failed(spec.name, failed_out, now=self._clock())
-            await self.look_at_fleet()
+            failed_in = self._session_id if health.status == "failed" else None
+            await everywhere.record_failure(spec.name, failed_in, now=self._availability.clock())
+            await self.load_global_state()
 
     def summary(self) -> dict[str, Any]:
-        """What the log says of a turn's tools: how many may run, and the names of those that may not."""
-        states = self.states(self.tools().values())
-        locked = [name for name, state in states.items() if state.reason_code == "missing_dependencies"]
-        blocked = [name for name, state in states.items() if is_blocked(state)]
-        free = len(states) - len(locked) - len(blocked)
+        """Returns what the log says of a turn's tools: how many may run, and the names of those that may not."""
+        found = self.states(self.tools().values())
+        locked = [name for name, state in found.items() if state.reason_code == "missing_dependencies"]
+        blocked = [name for name, state in found.items() if is_blocked(state)]
+        free = len(found) - len(locked) - len(blocked)
         return {"tools_available": free, "tools_blocked": blocked, "tools_locked": locked}
 
-    def _longest_s(self, spec: ToolSpec) -> float:
-        """What a call may take at most, until its outcome is stored."""
-        return (spec.timeout_s or self._timeout_s) + TRY_SLACK_S
+    def _judge(self, specs: Iterable[ToolSpec]) -> dict[str, ToolState]:
+        return self._availability.judge(specs, healths(self._stored), self._failed_for_all)
 
 
 def refusal(spec: ToolSpec, state: ToolState) -> str | None:
-    """What a caller is told of a tool that may not run now."""
+    """Returns what the model reads about a tool that may not run now; None for one that may."""
     if state.available:
         return None
     if state.reason_code == "missing_dependencies":
@@ -155,5 +244,17 @@ def refusal(spec: ToolSpec, state: ToolState) -> str | None:
     return f"{spec.name} cannot run now: {reason}. What helps: {'; '.join(state.suggested_actions)}."
 
 
-def _being_tried(spec: ToolSpec) -> str:
+def _being_probed(spec: ToolSpec) -> str:
     return f"{spec.name} has failed and is just being tried again by another call. Go on without it for now."
+
+
+def _log_change(tool: str, changed: Changed) -> None:
+    if changed.moved:
+        after = changed.after.health
+        log.info(
+            "tool_state_changed",
+            tool=tool,
+            before=changed.before.status,
+            after=after.status,
+            reason_code=after.reason_code,
+        )

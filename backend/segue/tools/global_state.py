@@ -1,7 +1,7 @@
-"""The fleet tier of tool health, in Redis: what has failed for all sessions, and the lease of the one try.
+"""Tool health for all sessions, in Redis: which tools have failed for all, and the lease of the one probe.
 
-A tool that failed out in enough sessions, with no success between, has failed for all. Redis lost means nothing has
-failed: the tier only ever spares a broken tool, it never is a reason to wait for one.
+A tool that failed in enough sessions, with no success between, has failed for all. If Redis is lost, nothing has
+failed: this only spares calls of a broken tool.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -17,7 +17,7 @@ from segue.db.redis import Cache, failed_sessions_key, failed_tools_key, tool_tr
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.tools.health import HealthRules, ToolHealth
 
-KEPT_S: Final = 86_400  # a tool nobody tries any more
+KEPT_S: Final = 86_400  # of a tool that is not called any more
 
 # KEYS: the tool's sessions, the failed tools. ARGV: tool, session or "", now, since when sessions count, threshold,
 # the health to keep, its TTL and that of the sessions in milliseconds.
@@ -44,21 +44,22 @@ log = structlog.get_logger()
 _HEALTH: Final = TypeAdapter(ToolHealth)
 
 
-class Fleet:
+class GlobalToolState:
     def __init__(self, cache: Cache, rules: HealthRules, observe: Observe) -> None:
         self._cache = cache
         self._rules = rules
         self._observe = observe
 
     async def load(self) -> dict[str, ToolHealth]:
-        """The tools that have failed for all, by name; one round trip."""
+        """Returns the tools that have failed for all, by name; one round trip."""
         stored = await self._cache.hash(failed_tools_key())
         read = {tool: _readable(tool, value) for tool, value in stored.items()}
         return {tool: health for tool, health in read.items() if health is not None}
 
-    async def failed(self, tool: str, session_id: str | None, *, now: datetime) -> None:
-        """After a failure; `session_id` is the session in which the tool has failed out with it. Of a tool that has
-        failed for all it was the one try: it stays failed from now on.
+    async def record_failure(self, tool: str, session_id: str | None, *, now: datetime) -> None:
+        """Counts a failure; `session_id` is the session in which it made the tool fail, if it did.
+
+        If the tool has failed for all this was its one probe: it stays failed from now on.
         """
         at = now.timestamp()
         opened = await self._cache.evaluate(
@@ -77,8 +78,8 @@ class Fleet:
             log.warning("tool_failed_for_all", tool=tool)
             self._observe(GlobalToolStateChanged(tool, failed=True))
 
-    async def succeeded(self, tool: str) -> None:
-        """A success anywhere closes the matter for all."""
+    async def record_success(self, tool: str) -> None:
+        """A success in any session makes the tool available for all."""
         if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), failed_tools_key()), tool):
             log.info("tool_recovered_for_all", tool=tool)
             self._observe(GlobalToolStateChanged(tool, failed=False))
@@ -90,8 +91,8 @@ class Fleet:
             await self._cache.delete(tool_try_key(tool))
 
     @asynccontextmanager
-    async def trying(self, tool: str, holder: str, *, ttl_s: float) -> AsyncIterator[bool]:
-        """Whether this is the one try of the whole fleet; whoever hangs or dies holds it no longer than `ttl_s`."""
+    async def probe(self, tool: str, holder: str, *, ttl_s: float) -> AsyncIterator[bool]:
+        """Yields whether this is the only probe of the tool; one that hangs or dies holds it for `ttl_s` at most."""
         alone = await self._cache.take(tool_try_key(tool), holder, ttl_s=ttl_s)
         try:
             yield alone
@@ -101,7 +102,7 @@ class Fleet:
 
 
 def _failed_for_all(now: datetime) -> ToolHealth:
-    """What a tool said in one session is not for the others: only that it has failed."""
+    """What a tool said in one session is not shown to others: only that it has failed."""
     return ToolHealth(
         status="failed",
         reason="It has failed in several sessions.",

@@ -1,7 +1,7 @@
 """The state machine of one tool, and the one answer to "may this tool run now, and why not". Pure: time is given.
 
-Binding, the guard, the prompt and the API all ask `tool_state`. `states.py` and `fleet.py` keep the ToolHealth values;
-what a person has set stays through any success or failure.
+`availability.py` asks; `states.py` and `global_state.py` keep the ToolHealth values. A status that a person has set
+stays through any success or failure.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ BY_HAND: Final = frozenset({"unavailable", "maintenance"})
 class HealthRules:
     """After `threshold` failures in a row a tool has failed; `failure_s` after the last of them it may be tried once.
 
-    A tool that has failed out in `fleet_threshold` sessions within that time has failed for all.
+    A tool that has failed in `fleet_threshold` sessions within `failure_s` has failed for all.
     """
 
     threshold: int
@@ -32,7 +32,7 @@ class HealthRules:
 
 @dataclass(frozen=True, slots=True)
 class ToolHealth:
-    """What is kept of a tool, in a session or for the fleet. `failed_at` is when it failed out, or its last try failed.
+    """What is kept of a tool, in a session or for all. `failed_at` is when it became failed, or its last probe failed.
 
     `marks` are the sequences in which it has succeeded at its place (`dependencies.py`).
     """
@@ -50,7 +50,7 @@ class ToolHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _Verdict:
     available: bool
     reason: str | None
     code: ReasonCode | None
@@ -63,14 +63,14 @@ Healths = Mapping[str, ToolHealth]
 
 
 def counts(outcome: Outcome) -> bool:
-    """Whether a call says anything about its tool: one with bad arguments, or that was refused, never reached it."""
+    """Whether an outcome says anything about the tool: refused calls and those with bad arguments never reached it."""
     return outcome.status == "succeeded" or outcome.fault in ("tool", "unauthorized")
 
 
 def after_call(
     health: ToolHealth, outcome: Outcome, now: datetime, *, rules: HealthRules, marks: tuple[str, ...] = ()
 ) -> ToolHealth:
-    """`marks` are the sequences in which a success would stand at its place."""
+    """Returns the health after a call; `marks` are the sequences in which a success would stand at its place."""
     if not counts(outcome):
         return health
     if outcome.status == "succeeded":
@@ -79,29 +79,32 @@ def after_call(
 
 
 def set_by_person(health: ToolHealth, now: datetime, status: ManualStatus, reason: str | None) -> ToolHealth:
-    """What a person sets, only a person lifts."""
+    """Returns the health with a status that only a person lifts again."""
     forgiven = replace(_available(health, "set_by_person"), consecutive_failures=0, last_updated=now)
     return replace(forgiven, status=status, reason=reason)
 
 
 def reset(health: ToolHealth, now: datetime) -> ToolHealth:
-    """Available, with no failure held against it. What has succeeded in the session has still succeeded."""
+    """Returns the health as available, without failures. What has succeeded in the session has still succeeded."""
     return replace(_available(health, "reset"), consecutive_failures=0, last_updated=now)
 
 
 def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetime, rules: HealthRules) -> ToolState:
-    """May this tool run now, and if not, why, and what would help. Tools without a history are in neither mapping."""
+    """Returns whether a tool may run now, and if not, why and what would help.
+
+    `session` and `fleet` hold the tools with a history, in the session and for all sessions.
+    """
     own = session.get(spec.name, NEVER_RAN)
     answer = (
         _held_by_a_person(own)
         or _failed(own, fleet.get(spec.name, NEVER_RAN), now, rules)
-        or _Answer(available=True, reason=own.reason, code=own.reason_code)
+        or _Verdict(available=True, reason=own.reason, code=own.reason_code)
     )
     done = successes(session) if spec.depends_on else {}
     missing = missing_members(spec.depends_on, done)
     if missing and answer.available:
         unlocking = tuple(to_unlock(group, done) for group in unsatisfied(spec.depends_on, done))
-        answer = _Answer(
+        answer = _Verdict(
             False, f"To unlock: {'; '.join(unlocking)}.", "missing_dependencies", unlocking, answer.retry_at
         )
     return ToolState(
@@ -120,19 +123,19 @@ def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetim
     )
 
 
-def is_burdened(health: ToolHealth) -> bool:
-    """Whether a reset would lift anything."""
+def needs_reset(health: ToolHealth) -> bool:
+    """Whether a reset would change anything."""
     held_against = health.consecutive_failures > 0 or health.reason_code == "state_unreadable"
     return health.status != "available" or held_against
 
 
 def is_blocked(state: ToolState) -> bool:
-    """Whether nothing the agent does in this session could make the tool run now."""
+    """Whether the tool cannot run now, whatever else the agent does in this session."""
     return not state.available and state.reason_code != "missing_dependencies"
 
 
 def successes(session: Healths) -> Successes:
-    """The tools that have succeeded in the session, each with its marks."""
+    """Returns the tools that have succeeded in the session, each with its marks."""
     return {name: health.marks for name, health in session.items() if health.last_success_time is not None}
 
 
@@ -153,7 +156,7 @@ def _after_success(health: ToolHealth, now: datetime, marks: tuple[str, ...]) ->
 def _after_failure(
     health: ToolHealth, now: datetime, reason: str, rules: HealthRules, *, unauthorized: bool
 ) -> ToolHealth:
-    """One more failure in a row. A refused credential fails the tool at once, a failed try fails it anew."""
+    """One more failure in a row. A refused credential fails the tool at once, a failed probe fails it again."""
     counted = replace(
         health,
         consecutive_failures=health.consecutive_failures + 1,
@@ -173,10 +176,10 @@ def _after_failure(
     )
 
 
-def _held_by_a_person(own: ToolHealth) -> _Answer | None:
+def _held_by_a_person(own: ToolHealth) -> _Verdict | None:
     if own.status not in BY_HAND:
         return None
-    return _Answer(
+    return _Verdict(
         available=False,
         reason=own.reason or f"Set to {own.status} by a person.",
         code="set_by_person",
@@ -184,21 +187,19 @@ def _held_by_a_person(own: ToolHealth) -> _Answer | None:
     )
 
 
-def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, rules: HealthRules) -> _Answer | None:
-    """Failed in the session or for the fleet: closed until it may be tried, then half open for one try. The session's
-    own reason says more.
-    """
+def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, rules: HealthRules) -> _Verdict | None:
+    """Failed in the session or for all: closed until it may be tried, then half open for one probe."""
     failed_at = [
         health.failed_at for health in (own, for_all) if health.status == "failed" and health.failed_at is not None
     ]
     if not failed_at:
         return None
-    told = own if own.status == "failed" else for_all
+    shown = own if own.status == "failed" else for_all  # the session's own reason says more
     retry_at = max(failed_at) + timedelta(seconds=rules.failure_s)
     if now >= retry_at:
-        return _Answer(available=True, reason=f"To be tried once: {told.reason}", code="half_open", retry_at=retry_at)
+        return _Verdict(available=True, reason=f"To be tried once: {shown.reason}", code="half_open", retry_at=retry_at)
     actions = (f"wait until {retry_at:%Y-%m-%dT%H:%M:%SZ}, then it is tried once", "reset it if the cause is mended")
-    return _Answer(available=False, reason=told.reason, code=told.reason_code, actions=actions, retry_at=retry_at)
+    return _Verdict(available=False, reason=shown.reason, code=shown.reason_code, actions=actions, retry_at=retry_at)
 
 
 def _available(health: ToolHealth, code: ReasonCode | None) -> ToolHealth:

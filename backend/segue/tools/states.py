@@ -1,7 +1,7 @@
-"""Tool states as rows: the session tier, truth for one session. Every change is a compare-and-set with its history.
+"""Tool states as rows: the truth for one session. Every change is a compare-and-set and has its history.
 
-A row that cannot be read starts its tool anew and leaves the others alone. Whose a session is, is for whoever
-asks for its states to know: they are read for turns and for ops too.
+A row that cannot be read makes its tool start anew and leaves the others alone. Callers check who owns a session: turns
+and ops read states too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -27,14 +27,14 @@ BATCH = 250
 log = structlog.get_logger()
 
 Transition = Callable[[ToolHealth], ToolHealth]
-Place = tuple[str, str]  # a session and a tool
+Position = tuple[str, str]  # a session and a tool
 
 _HEALTH = TypeAdapter(ToolHealth)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredHealth:
-    """`version` is the row's; 0 where there is none yet."""
+    """`version` is the row's, 0 if there is no row yet."""
 
     health: ToolHealth = NEVER_RAN
     version: int = 0
@@ -50,21 +50,8 @@ class Changed:
         return self.before.status != self.after.health.status
 
 
-def log_move(tool: str, changed: Changed) -> None:
-    """For after the commit; says nothing of a change that left the status as it was."""
-    if changed.moved:
-        after = changed.after.health
-        log.info(
-            "tool_state_changed",
-            tool=tool,
-            before=changed.before.status,
-            after=after.status,
-            reason_code=after.reason_code,
-        )
-
-
 def states_of(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
-    """All states of a session in one value, for statements of others; `read_states` reads it."""
+    """Returns all states of a session as one value for another module's statement; `read_states` reads it."""
     state = func.jsonb_build_array(tool_states.c.version, tool_states.c.health)
     return (
         select(func.jsonb_object_agg(tool_states.c.tool, state))
@@ -74,7 +61,7 @@ def states_of(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
 
 
 def read_states(value: Mapping[str, Any] | None) -> dict[str, StoredHealth]:
-    """By tool, what `states_of` gave."""
+    """Returns by tool what `states_of` selected."""
     return {tool: StoredHealth(_readable(tool, health), version) for tool, (version, health) in (value or {}).items()}
 
 
@@ -87,7 +74,7 @@ def healths(stored: Mapping[str, StoredHealth]) -> dict[str, ToolHealth]:
 
 
 async def load_states_of(connection: AsyncConnection, session_ids: Collection[str]) -> dict[str, dict[str, ToolHealth]]:
-    """By session and tool."""
+    """Returns states by session and tool."""
     statement = select(tool_states).where(tool_states.c.session_id.in_(session_ids))
     loaded: dict[str, dict[str, ToolHealth]] = {session_id: {} for session_id in session_ids}
     for row in await connection.execute(statement):
@@ -105,9 +92,9 @@ async def change_state(
     turn_id: str | None = None,
     now: datetime,
 ) -> Changed:
-    """Makes the transition on what stands now, whoever changed it meanwhile, in the caller's transaction.
+    """Applies a transition to the current state, whatever has changed meanwhile, in the caller's transaction.
 
-    `known` saves a read where it still stands. A change of status, and whatever a person does, goes into the history.
+    `known` saves a read if it is still current. A change of status, or one without a turn, goes into the history.
     """
     stored = known
     for _ in range(ATTEMPTS):
@@ -117,7 +104,7 @@ async def change_state(
         if await _swap(connection, session_id, tool, after, now=now):
             changed = Changed(stored.health, after)
             if changed.moved or turn_id is None:
-                await _note(connection, session_id, tool, changed, turn_id=turn_id, now=now)
+                await _add_to_history(connection, session_id, tool, changed, turn_id=turn_id, now=now)
             return changed
         stored = None
     raise RuntimeError(f"the state of {tool} changed {ATTEMPTS} times while it was being written")
@@ -126,7 +113,7 @@ async def change_state(
 async def list_changes(
     connection: AsyncConnection, owner: str, session_id: str, *, tool: str | None, before: str | None, limit: int
 ) -> list[StateChange]:
-    """Newest first."""
+    """Returns changes, newest first."""
     statement = (
         select(tool_state_changes)
         .join(sessions, sessions.c.id == tool_state_changes.c.session_id)
@@ -141,10 +128,10 @@ async def list_changes(
 
 
 async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> int:
-    """Deletes what was noted before then, at most BATCH of it, and gives how many. Ids sort by time."""
+    """Deletes at most BATCH changes of before then, and returns how many."""
     oldest = (
         select(tool_state_changes.c.id)
-        .where(tool_state_changes.c.id < new_id("chg", before))
+        .where(tool_state_changes.c.id < new_id("chg", before))  # ids sort by time
         .order_by(tool_state_changes.c.id)
         .limit(BATCH)
         .with_for_update(skip_locked=True)
@@ -155,7 +142,7 @@ async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> 
 
 
 async def count_by_status(connection: AsyncConnection, tools: Iterable[str]) -> dict[str, dict[ToolStatus, int]]:
-    """In how many sessions each tool has which status."""
+    """Returns by tool in how many sessions it has which status."""
     tool, status = tool_states.c.tool, tool_states.c.status
     statement = select(tool, status, func.count().label("sessions")).where(tool.in_(list(tools)))
     counts: dict[str, dict[ToolStatus, int]] = {}
@@ -169,18 +156,18 @@ async def list_not_available(
     tools: Iterable[str],
     *,
     status: ToolStatus | None,
-    after: Place | None,
+    after: Position | None,
     limit: int,
-) -> list[Place]:
-    """The session and tool of each state that is not available, in this order; `after` is the last already seen."""
-    place = tuple_(tool_states.c.session_id, tool_states.c.tool)
+) -> list[Position]:
+    """Returns session and tool of each state that is not available, in that order; `after` is the last one seen."""
+    position = tuple_(tool_states.c.session_id, tool_states.c.tool)
     statement = select(tool_states.c.session_id, tool_states.c.tool).where(
         tool_states.c.status != "available", tool_states.c.tool.in_(list(tools))
     )
     if status is not None:
         statement = statement.where(tool_states.c.status == status)
     if after is not None:
-        statement = statement.where(place > after)
+        statement = statement.where(position > after)
     rows = await connection.execute(statement.order_by(tool_states.c.session_id, tool_states.c.tool).limit(limit))
     return [(row.session_id, row.tool) for row in rows]
 
@@ -200,7 +187,7 @@ async def _swap(connection: AsyncConnection, session_id: str, tool: str, after: 
     return written.one_or_none() is not None
 
 
-async def _note(
+async def _add_to_history(
     connection: AsyncConnection, session_id: str, tool: str, changed: Changed, *, turn_id: str | None, now: datetime
 ) -> None:
     await connection.execute(
@@ -220,7 +207,7 @@ async def _note(
 
 def _readable(tool: str, health: Any) -> ToolHealth:
     with suppress(ValidationError):
-        if isinstance(health, dict) and "status" in health:  # a later version may say more, none says less
+        if isinstance(health, dict) and "status" in health:  # a later release may add fields; none leaves one out
             return _HEALTH.validate_python(health)
     log.warning("tool_state_unreadable", tool=tool)
     return ToolHealth(reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable")

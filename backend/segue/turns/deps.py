@@ -15,7 +15,7 @@ from segue.jobs.fact_upkeep import FactUpkeep
 from segue.jobs.loop import JobLoop
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
-from segue.tools.availability import NewGuard
+from segue.tools.availability import ToolAvailability
 from segue.turns.context import ContextLimits
 from segue.turns.limits import Limiter
 from segue.turns.maintenance import KeepLimits
@@ -40,7 +40,7 @@ class TurnDeps:
     events: EventLog
     graph: Graph
     model: ChatModel
-    new_guard: NewGuard
+    tools: ToolAvailability
     limiter: Limiter
     clock: Clock
     long_term: LongTermMemory

@@ -74,7 +74,7 @@ class TurnRun:
         self._finishing = False
         self._model = MeteredModel(deps.model, deps.agent_limits.model)
         key = claim.key
-        self._guard = deps.new_guard(session_id=key.session_id, turn_id=key.turn_id, stored=claim.tool_states)
+        self._guard = deps.tools.for_turn(key.session_id, key.turn_id, claim.tool_states)
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
     def start(self) -> asyncio.Task[ChatAnswer | None]:
@@ -128,7 +128,7 @@ class TurnRun:
     async def _answer(self) -> TurnState:
         deps, claim = self._deps, self.claim
         events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.stream)
-        await self._guard.look_at_fleet()
+        await self._guard.load_global_state()
         state = await load_context(
             deps.database, deps.cache, deps.long_term, claim, limits=deps.limits.context, now=deps.clock()
         )

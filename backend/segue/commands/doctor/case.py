@@ -13,15 +13,12 @@ from segue.db.inspection import share_of_session
 from segue.domain.clock import Clock
 from segue.domain.plan import Plan
 from segue.domain.session import Session
-from segue.domain.telemetry import unobserved
 from segue.domain.tool_state import ToolState
 from segue.memory import short_term, summary
 from segue.memory.sessions import get_session, owner_of
 from segue.plans.store import StoredPlan, open_plan
-from segue.tools.availability import ToolGuard
-from segue.tools.catalog import ToolCatalog
-from segue.tools.global_state import Fleet
-from segue.tools.health import HealthRules, is_blocked
+from segue.tools.availability import ToolAvailability
+from segue.tools.health import is_blocked
 from segue.turns.queries import LastTurn, OpenTurn, last_turn_of, open_turns_of
 from segue.turns.store import last_ended
 
@@ -40,15 +37,6 @@ LATE_S = 5.0  # a turn nobody has taken, or a wish to cancel nobody has obeyed
 
 
 @dataclass(frozen=True, slots=True)
-class ToolRules:
-    """What decides whether a tool may run."""
-
-    catalog: ToolCatalog
-    rules: HealthRules
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Rows:
     """What one connection read."""
 
@@ -63,22 +51,12 @@ class _Rows:
     last_ended_turn: str | None
 
 
-async def look_at_session(session_id: str, stores: Stores, tools: ToolRules, clock: Clock, report: Report) -> None:
+async def look_at_session(
+    session_id: str, stores: Stores, tools: ToolAvailability, clock: Clock, report: Report
+) -> None:
     """Raises NotFound, and `storage_unavailable` where Postgres goes away meanwhile."""
     rows = await _read(stores, session_id)
-    guard = ToolGuard(
-        tools.catalog,
-        stores.database,
-        Fleet(stores.cache, tools.rules, unobserved),
-        tools.rules,
-        clock,
-        session_id=session_id,
-        turn_id="",
-        stored={},
-        timeout_s=tools.timeout_s,
-    )
-    await guard.refresh()
-    states = guard.states(tools.catalog.tools().values())
+    states = await tools.session_states(session_id)
     _judge_turns(rows, report)
     _judge_plan(rows.plan, clock(), report)
     _judge_tools(states, report)

@@ -7,8 +7,8 @@ from typing import Annotated
 import orjson
 import typer
 
-from segue import factories, limits
-from segue.commands.doctor.case import SESSION_PARTS, ToolRules, look_at_session
+from segue import factories
+from segue.commands.doctor.case import SESSION_PARTS, look_at_session
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.service import look_at_service
 from segue.commands.doctor.stores import (
@@ -23,6 +23,7 @@ from segue.commands.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.domain.clock import utc_now
 from segue.domain.errors import AppError, NotFound
+from segue.domain.telemetry import unobserved
 from segue.log import configure_logging
 from segue.mcp.servers import McpServers
 from segue.memory.long_term import LongTermMemory
@@ -79,7 +80,10 @@ async def _examine_session(
     if migrations is None or migrations.missing:
         return
     builtin = await factories.builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
-    tools = ToolRules(ToolCatalog(builtin, mcp.tools), limits.health_rules(settings), settings.tool_timeout_s)
+    catalog = ToolCatalog(builtin, mcp.tools)
+    tools = factories.tool_availability(
+        settings, catalog, stores.database, stores.cache, clock=utc_now, observe=unobserved
+    )
     try:
         await look_at_session(session_id, stores, tools, utc_now, report)
     except NotFound:

@@ -18,7 +18,7 @@ from segue.db.inspection import ServerFacts
 from segue.domain.telemetry import unobserved
 from segue.limits import health_rules
 from segue.mcp.servers import McpServers
-from segue.tools.global_state import Fleet
+from segue.tools.global_state import GlobalToolState
 from segue.turns.queries import TurnsOverview, overview
 from segue.turns.queue import QueueFacts, look_at_queue
 
@@ -80,7 +80,7 @@ async def _look_at_turns(stores: Stores, queue: QueueFacts | None, report: Repor
 
 
 async def _look_at_tools(settings: Settings, stores: Stores, report: Report) -> dict[str, list[str]]:
-    failed = sorted(await Fleet(stores.cache, health_rules(settings), unobserved).load())
+    failed = sorted(await GlobalToolState(stores.cache, health_rules(settings), unobserved).load())
     for tool in failed:
         what = f"{tool} has failed in several sessions and is offered to nobody."
         report.problem(
