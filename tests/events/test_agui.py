@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI
 
@@ -74,7 +74,7 @@ async def test_the_answer_is_byte_for_byte_what_fastapi_writes(at: datetime) -> 
     async def get_answer() -> ChatAnswer:
         return answer
 
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
         written = (await client.get("/")).content
     assert answer_json(run_ended(TURN, answer)) == written
 
