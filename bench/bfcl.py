@@ -83,15 +83,15 @@ def result_of(text: str) -> Any:
 
 
 def table(report: Report, seconds: float, turns: int, calls: int) -> Iterable[str]:
-    performances = report.performances
-    same = sum(not performance.differences for performance in performances)
+    playbacks = report.playbacks
+    same = sum(not playback.differences for playback in playbacks)
     yield "| what | |\n|---|---:|"
-    yield f"| conversations as recorded | {same} of {len(performances)} |"
-    yield f"| turns | {sum(len(each.recording.turns) for each in performances)} of {turns} |"
-    yield f"| tool calls in order with their arguments | {sum(each.calls for each in performances)} of {calls} |"
-    yield f"| of them arrived at the tools | {sum(each.arrived for each in performances)} |"
-    yield f"| requests to the model | {sum(each.requests for each in performances)} |"
-    yield f"| differences, invalid requests among them | {sum(len(each.differences) for each in performances)} |"
+    yield f"| conversations as recorded | {same} of {len(playbacks)} |"
+    yield f"| turns | {sum(len(each.recording.turns) for each in playbacks)} of {turns} |"
+    yield f"| tool calls in order with their arguments | {sum(each.calls for each in playbacks)} of {calls} |"
+    yield f"| of them arrived at the tools | {sum(each.arrived for each in playbacks)} |"
+    yield f"| requests to the model | {sum(each.requests for each in playbacks)} |"
+    yield f"| differences, invalid requests among them | {sum(len(each.differences) for each in playbacks)} |"
     yield f"| kill -9 and restart between turns | {report.restarts} |"
     yield f"| seconds | {seconds:.0f} |"
 

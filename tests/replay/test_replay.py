@@ -40,8 +40,8 @@ async def test_a_conversation_replays_as_it_was_recorded(settings: Settings, pro
     recording = await recording_of(settings, provider, getattr(conversations, name))
     report = await played(settings, json.dumps(recording))
     assert list(report.lines())[:-1] == []
-    [performance] = report.performances
-    assert performance.arrived == sum(reached_a_tool(call) for call in calls_in(recording))
+    [playback] = report.playbacks
+    assert playback.arrived == sum(reached_a_tool(call) for call in calls_in(recording))
 
 
 def change_an_argument(recording: dict[str, Any]) -> None:

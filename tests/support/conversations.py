@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from segue.config import Settings
 from segue.domain.recording import read_recording
-from segue.replay.config import cast_of
+from segue.replay.config import replay_config
 from segue.replay.run import GivenService, Report, replay
 from tests.support.plans import ASK, THREE_STEPS, deletion, planned
 from tests.support.provider import Provider, calls, fails, says
@@ -141,9 +141,9 @@ async def played(settings: Settings, *texts: str, **changed: Any) -> Report:
         file.write_text(text, "utf-8")
     port = _free_port()
     base_url = f"http://127.0.0.1:{port}"
-    cast = cast_of({str(number): read_recording(text.encode()) for number, text in enumerate(texts)})
-    settings.mcp_config.write_text(cast.mcp_config(base_url))
-    configured = {name.lower(): value for name, value in cast.environment(base_url).items()}
+    config = replay_config({str(number): read_recording(text.encode()) for number, text in enumerate(texts)})
+    settings.mcp_config.write_text(config.mcp_config(base_url))
+    configured = {name.lower(): value for name, value in config.environment(base_url).items()}
     service = Settings.model_validate({**settings.model_dump(), **configured, **changed})
     async with running(service) as client:
         given = GivenService(str(client.http.base_url), None, ("127.0.0.1", port), lambda _: None)

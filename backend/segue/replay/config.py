@@ -1,4 +1,4 @@
-"""What a service needs to play some recordings: the tools of all of them, the settings they share. Pure."""
+"""What a service needs to play recordings: the tools of all of them and the settings that they share. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -15,12 +15,12 @@ class CannotPlay(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class ReplayConfig:
     tools: tuple[RecordedTool, ...]
     settings: RecordedSettings
 
     def environment(self, base_url: str) -> dict[str, str]:
-        """Settings under which a service asks this model and these tools, and nobody else."""
+        """Returns settings with which a service uses only this model and these tools."""
         return {
             "OPENAI_BASE_URL": f"{base_url}/v1",
             "LLM_MODEL": "replay",
@@ -29,11 +29,11 @@ class Cast:
             "CONFIRM": self.settings.confirm,
             "WEB_SEARCH_PROVIDER": "none",
             "DISABLED_TOOLS": ",".join(tool.name for tool in self.tools if tool.source == "builtin"),
-            "TOOL_FLEET_THRESHOLD": str(MANY),  # what fails in one conversation is no matter of the others
+            "TOOL_FLEET_THRESHOLD": str(MANY),  # a failure in one conversation must not reach the others
         }
 
     def mcp_config(self, base_url: str) -> str:
-        """The mcp.json: recorded names are whole, so there is no prefix."""
+        """Returns the text of mcp.json. Recorded names are complete, so there is no prefix."""
         server = {
             "url": f"{base_url}/mcp",
             "prefix": "",
@@ -47,8 +47,8 @@ class Cast:
         return json.dumps({"mcpServers": {"replay": server}})
 
 
-def cast_of(recordings: Mapping[str, Recording]) -> Cast:
-    """Of recordings by the names of their files. Raises CannotPlay where they do not fit together."""
+def replay_config(recordings: Mapping[str, Recording]) -> ReplayConfig:
+    """Takes recordings by file name. Raises CannotPlay if their settings or tools contradict each other."""
     settings = {name: recording.settings for name, recording in recordings.items()}
     (first, shared), *others = settings.items()
     if other := next((name for name, own in others if own != shared), None):
@@ -61,10 +61,10 @@ def cast_of(recordings: Mapping[str, Recording]) -> Cast:
                 raise CannotPlay(f"{tool.name} is another tool in {name} than in {origin}: replay them apart.")
     if len(tools) > MAX_TOOLS:
         raise CannotPlay(f"There are {len(tools)} tools in these recordings, over {MAX_TOOLS}: replay them apart.")
-    return Cast(tuple(tool for _, tool in tools.values()), shared)
+    return ReplayConfig(tuple(tool for _, tool in tools.values()), shared)
 
 
-def tools_missing(cast: Cast, offered: Iterable[Mapping[str, str]]) -> list[str]:
-    """The recorded tools that a service, by its GET /tools, does not take from an MCP server."""
+def tools_missing(config: ReplayConfig, offered: Iterable[Mapping[str, str]]) -> list[str]:
+    """Returns the recorded tools that are not among the MCP tools which GET /tools offered."""
     served = {tool["name"] for tool in offered if tool["source"] != "builtin"}
-    return sorted(tool.name for tool in cast.tools if tool.name not in served)
+    return sorted(tool.name for tool in config.tools if tool.name not in served)

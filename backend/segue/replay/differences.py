@@ -1,4 +1,4 @@
-"""What a replayed turn came to, beside what was recorded of it. Pure."""
+"""Compares a replayed turn with the recorded one. Pure."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ SHOWN_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`turn` counts from 1. `recorded` is None for what was not recorded at all, `played` for what did not happen."""
+    """`turn` counts from 1. `recorded` is None if it was not recorded, `played` is None if it did not happen."""
 
     turn: int
     what: str
@@ -31,7 +31,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A turn as the API tells it: `calls` and `plan` in the API's own shapes."""
+    """A turn as the API returns it."""
 
     status: str
     answer: str | None = None
@@ -66,7 +66,7 @@ def _unlike_calls(number: int, recorded: Sequence[str], happened: Sequence[str])
 
 
 def _call_line(tool: str, args: Mapping[str, Any], status: str) -> str:
-    """A call that was cut off cannot be cut off again: there it fails."""
+    """An interrupted call cannot be interrupted again, so it counts as failed."""
     return f"{tool} {canonical_args(args)} {'succeeded' if status == 'succeeded' else 'failed'}"
 
 

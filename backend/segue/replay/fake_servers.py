@@ -1,6 +1,6 @@
-"""The servers a replayed service talks to: an OpenAI-compatible model and an MCP server, both reading one recording.
+"""The servers that a replayed service uses: an OpenAI-compatible model and an MCP server, answering from a recording.
 
-One turn is on at a time. What is asked for and not in the recording is answered with an error and kept as a fault.
+One turn plays at a time. A request that the recording cannot answer gets an error and is kept as a fault.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,8 +24,8 @@ from starlette.routing import Route
 
 from segue.domain.recording import RecordedCall, RecordedTool
 from segue.domain.tool import canonical_args
-from segue.replay.fake_model import Line, Script
-from segue.replay.requests import asked_for, invalid_history
+from segue.replay.fake_model import FakeModel, ModelReply
+from segue.replay.requests import invalid_history, kind_of_request
 
 RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
 NOT_RECORDED = "The recording has no such call."
@@ -34,12 +34,12 @@ USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 @dataclass(slots=True)
-class Scene:
-    """A turn while it is played. `sent` are the user's messages so far, `earlier` the calls whose results the model has
-    to find in what it is shown.
+class TurnPlayback:
+    """A turn while it is played. `sent` are the user's messages up to now; `earlier` are ids of calls whose results
+    the model must be shown.
     """
 
-    script: Script
+    model: FakeModel
     sent: tuple[str, ...]
     earlier: tuple[str, ...]
     calls: list[RecordedCall] = field(init=False)
@@ -47,16 +47,16 @@ class Scene:
     requests: int = 0
 
     def __post_init__(self) -> None:
-        self.calls = list(self.script.turn.calls)
+        self.calls = list(self.model.turn.calls)
 
 
 @dataclass(slots=True)
-class Stage:
+class FakeServers:
     tools: tuple[RecordedTool, ...]
-    scene: Scene | None = None
+    turn: TurnPlayback | None = None
 
     def app(self, host: str) -> Starlette:
-        """`/v1/chat/completions` and `/mcp`. Stateless: a service that is killed leaves nothing behind."""
+        """Serves `/v1/chat/completions` and `/mcp`, stateless: a killed service leaves nothing behind."""
         server = Server("replay", on_list_tools=self._list_tools, on_call_tool=self._call_tool)
         model = Route("/v1/chat/completions", self._complete, methods=["POST"])
         return server.streamable_http_app(
@@ -65,45 +65,45 @@ class Stage:
 
     async def _complete(self, request: Request) -> Response:
         body = orjson.loads(await request.body())
-        asked = asked_for(body)
-        scene = self.scene
-        if scene is None or asked == "other":
-            return _completion(Line("{}"), stream=bool(body.get("stream")))
-        scene.requests += 1
-        scene.faults += _faults(body["messages"], scene)
-        line = scene.script.answer(body)
-        if line is not None:
-            return _completion(line, stream=bool(body.get("stream")))
-        if scene.script.turn.status == "completed":
-            scene.faults.append(f"the model was asked for more than was recorded ({asked})")
+        kind = kind_of_request(body)
+        playback = self.turn
+        if playback is None or kind == "other":
+            return _completion(ModelReply("{}"), stream=bool(body.get("stream")))
+        playback.requests += 1
+        playback.faults += _faults(body["messages"], playback)
+        reply = playback.model.answer(body)
+        if reply is not None:
+            return _completion(reply, stream=bool(body.get("stream")))
+        if playback.model.turn.status == "completed":
+            playback.faults.append(f"the model was asked for more than was recorded ({kind})")
         return Response('{"error": {"message": "nothing is recorded"}}', 400, media_type="application/json")
 
     async def _list_tools(self, *_: object) -> ListToolsResult:
         return ListToolsResult(tools=[_definition(tool) for tool in self.tools])
 
     async def _call_tool(self, _: object, params: CallToolRequestParams) -> CallToolResult:
-        scene, args = self.scene, canonical_args(params.arguments or {})
-        if scene is None:
+        playback, args = self.turn, canonical_args(params.arguments or {})
+        if playback is None:
             return _error(NOT_RECORDED)
         call = next(
-            (each for each in scene.calls if (each.tool, canonical_args(each.args)) == (params.name, args)), None
+            (each for each in playback.calls if (each.tool, canonical_args(each.args)) == (params.name, args)), None
         )
         if call is None:
-            scene.faults.append(f"{params.name} was called with {args}, which is not recorded for this turn")
+            playback.faults.append(f"{params.name} was called with {args}, which is not recorded for this turn")
             return _error(NOT_RECORDED)
-        scene.calls.remove(call)
+        playback.calls.remove(call)
         return _result(call)
 
 
-def _faults(messages: list[dict[str, Any]], scene: Scene) -> Iterable[str]:
-    """What is wrong with what the model is shown."""
+def _faults(messages: list[dict[str, Any]], playback: TurnPlayback) -> Iterable[str]:
+    """Yields what is wrong with the messages that the model is shown."""
     if invalid := invalid_history(messages):
         yield f"an invalid request: {invalid}"
-    said = tuple(message["content"] for message in messages if message["role"] == "user")
-    if said != scene.sent[-len(said) :]:
+    users = tuple(message["content"] for message in messages if message["role"] == "user")
+    if users != playback.sent[-len(users) :]:
         yield "the user's messages in the request are not the last ones sent, each once"
     text = orjson.dumps(messages).decode()
-    if missing := [call_id for call_id in scene.earlier if call_id not in text]:
+    if missing := [call_id for call_id in playback.earlier if call_id not in text]:
         yield f"results of earlier turns the model cannot see: {', '.join(missing)}"
 
 
@@ -122,7 +122,7 @@ def _definition(tool: RecordedTool) -> Tool:
 
 
 def _result(call: RecordedCall) -> CallToolResult:
-    """A failure that the tool told in its answer is told so again: the service reads it from there."""
+    """A failure that stood in the tool's result is returned as that result, where the service finds it again."""
     if call.status != "succeeded" and call.result is None:
         return _error(call.error or f"{call.tool} failed.")
     return CallToolResult(content=[], structured_content={"result": call.result})
@@ -132,12 +132,12 @@ def _error(text: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
 
-def _completion(line: Line, *, stream: bool) -> Response:
+def _completion(reply: ModelReply, *, stream: bool) -> Response:
     calls = [
         {"index": index, "id": f"call_{index}", "type": "function", "function": _function(name, args)}
-        for index, (name, args) in enumerate(line.calls)
+        for index, (name, args) in enumerate(reply.calls)
     ]
-    message: dict[str, Any] = {"role": "assistant", "content": line.text or None}
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if calls:
         message["tool_calls"] = calls
     reason = "tool_calls" if calls else "stop"

@@ -1,7 +1,6 @@
-"""Plays recordings against a service as its user would, over HTTP, and keeps what came out otherwise.
+"""Plays recordings against a service over HTTP, as its user, and collects the differences.
 
-Turn by turn: the first turn of every recording, then the second of every one, so that one restart of the service falls
-between two turns of all of them.
+The first turn of every recording is played, then the second of every one: a restart falls between turns of them all.
 """
 
 import asyncio
@@ -13,10 +12,10 @@ import httpx2
 
 from segue.domain.recording import RecordedPlan, RecordedTurn, Recording
 from segue.domain.tool import canonical_args
-from segue.replay.config import CannotPlay, Cast, tools_missing
+from segue.replay.config import CannotPlay, ReplayConfig, tools_missing
 from segue.replay.differences import Difference, Played, differences
-from segue.replay.fake_model import Script
-from segue.replay.fake_servers import Scene, Stage
+from segue.replay.fake_model import FakeModel
+from segue.replay.fake_servers import FakeServers, TurnPlayback
 
 READY_TIMEOUT_S = 90.0  # an MCP server that was not there at first is tried again every 30 s
 PAUSE_S = 0.1
@@ -29,9 +28,9 @@ Check = Callable[[], None]
 
 
 @dataclass(slots=True)
-class Performance:
-    """A recording on its way. `plans` are as the recorded turns left them, `results` the calls of this session by what
-    was called, newest last.
+class Playback:
+    """The state of one recording. `plans` are the recorded plans by number; `results` are ids of calls by tool and
+    arguments, newest last.
     """
 
     name: str
@@ -48,36 +47,36 @@ class Performance:
 
 async def play(
     client: httpx2.AsyncClient,
-    stage: Stage,
-    performances: list[Performance],
+    servers: FakeServers,
+    playbacks: list[Playback],
     *,
     restart: Restart | None = None,
     results_in_view: int = RESULTS_IN_VIEW,
 ) -> None:
-    """The model has to be shown the newest `results_in_view` of what earlier turns gave, called alike counted once.
+    """The model must be shown the newest `results_in_view` results of earlier turns; equal calls count once.
 
-    Raises CannotPlay where the service is not one that plays these recordings.
+    Raises CannotPlay if the service does not use the fake servers.
     """
-    for performance in performances:
-        opening = {"title": performance.recording.title, "metadata": performance.recording.metadata}
-        performance.session_id = (await _json(client.post("/sessions", json=opening)))["id"]
-    for index in range(max(len(performance.recording.turns) for performance in performances)):
+    for playback in playbacks:
+        opening = {"title": playback.recording.title, "metadata": playback.recording.metadata}
+        playback.session_id = (await _json(client.post("/sessions", json=opening)))["id"]
+    for index in range(max(len(playback.recording.turns) for playback in playbacks)):
         if index and restart is not None:
             await restart()
-        for performance in performances:
-            if index < len(performance.recording.turns):
-                await _play_turn(client, stage, performance, index, results_in_view)
+        for playback in playbacks:
+            if index < len(playback.recording.turns):
+                await _play_turn(client, servers, playback, index, results_in_view)
 
 
-async def come_to_serve(client: httpx2.AsyncClient, cast: Cast, check: Check) -> None:
-    """Waits until the service offers the recorded tools. `check` raises where waiting is in vain."""
+async def wait_until_ready(client: httpx2.AsyncClient, config: ReplayConfig, check: Check) -> None:
+    """Waits until the service offers the recorded tools. `check` raises if the service has stopped."""
     missing: list[str] | None = None
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             while missing is None or missing:
                 check()
                 try:
-                    missing = tools_missing(cast, (await _json(client.get("/tools")))["items"])
+                    missing = tools_missing(config, (await _json(client.get("/tools")))["items"])
                 except httpx2.TransportError:
                     missing = None
                 if missing is None or missing:
@@ -88,35 +87,35 @@ async def come_to_serve(client: httpx2.AsyncClient, cast: Cast, check: Check) ->
         raise CannotPlay(f"The service does not take these tools from the replay: {', '.join(missing)}.") from None
 
 
-async def clear_away(client: httpx2.AsyncClient, performances: list[Performance]) -> None:
-    """The sessions of what went as recorded; the others stay to be looked at."""
-    for performance in performances:
-        if not performance.differences:
-            await client.delete(f"/sessions/{performance.session_id}")
+async def delete_sessions(client: httpx2.AsyncClient, playbacks: list[Playback]) -> None:
+    """Deletes the sessions without differences; the others stay for a look."""
+    for playback in playbacks:
+        if not playback.differences:
+            await client.delete(f"/sessions/{playback.session_id}")
 
 
 async def _play_turn(
-    client: httpx2.AsyncClient, stage: Stage, performance: Performance, index: int, results_in_view: int
+    client: httpx2.AsyncClient, servers: FakeServers, playback: Playback, index: int, results_in_view: int
 ) -> None:
-    turn = performance.recording.turns[index]
-    before = performance.plans.get(turn.plan.number) if turn.plan else None
-    performance.sent.append(turn.message.strip())
-    earlier = tuple(performance.results.values())[-results_in_view:]
-    stage.scene = scene = Scene(Script(turn, before), tuple(performance.sent), earlier)
-    played = await _played(client, performance.session_id, turn)
-    stage.scene = None
+    turn = playback.recording.turns[index]
+    before = playback.plans.get(turn.plan.number) if turn.plan else None
+    playback.sent.append(turn.message.strip())
+    earlier = tuple(playback.results.values())[-results_in_view:]
+    servers.turn = playing = TurnPlayback(FakeModel(turn, before), tuple(playback.sent), earlier)
+    played = await _played(client, playback.session_id, turn)
+    servers.turn = None
     number = index + 1
-    performance.differences += [Difference(number, fault, None, None) for fault in scene.faults]
-    performance.differences += differences(number, turn, played)
-    performance.requests += scene.requests
-    performance.calls += len(played.calls)
-    performance.arrived += len(turn.calls) - len(scene.calls)
+    playback.differences += [Difference(number, fault, None, None) for fault in playing.faults]
+    playback.differences += differences(number, turn, played)
+    playback.requests += playing.requests
+    playback.calls += len(played.calls)
+    playback.arrived += len(turn.calls) - len(playing.calls)
     for call in played.calls:
         called = f"{call['tool_name']} {canonical_args(call['args'])}"
-        performance.results.pop(called, None)
-        performance.results[called] = call["tool_call_id"]
+        playback.results.pop(called, None)
+        playback.results[called] = call["tool_call_id"]
     if turn.plan is not None:
-        performance.plans[turn.plan.number] = turn.plan
+        playback.plans[turn.plan.number] = turn.plan
 
 
 async def _played(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn) -> Played:
@@ -148,7 +147,7 @@ async def _send(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn)
 
 
 async def _json(request: Awaitable[httpx2.Response]) -> Mapping[str, Any]:
-    """Raises CannotPlay for anything but a success."""
+    """Raises CannotPlay if the request fails."""
     response = await request
     if not response.is_success:
         raise _unexpected(response)

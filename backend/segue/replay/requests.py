@@ -1,6 +1,6 @@
-"""What the service sends to the model: whether a strict provider would take it, and what it asks for. Pure.
+"""Judges the requests to the model: what kind one is, and whether a strict provider would accept it. Pure.
 
-The tests' scripted provider judges by the same rule.
+The scripted provider of the tests judges by the same rule.
 """
 
 from collections import Counter
@@ -11,10 +11,10 @@ import orjson
 
 from segue.agent import prompts
 
-Asked = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "synthesis", "other"]
+RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "synthesis", "other"]
 
-# A longer one comes first where one prompt holds another: an amendment is asked for in a planner's words.
-_NOTES: Final[Mapping[str, Asked]] = {
+# The amender's prompt contains the planner's, so it comes first.
+_NOTES: Final[Mapping[str, RequestKind]] = {
     prompts.AMENDER: "amendment",
     prompts.PLANNER: "plan",
     prompts.READER: "reading",
@@ -24,8 +24,8 @@ _NOTES: Final[Mapping[str, Asked]] = {
 }
 
 
-def asked_for(request: Mapping[str, Any]) -> Asked:
-    """`loop` is the ordinary next message; `other` is nothing of a turn's, such as a job in the background."""
+def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
+    """Returns `loop` for the ordinary next message, and `other` for a request outside a turn, such as a job's."""
     if request.get("tools"):
         return "arguments" if request.get("tool_choice") == "required" else "loop"
     system = str(request["messages"][0]["content"])
@@ -33,7 +33,7 @@ def asked_for(request: Mapping[str, Any]) -> Asked:
 
 
 def invalid_history(messages: list[dict[str, Any]]) -> str | None:
-    """What a strict provider would refuse: unanswered or uncalled tool results, a window that starts in the middle."""
+    """Returns why a strict provider would refuse the messages, or None."""
     if [message["role"] for message in messages].count("system") != 1 or messages[0]["role"] != "system":
         return "exactly one system message has to come first"
     if len(messages) < 2 or messages[1]["role"] != "user":  # noqa: PLR2004 (the system's and the user's)

@@ -1,7 +1,4 @@
-"""`segue replay`: reads the files, puts up the stage, plays on a service of its own or a given one, and reports.
-
-The part of the replay that knows all the others; `cli.py` prints what it gives.
-"""
+"""Runs a replay: reads the files, starts the fake servers, plays on its own service or a given one, and reports."""
 
 import asyncio
 import signal
@@ -17,9 +14,9 @@ import uvicorn
 
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
-from segue.replay.config import CannotPlay, Cast, cast_of
-from segue.replay.fake_servers import Stage
-from segue.replay.play import RESULTS_IN_VIEW, TURN_TIMEOUT_S, Performance, clear_away, come_to_serve, play
+from segue.replay.config import CannotPlay, ReplayConfig, replay_config
+from segue.replay.fake_servers import FakeServers
+from segue.replay.play import RESULTS_IN_VIEW, TURN_TIMEOUT_S, Playback, delete_sessions, play, wait_until_ready
 from segue.replay.service import own_service
 
 LOOPBACK = "127.0.0.1"
@@ -27,39 +24,39 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class GivenService:
-    """A service somebody else runs, and the address at which it finds the stage. `tell` is given how to set it up."""
+    """A running service, and the address for the fake servers. `note` is given the settings that the service needs."""
 
     url: str
     api_key: str | None
-    stage: tuple[str, int]
-    tell: Callable[[str], None]
+    address: tuple[str, int]
+    note: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    performances: list[Performance]
+    playbacks: list[Playback]
     restarts: int
 
     @property
     def differs(self) -> bool:
-        return any(performance.differences for performance in self.performances)
+        return any(playback.differences for playback in self.playbacks)
 
     def as_json(self) -> dict[str, Any]:
-        recordings = [_summary(performance) for performance in self.performances]
+        recordings = [_summary(playback) for playback in self.playbacks]
         return {"differs": self.differs, "restarts": self.restarts, "recordings": recordings}
 
     def lines(self) -> Iterable[str]:
-        for performance in self.performances:
-            if performance.differences:
-                yield f"{performance.name} (session {performance.session_id})"
-                yield from (f"  {line}" for each in performance.differences for line in str(each).splitlines())
-        same = sum(not performance.differences for performance in self.performances)
+        for playback in self.playbacks:
+            if playback.differences:
+                yield f"{playback.name} (session {playback.session_id})"
+                yield from (f"  {line}" for each in playback.differences for line in str(each).splitlines())
+        same = sum(not playback.differences for playback in self.playbacks)
         turns, calls, requests = (
-            sum(_summary(performance)[counted] for performance in self.performances)
+            sum(_summary(playback)[counted] for playback in self.playbacks)
             for counted in ("turns", "calls", "requests")
         )
         yield (
-            f"{same} of {len(self.performances)} as recorded: {turns} turns, {calls} tool calls, "
+            f"{same} of {len(self.playbacks)} as recorded: {turns} turns, {calls} tool calls, "
             f"{requests} requests to the model, {self.restarts} restarts"
         )
 
@@ -71,56 +68,58 @@ async def replay(
     restarting: bool = False,
     results_in_view: int = RESULTS_IN_VIEW,
 ) -> Report:
-    """On a service of its own, killed after each turn where `restarting`, or on a given one. Raises CannotPlay."""
+    """Plays on the given service, or on its own one, killed after each turn if `restarting`. Raises CannotPlay."""
     recordings = {str(file): _read(file) for file in files}
-    cast = cast_of(recordings)
-    performances = [Performance(name, recording) for name, recording in recordings.items()]
+    config = replay_config(recordings)
+    playbacks = [Playback(name, recording) for name, recording in recordings.items()]
     with _ending_on_sigterm():
         if given is None:
-            return await _on_our_own(cast, performances, restarting=restarting, results_in_view=results_in_view)
-        return await _on_a_given_one(cast, performances, given, results_in_view=results_in_view)
+            return await _on_own_service(config, playbacks, restarting=restarting, results_in_view=results_in_view)
+        return await _on_given_service(config, playbacks, given, results_in_view=results_in_view)
 
 
-async def _on_our_own(cast: Cast, performances: list[Performance], *, restarting: bool, results_in_view: int) -> Report:
-    stage = Stage(cast.tools)
-    async with _standing(stage, (LOOPBACK, 0)) as base_url:
+async def _on_own_service(
+    config: ReplayConfig, playbacks: list[Playback], *, restarting: bool, results_in_view: int
+) -> Report:
+    servers = FakeServers(config.tools)
+    async with _serving(servers, (LOOPBACK, 0)) as base_url:
         try:
-            running = own_service(cast.environment(base_url), cast.mcp_config(base_url))
+            running = own_service(config.environment(base_url), config.mcp_config(base_url))
             async with running as service, httpx2.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
-                await come_to_serve(client, cast, service.check)
+                await wait_until_ready(client, config, service.check)
 
                 async def restart() -> None:
                     await service.restart()
-                    await come_to_serve(client, cast, service.check)
+                    await wait_until_ready(client, config, service.check)
 
                 again = restart if restarting else None
-                await play(client, stage, performances, restart=again, results_in_view=results_in_view)
-                return Report(performances, service.restarts)
+                await play(client, servers, playbacks, restart=again, results_in_view=results_in_view)
+                return Report(playbacks, service.restarts)
         except AppError as error:
             raise CannotPlay(error.detail) from error
         except httpx2.TransportError as error:
             raise CannotPlay(f"The service was lost on the way ({type(error).__name__}).") from error
 
 
-async def _on_a_given_one(
-    cast: Cast, performances: list[Performance], given: GivenService, *, results_in_view: int
+async def _on_given_service(
+    config: ReplayConfig, playbacks: list[Playback], given: GivenService, *, results_in_view: int
 ) -> Report:
-    stage = Stage(cast.tools)
+    servers = FakeServers(config.tools)
     headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}
     async with (
-        _standing(stage, given.stage) as base_url,
+        _serving(servers, given.address) as base_url,
         httpx2.AsyncClient(base_url=given.url, headers=headers, timeout=TURN_TIMEOUT_S) as client,
     ):
-        settings = [f"{name}={value}" for name, value in cast.environment(base_url).items()]
-        given.tell("\n".join([f"For {given.url}, in its environment:", *settings, "and as its mcp.json:"]))
-        given.tell(cast.mcp_config(base_url))
+        settings = [f"{name}={value}" for name, value in config.environment(base_url).items()]
+        given.note("\n".join([f"For {given.url}, in its environment:", *settings, "and as its mcp.json:"]))
+        given.note(config.mcp_config(base_url))
         try:
-            await come_to_serve(client, cast, lambda: None)
-            await play(client, stage, performances, results_in_view=results_in_view)
-            await clear_away(client, performances)
+            await wait_until_ready(client, config, lambda: None)
+            await play(client, servers, playbacks, results_in_view=results_in_view)
+            await delete_sessions(client, playbacks)
         except httpx2.TransportError as error:
             raise CannotPlay(f"{given.url} was lost on the way ({type(error).__name__}).") from error
-        return Report(performances, 0)
+        return Report(playbacks, 0)
 
 
 def _read(file: Path) -> Recording:
@@ -132,37 +131,39 @@ def _read(file: Path) -> Recording:
         raise CannotPlay(f"{file} cannot be played: {error}.") from error
 
 
-def _summary(performance: Performance) -> dict[str, Any]:
+def _summary(playback: Playback) -> dict[str, Any]:
     return {
-        "file": performance.name,
-        "session_id": performance.session_id,
-        "turns": len(performance.recording.turns),
-        "calls": performance.calls,
-        "arrived": performance.arrived,
-        "requests": performance.requests,
-        "differences": [asdict(difference) for difference in performance.differences],
+        "file": playback.name,
+        "session_id": playback.session_id,
+        "turns": len(playback.recording.turns),
+        "calls": playback.calls,
+        "arrived": playback.arrived,
+        "requests": playback.requests,
+        "differences": [asdict(difference) for difference in playback.differences],
     }
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the replay."""
+    """Leaves signals to the replay, which stops it."""
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # a generator in uvicorn
         return nullcontext()
 
 
 @asynccontextmanager
-async def _standing(stage: Stage, address: tuple[str, int]) -> AsyncIterator[str]:
-    """The base URL of the stage. Raises CannotPlay where its address is taken."""
+async def _serving(servers: FakeServers, address: tuple[str, int]) -> AsyncIterator[str]:
+    """Yields the base URL of the servers. Raises CannotPlay if the address is taken."""
     try:
         listener = socket.create_server(address)
     except OSError as error:
-        raise CannotPlay(f"The stage cannot stand at {address[0]}:{address[1]}: {error.strerror}.") from error
+        raise CannotPlay(f"The replay cannot listen at {address[0]}:{address[1]}: {error.strerror}.") from error
     host, port = listener.getsockname()[:2]
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    config = uvicorn.Config(stage.app(host), log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        servers.app(host), log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
+    )
     server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[listener]), name="stage")
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="fake servers")
     try:
         yield f"http://{host}:{port}"
     finally:
@@ -172,7 +173,7 @@ async def _standing(stage: Stage, address: tuple[str, int]) -> AsyncIterator[str
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the replay as Ctrl-C does: with its service and its stores."""
+    """SIGTERM ends the replay like Ctrl-C: it stops its service and its stores."""
     task = asyncio.current_task()
     loop = asyncio.get_running_loop()
     if task is not None:

@@ -1,6 +1,6 @@
-"""A `segue serve` of the replay's own, in a folder that goes away with it. It can be killed and started again.
+"""The replay's own `segue serve`, in a temporary folder. It can be killed and started again.
 
-The replay holds the stores, so that a killed service leaves them running and the replay's end stops them.
+The replay itself holds the stores, so they survive a killed service and stop when the replay ends.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class OwnService:
             )
 
     async def restart(self) -> None:
-        """kill -9, and up again."""
+        """Kills the service with SIGKILL and starts it again."""
         if self._process is not None:
             self._process.kill()
             await self._process.wait()
@@ -52,7 +52,7 @@ class OwnService:
         await self.start()
 
     def check(self) -> None:
-        """Raises CannotPlay, with the end of its log, where the service has ended by itself."""
+        """Raises CannotPlay, with the end of the log, if the service has ended by itself."""
         if self._process is None or self._process.returncode is None:
             return
         lines = (self.folder / "service.log").read_text("utf-8", "replace").splitlines()
@@ -72,7 +72,7 @@ class OwnService:
 
 @asynccontextmanager
 async def own_service(environment: Mapping[str, str], mcp_config: str) -> AsyncIterator[OwnService]:
-    """Started, though it may not answer yet. Nothing of the caller's settings is passed on."""
+    """Yields a service that has started but may not answer yet. It gets none of the caller's settings."""
     with tempfile.TemporaryDirectory(prefix="segue-replay-") as name:
         folder = Path(name)
         (folder / "mcp.json").write_text(mcp_config, "utf-8")
