@@ -1,0 +1,175 @@
+"""What import contracts and ruff cannot check: where SQL stands, what is caught, whose private members are used.
+
+Each exception is listed with its reason. An entry that is no longer needed fails the test, as a fault does.
+"""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from saq.queue.redis import RedisQueue
+
+PACKAGE = Path(__file__).parents[1] / "backend" / "segue"
+
+STATEMENTS = {"select", "insert", "update", "delete", "text", "union_all"}
+OWNERS_OF_TABLES = {
+    "db/engine.py": "has no table: asks whether pgvector is there",
+    "db/erasure.py": "deletes from every table, by its metadata",
+    "db/inspection.py": "measures every table, by its metadata",
+    "db/models.py": "defines the tables",
+    "identity/api_keys.py": "api_keys",
+    "jobs/fact_extraction.py": "turns.facts_due_at",
+    "memory/facts.py": "memories",
+    "memory/history.py": "messages",
+    "memory/sessions.py": "sessions",
+    "memory/summary.py": "sessions.summary",
+    "plans/store.py": "plans",
+    "tools/results.py": "tool_calls, tool_results",
+    "tools/retention.py": "tool_results",
+    "tools/states.py": "tool_states, tool_state_changes",
+    "turns/claims.py": "turns",
+    "turns/queries.py": "turns",
+    "turns/store.py": "turns",
+    "turns/terminations.py": "turns",
+}
+BROAD = {
+    "agent/stream_reply.py": "closes the stream of a reply, and raises again",
+    "embedded/servers.py": "stops the servers that have started, and raises again",
+    "mcp/servers.py": "leaves the servers that were entered, and raises again",
+    "mcp/supervisor.py": "a connection may end with any error of the SDK, and the next one is tried",
+    "telemetry/tracing.py": "records what a span ended with, and raises again",
+    "tools/run.py": "where a tool fails",
+    "turns/runner.py": "where a turn fails",
+}
+PRIVATE = {
+    "agent/provider.py": "langchain-openai has no public place for what providers differ in",
+    "offline/model.py": "langchain-core wants these of a chat model",
+    "tools/paging.py": "jmespath finds a function of ours by its name, `_func_…`, as it documents",
+}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text("utf-8"))
+
+
+def makes_statements(module: ast.Module) -> bool:
+    """Whether it imports one of the functions that make a SQL statement."""
+    imports = (node for node in ast.walk(module) if isinstance(node, ast.ImportFrom))
+    return any(
+        (node.module or "").startswith("sqlalchemy") and not STATEMENTS.isdisjoint(name.name for name in node.names)
+        for node in imports
+    )
+
+
+def catches_everything(module: ast.Module) -> bool:
+    handlers = (node for node in ast.walk(module) if isinstance(node, ast.ExceptHandler))
+    caught = (handler.type for handler in handlers)
+    return any(
+        kind is None
+        or any(isinstance(name, ast.Name) and name.id in ("Exception", "BaseException") for name in ast.walk(kind))
+        for kind in caught
+    )
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def imports_something_private(module: ast.Module) -> bool:
+    """Of another library: `from library._module import …` or `from library import _name`."""
+    for node in ast.walk(module):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("segue"):
+            names = [*(node.module or "").split("."), *(each.name for each in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [part for each in node.names for part in each.name.split(".")]
+        if any(is_private(name) for name in names):
+            return True
+    return False
+
+
+def defined_in(kind: ast.ClassDef) -> set[str]:
+    """The private names that the body of a class, or an assignment to one of `self`, gives it."""
+    found: set[str] = set()
+    for node in ast.walk(kind):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return {name for name in found if is_private(name)}
+
+
+def uses_something_inherited(module: ast.Module, ours: dict[str, ast.ClassDef]) -> bool:
+    """Whether a method uses a private member of `self` that neither its class nor one of `ours` above it defines."""
+    for kind in (node for node in ast.walk(module) if isinstance(node, ast.ClassDef)):
+        known, above = set[str](), [kind]
+        while above:
+            known |= defined_in(each := above.pop())
+            names = (base.value if isinstance(base, ast.Subscript) else base for base in each.bases)
+            above += [ours[name.id] for name in names if isinstance(name, ast.Name) and name.id in ours]
+        attributes = (node for node in ast.walk(kind) if isinstance(node, ast.Attribute) and is_private(node.attr))
+        on_self = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"}
+        if on_self - known:
+            return True
+    return False
+
+
+def overrides(kind: type, names: set[str]) -> set[str]:
+    """Those of the names that a class of another library, above this one, has too."""
+    others = [base for base in kind.__mro__[1:] if base.__module__.partition(".")[0] not in {"segue", "builtins"}]
+    return {name for name in names for base in others if name in vars(base)}
+
+
+def overrides_something(name: str, module: ast.Module) -> bool:
+    """Imports the module, if it has a class with a private member and a class above it."""
+    kinds = {kind.name: defined_in(kind) for kind in module.body if isinstance(kind, ast.ClassDef) and kind.bases}
+    if not any(kinds.values()):
+        return False
+    dotted = ".".join(("segue", *Path(name).with_suffix("").parts))
+    imported = importlib.import_module(dotted)
+    return any(overrides(getattr(imported, kind), names) for kind, names in kinds.items())
+
+
+def test_sql_stands_in_the_modules_that_own_a_table() -> None:
+    assert {name for name, module in sources() if makes_statements(module)} == OWNERS_OF_TABLES.keys()
+
+
+def test_everything_is_caught_only_where_a_turn_or_a_tool_fails_or_the_error_goes_on() -> None:
+    assert {name for name, module in sources() if catches_everything(module)} == BROAD.keys()
+
+
+def test_no_private_member_of_a_library_is_used_or_overridden() -> None:
+    modules = dict(sources())
+    classes = (node for module in modules.values() for node in ast.walk(module) if isinstance(node, ast.ClassDef))
+    ours = {kind.name: kind for kind in classes}
+    faults = {
+        name
+        for name, module in modules.items()
+        if imports_something_private(module)
+        or uses_something_inherited(module, ours)
+        or overrides_something(name, module)
+    }
+    assert faults == PRIVATE.keys()
+
+
+def test_each_of_these_can_fail() -> None:
+    def written(text: str) -> ast.Module:
+        return ast.parse(text)
+
+    assert makes_statements(written("from sqlalchemy import Row, select"))
+    assert not makes_statements(written("from sqlalchemy import Row"))
+    for clause in ("except:", "except Exception:", "except (OSError, BaseException) as error:"):
+        assert catches_everything(written(f"try:\n    run()\n{clause}\n    pass"))
+    assert not catches_everything(written("try:\n    run()\nexcept (OSError, ExceptionGroup):\n    pass"))
+    for line in ("from saq._queue import Queue", "from saq import _queue", "import saq._queue"):
+        assert imports_something_private(written(line))
+    assert not imports_something_private(written("from segue.turns.queue import _Jobs\nimport saq.job"))
+    mine = written("class Mine(Theirs):\n    def look(self):\n        return self._found")
+    assert uses_something_inherited(mine, {})
+    theirs = written("class Theirs:\n    def __init__(self):\n        self._found = 1").body[0]
+    assert isinstance(theirs, ast.ClassDef)
+    assert not uses_something_inherited(mine, {"Theirs": theirs})
+
+    assert overrides(type("Deaf", (RedisQueue,), {}), {"_get_job_by_id", "_listen"}) == {"_get_job_by_id"}
