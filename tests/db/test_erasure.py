@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from segue.config import Settings
-from segue.db.erasure import hangs_on
+from segue.db.erasure import belongs_to_sessions
 from segue.db.models import metadata
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
@@ -81,7 +81,7 @@ async def value_of(stores: Stores, key: str) -> Any:
 
 def test_every_table_goes_with_its_owner_or_with_a_session() -> None:
     for table in metadata.sorted_tables:
-        assert "owner" in table.c or hangs_on(table, ["ses"]) is not None, (
+        assert "owner" in table.c or belongs_to_sessions(table, ["ses"]) is not None, (
             f"nobody erases {table.name}: give it an `owner`, or a foreign key that leads to sessions"
         )
 

@@ -1,6 +1,6 @@
-"""The one way to Postgres: short transactions with a bound on every wait.
+"""Every connection to Postgres: short transactions, and a time limit on every wait.
 
-Knows no table. A lost or frozen server becomes `storage_unavailable`, whatever the driver called it.
+Knows no table. A lost or frozen server raises AppError `storage_unavailable`, whichever error the driver raised.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Database:
 
     async def has_vectors(self) -> bool:
         """Whether the database has pgvector. Installs it first if the server offers it and this role may."""
-        with suppress(DBAPIError):  # no such extension, no such right, or another process is installing it
+        with suppress(DBAPIError):  # no such extension, no such right, or another process installs it
             async with self.transaction() as connection:
                 await connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
         async with self.read_only() as connection:
@@ -79,8 +79,8 @@ class Database:
 
 
 def _make_engine(url: str, *, pool_size: int, **server_settings: str) -> AsyncEngine:
-    """Errors name the statement but not its values, which are people's messages. A number is never a huge integer:
-    JSONB writes 1e300 in digits, and only orjson reads them as the float they were.
+    """An error shows the statement without its values, which hold users' messages. JSONB writes 1e300 as 301 digits,
+    and only orjson reads these as the float that was stored.
     """
     engine = create_async_engine(
         asyncpg_url(url),
@@ -108,13 +108,13 @@ def _make_engine(url: str, *, pool_size: int, **server_settings: str) -> AsyncEn
 
 
 def _refuse_closed(connection: Any, _record: object, _proxy: object) -> None:
-    """A server that was restarted must not cost the next statement its life; asyncpg has seen the socket close."""
+    """After a restart of the server asyncpg knows that the socket is closed; the pool then opens a new connection."""
     if connection.driver_connection.is_closed():
         raise DisconnectionError("the server has closed this connection")
 
 
 def asyncpg_url(url: str) -> str:
-    """`postgres://` and `postgresql://`, as every provider writes them, name the asyncpg driver here."""
+    """Returns the URL with the asyncpg driver in its scheme; hosts hand out `postgres://` and `postgresql://`."""
     scheme, separator, rest = url.partition("://")
     return f"postgresql+asyncpg{separator}{rest}" if scheme in ("postgres", "postgresql") else url
 
@@ -137,7 +137,7 @@ async def _storage_errors() -> AsyncIterator[None]:
     except (DisconnectionError, PoolTimeoutError, ConnectionError, TimeoutError) as error:
         raise storage_unavailable() from error
     except RuntimeError as error:
-        if "handler is closed" in str(error):  # uvloop's, where the server has just closed what is written to
+        if "handler is closed" in str(error):  # uvloop raises it for a connection that the server has just closed
             raise storage_unavailable() from error
         raise
     except DBAPIError as error:
@@ -147,6 +147,6 @@ async def _storage_errors() -> AsyncIterator[None]:
 
 
 def _is_outage(error: DBAPIError) -> bool:
-    """Connection lost, server starting or stopping, statement cancelled by a time limit: not the statement's fault."""
+    """Whether the server caused it: connection lost, server starting or stopping, time limit of a statement reached."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return error.connection_invalidated or state == "" or state[:2] in ("08", "53", "57") or state == "25P03"

@@ -1,6 +1,6 @@
-"""Everything a user has, removed and counted: rows by what they hang on, Redis keys by whom or what they name.
+"""Deletes and counts all data of a user: rows by their owner or session, Redis keys by the names in them.
 
-Reads off the tables and the keys what there is, so that what is added later is removed too.
+Goes by the metadata of the tables and the names of the keys, so that a table or key that is added later is covered.
 """
 
 import re
@@ -24,47 +24,49 @@ _OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """`rows` by table; `redis_keys` is None where Redis could not be asked, and then they go when their time is up."""
+    """`rows` by table. `redis_keys` is None if Redis could not be asked; then the keys expire by their TTL."""
 
     rows: dict[str, int]
     redis_keys: int | None
 
 
 async def erase_user(database: Database, cache: Cache, owner: str) -> Erased:
-    """API keys first, so that nobody begins anything meanwhile; then sessions, a batch in a statement's time.
+    """Deletes API keys first, so that no new request comes; then sessions, in batches within a statement's time limit.
 
-    A turn that runs is stopped by the process that runs it, which finds its row gone.
+    A process that runs a turn of the user stops it when it finds the row deleted.
     """
     rows: Counter[str] = Counter()
     await _delete_owned(database, owner, rows)
-    gone: set[str] = set()
+    deleted: set[str] = set()
     while True:
         async with database.transaction() as connection:
             batch = await _some_sessions(connection, owner)
             if not batch:
                 break
-            gone.update(batch, await _lock_turns(connection, batch))
+            deleted.update(batch, await _lock_turns(connection, batch))
             rows.update(await _count(connection, batch))
             await connection.execute(delete(sessions).where(sessions.c.id.in_(batch)))
-    await _delete_owned(database, owner, rows)  # a fact may have been noted from a session that was still there
-    return Erased(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, gone)))
+    await _delete_owned(database, owner, rows)  # a fact may have come from a session that was deleted later
+    return Erased(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
 
 
-def hangs_on(table: Table, session_ids: Collection[str]) -> ColumnElement[bool] | None:
-    """Whether a row of this table goes with these sessions; None for a table that does not hang on sessions."""
+def belongs_to_sessions(table: Table, session_ids: Collection[str]) -> ColumnElement[bool] | None:
+    """Returns whether a row belongs to one of the sessions; None for a table that does not depend on sessions."""
     if table is sessions:
         return sessions.c.id.in_(session_ids)
     for key in sorted(table.foreign_keys, key=lambda key: key.column.table is not sessions):
-        above = hangs_on(key.column.table, session_ids)
+        above = belongs_to_sessions(key.column.table, session_ids)
         if above is not None:
             return key.parent.in_(select(key.column).where(above))
     return None
 
 
 def tables_of(session_ids: Collection[str]) -> list[tuple[Table, ColumnElement[bool]]]:
-    """The tables whose rows go with a session, and which rows those of these sessions are."""
-    hanging = ((table, hangs_on(table, session_ids)) for table in metadata.sorted_tables if table not in _OF_OWNERS)
-    return [(table, belongs) for table, belongs in hanging if belongs is not None]
+    """Returns the tables that depend on sessions, each with the condition for the rows of these sessions."""
+    conditions = (
+        (table, belongs_to_sessions(table, session_ids)) for table in metadata.sorted_tables if table not in _OF_OWNERS
+    )
+    return [(table, belongs) for table, belongs in conditions if belongs is not None]
 
 
 async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> None:
@@ -80,13 +82,13 @@ async def _some_sessions(connection: AsyncConnection, owner: str) -> list[str]:
 
 
 async def _lock_turns(connection: AsyncConnection, session_ids: Collection[str]) -> list[str]:
-    """Before the sessions, as who ends a turn locks them, or each would wait for the other."""
+    """Locks turns before their sessions, in the order in which a turn ends, to avoid a deadlock."""
     statement = select(turns.c.id).where(turns.c.session_id.in_(session_ids)).with_for_update()
     return list((await connection.execute(statement)).scalars())
 
 
 async def _count(connection: AsyncConnection, session_ids: Collection[str]) -> dict[str, int]:
-    """What goes with these sessions, by table."""
+    """Returns how many rows belong to these sessions, by table."""
     counts = [
         select(literal(table.name).label("name"), func.count().label("rows")).select_from(table).where(belongs)
         for table, belongs in tables_of(session_ids)

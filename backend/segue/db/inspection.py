@@ -1,6 +1,6 @@
-"""What Postgres says of itself, and how much of it a session takes. Reads only: `segue doctor` looks with it.
+"""Facts about the Postgres server, and how much a session stores. Only reads.
 
-Reads off the tables what there is, as `erasure.py` does, so that a table that is added later is counted too.
+Goes by the metadata of the tables, so that a table that is added later is counted.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _REVISION = text("SELECT version_num FROM alembic_version")
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`revision` is None in a database that was never migrated, `pgvector` its version where it is installed."""
+    """`revision` is None for a database that was never migrated; `pgvector` is its version, None if not installed."""
 
     version: str
     connections: int
@@ -56,7 +56,7 @@ async def look_at_server(connection: AsyncConnection) -> ServerFacts:
 
 
 async def share_of_session(connection: AsyncConnection, session_id: str) -> dict[str, Share]:
-    """By table. Each column is measured by itself, so that no payload is read for it."""
+    """Returns rows and bytes by table. Measures each column by itself, so that no payload is read."""
     shares = [
         select(literal(table.name).label("name"), func.count().label("rows"), _bytes(table).label("bytes"))
         .select_from(table)

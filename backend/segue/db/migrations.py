@@ -10,12 +10,12 @@ from sqlalchemy.exc import DBAPIError
 from alembic import command
 from segue.domain.errors import AppError
 
-INSTALLED = Path(__file__).with_name("alembic")  # where a wheel has them
+INSTALLED = Path(__file__).with_name("alembic")  # in a wheel
 SCRIPTS = INSTALLED if INSTALLED.is_dir() else Path(__file__).resolve().parents[3] / "alembic"
 
 
 def upgrade(database_url: str) -> None:
-    """Blocks; runs its own event loop, so call it from a thread where one is running already.
+    """Blocks, and runs its own event loop: call it in a thread if a loop runs already.
 
     Raises AppError `database_unreachable`.
     """
@@ -33,7 +33,7 @@ def upgrade(database_url: str) -> None:
 
 
 def missing_revisions(current: str | None) -> tuple[str, ...] | None:
-    """What a database at `current` lacks of the newest schema, oldest first; None where it is not one of ours."""
+    """Returns the revisions that a database at `current` lacks, oldest first; None if `current` is not a known one."""
     scripts = ScriptDirectory.from_config(config(""))
     try:
         missing = [step.revision for step in scripts.iterate_revisions("head", current or "base")]

@@ -1,8 +1,8 @@
 """All tables, and the unique indexes that settle races.
 
-`turn_seq` on a message is the seq of the message that opened its turn: arrival orders `seq`, turns order a history.
-`result_bytes` counts what a session's results ever took, `stored_before` how much that was when one was stored.
-`summary_seq` is the last turn (its `turn_seq`) a session's summary covers, `summary_until` the one it is to cover.
+`turn_seq` of a message is the seq of the message that opened its turn: `seq` orders arrival, `turn_seq` a history.
+`result_bytes` counts all bytes of results a session ever stored, `stored_before` its value when a result was stored.
+`summary_seq` is the `turn_seq` of the last turn in the summary, `summary_until` that of the last one it is to cover.
 """
 
 from sqlalchemy import (
@@ -274,8 +274,8 @@ memories = Table(
 
 
 def written(*values: str) -> tuple[ColumnElement[str], ...]:
-    """Values as part of a statement. As parameters they would keep it from the partial indexes above: PostgreSQL plans
-    a prepared statement for every value there could be.
+    """Returns values as literals of a statement. With parameters PostgreSQL would not use the partial indexes above,
+    because it plans a prepared statement for any value.
     """
     return tuple(literal_column(f"'{value}'", Text) for value in values)
 

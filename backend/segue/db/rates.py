@@ -1,6 +1,6 @@
 """Counts per user in Redis, by the `limits` library; in this process alone while Redis is lost.
 
-Windows start with the first count and are fixed, so that Retry-After is exact and a count is one round trip.
+A window is fixed and starts with its first count, so that Retry-After is exact and a count is one round trip.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from segue.db.redis import OPERATION_TIMEOUT_S, RATE_CONNECTIONS, connections
 
-AWAY_S = 5.0  # then Redis is asked again
+AWAY_S = 5.0  # how long a lost Redis is not asked
 
 Kind = Literal["requests", "turns", "tokens"]
 Answer = TypeVar("Answer")
@@ -44,7 +44,7 @@ class Rates:
         return time.monotonic() < self._away_until
 
     async def count(self, kind: Kind, user: str, limit: RateLimitItem, *, amount: int = 1) -> int | None:
-        """Counts, and gives the seconds until a new window where that is beyond the limit."""
+        """Counts `amount`. Returns None within the limit, else the seconds until the next window."""
 
         async def ask(limiter: FixedWindowRateLimiter) -> int | None:
             within = await limiter.hit(limit, kind, user, cost=amount)
@@ -53,7 +53,7 @@ class Rates:
         return await self._ask(ask)
 
     async def spent(self, kind: Kind, user: str, limit: RateLimitItem) -> int | None:
-        """The seconds until a new window where nothing is left of the limit; counts nothing."""
+        """Counts nothing. Returns None if something is left of the limit, else the seconds until the next window."""
 
         async def ask(limiter: FixedWindowRateLimiter) -> int | None:
             left = await limiter.test(limit, kind, user)

@@ -1,6 +1,6 @@
-"""The one way to Redis: every key, its TTL, and clients that are allowed to fail.
+"""Every key in Redis, its TTL, and clients that may fail.
 
-Redis only saves time. What fails or takes over a second answers "nothing there"; the outage is logged once.
+Redis only saves time: an operation that fails or takes over a second returns "not there". An outage is logged once.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def plan_cache_key(owner: str, request: str) -> str:
 
 
 def plans_of_owner_key(owner: str) -> str:
-    """Which plans are cached for an owner."""
+    """The keys of the plans that are cached for an owner."""
     return f"segue:plans:{owner}"
 
 
@@ -84,8 +84,8 @@ def turn_watched_key(session_id: str, turn_id: str) -> str:
 def connections(
     url: str, most: int, *, timeout_s: float = OPERATION_TIMEOUT_S, retries: int = 1
 ) -> BlockingConnectionPool:
-    """Whoever comes when `most` are in use waits for one. Not RESP3: redis-py fails its first command after a server's
-    close.
+    """Returns a pool of at most `most` connections; an operation waits for a free one. Not RESP3, with which redis-py
+    fails the first command after the server has closed a connection.
     """
     pool = BlockingConnectionPool.from_url(
         url,
@@ -101,7 +101,7 @@ def connections(
 
 
 def _noticing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """uvloop raises a RuntimeError where the server has just closed what is written to; to redis-py that is no loss."""
+    """For a connection that the server has just closed uvloop raises RuntimeError, which redis-py takes for no loss."""
 
     class Noticing(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 (redis-py's)
@@ -115,7 +115,7 @@ def _noticing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
 
 
 class _Client:
-    """Every operation within a second or not at all."""
+    """Every operation ends within a second, or returns None."""
 
     def __init__(self, url: str, most: int = CACHE_CONNECTIONS) -> None:
         self._redis = Redis.from_pool(connections(url, most))
@@ -160,18 +160,18 @@ class Cache(_Client):
             return None
 
     async def ttl_s(self, key: str) -> int:
-        """The seconds a value has left; 0 where it is missing."""
+        """Returns the seconds a value has left, 0 if it is missing."""
         return max(int(await self._attempt("TTL", key) or 0), 0)
 
     async def set_json(self, key: str, value: object, *, ttl_s: int) -> None:
         await self._attempt("SET", key, orjson.dumps(value), "EX", ttl_s)
 
     async def set_listed(self, key: str, value: object, *, listing: str, ttl_s: int) -> None:
-        """A value that `delete_listed` finds again."""
+        """Stores a value under a key that `delete_listed` finds."""
         await self.evaluate(_SET_LISTED, (key, listing), orjson.dumps(value), ttl_s)
 
     async def delete_listed(self, listing: str) -> None:
-        """What `set_listed` has put there, and the listing."""
+        """Deletes the keys that `set_listed` has listed, and the listing."""
         keys = await self._attempt("SMEMBERS", listing) or ()
         await self.delete(*keys, listing)
 
@@ -179,7 +179,7 @@ class Cache(_Client):
         await self._attempt("DEL", *keys)
 
     async def delete_where(self, is_gone: Callable[[str], bool]) -> int | None:
-        """Looks at the name of every key there is, and says how many it deleted; None where Redis cannot be asked."""
+        """Goes over the names of all keys. Returns how many it deleted, None if Redis cannot be asked."""
         cursor, deleted = b"0", 0
         while True:
             answer = await self._attempt("SCAN", cursor, "COUNT", SCANNED_AT_ONCE)
@@ -198,7 +198,7 @@ class Cache(_Client):
         return await self._attempt("EVAL", script, len(keys), *keys, *args)
 
     async def take(self, key: str, holder: str, *, ttl_s: float) -> bool:
-        """A lease nobody else holds. Where Redis cannot be asked everyone gets it."""
+        """Returns whether the holder got the lease. If Redis cannot be asked, every caller gets it."""
         taken = await self._attempt("SET", key, holder, "NX", "PX", math.ceil(ttl_s * 1000))
         return bool(taken) or self._degraded
 
@@ -209,14 +209,14 @@ class Cache(_Client):
         return await self._attempt("PING") is not None
 
     async def server(self) -> dict[str, Any] | None:
-        """What Redis says of itself, by the names INFO gives it; None where it cannot be asked."""
-        said: dict[str, Any] | None = await self._attempt("INFO")
-        return said
+        """Returns the fields of INFO; None if Redis cannot be asked."""
+        fields: dict[str, Any] | None = await self._attempt("INFO")
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is appended to a stream under one id. Only the batch that `opens` a stream makes one."""
+    """Entries that are appended to a stream under one id. Only a batch that `opens` its stream creates one."""
 
     session_id: str
     turn_id: str
@@ -226,15 +226,14 @@ class Batch:
 
 
 class Streams(_Client):
-    """The event logs of turns: streams whose ids the writer gives. A lower id than the last is refused by Redis."""
+    """The event logs of turns: streams whose writer chooses the ids. Redis refuses an id that is not above the last."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, STREAM_CONNECTIONS)
 
     async def append(self, batches: Sequence[Batch]) -> bool:
-        """False where Redis cannot be reached.
-
-        A batch that is refused was written before, or somebody else has taken the log over: it is dropped.
+        """Returns False if Redis cannot be reached. Drops a batch that Redis refuses: it was written before, or another
+        process has taken over the log.
         """
         pipeline = self._redis.pipeline(transaction=False)
         for batch in batches:
@@ -246,9 +245,9 @@ class Streams(_Client):
         return await self._within_time(pipeline.execute(raise_on_error=False)) is not None
 
     async def read(self, after: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], list[bytes]] | None:
-        """What came after a position of each log, given by session and turn; waits a moment where nothing has.
+        """Returns the batches after a position of each log, by session and turn. Waits READ_BLOCK_MS if there are none.
 
-        None where Redis cannot be reached.
+        Returns None if Redis cannot be reached.
         """
         turns = {turn_events_key(*turn).encode(): turn for turn in after}
         ids = [f"{position}-0" for position in after.values()]
@@ -258,14 +257,14 @@ class Streams(_Client):
         return {turns[key]: [fields.get(b"events", b"") for _, fields in entries] for key, entries in answer}
 
     async def mark_watched(self, session_id: str, turn_id: str) -> None:
-        """Tells the process that runs a turn, wherever it is, that somebody wants its words as they come."""
+        """Asks the process that runs a turn to emit the model's words as they come, because a reader follows it."""
         await self._attempt("SET", turn_watched_key(session_id, turn_id), 1, "EX", TURN_WATCHED_TTL_S)
 
     async def is_watched(self, session_id: str, turn_id: str) -> bool:
         return not self._degraded and await self._attempt("EXISTS", turn_watched_key(session_id, turn_id)) == 1
 
     async def length(self, session_id: str, turn_id: str) -> int | None:
-        """How many batches a log has; None where Redis cannot be reached."""
+        """Returns how many batches a log has; None if Redis cannot be reached."""
         count: int | None = await self._attempt("XLEN", turn_events_key(session_id, turn_id))
         return count
 
