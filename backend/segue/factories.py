@@ -235,7 +235,7 @@ async def _mcp(
 ) -> tuple[Callable[[], tuple[Tool, ...]], Callable[[], dict[str, str]]]:
     """Two functions: one returns the tools of the MCP servers, one their states."""
     config = read_mcp_config(settings.mcp_config)
-    never_log(config.untold)
+    never_log(config.never_logged)
     if all(server.off for server in config.servers.values()):
         return tuple, dict
     from segue.mcp.servers import McpServers  # noqa: PLC0415 (mcp is not needed without servers)

@@ -1,4 +1,4 @@
-"""How tools are doing: in a session, with what people may do about it, and across all of them for ops."""
+"""How tools are doing: in a session, with what people may change about it, and in all sessions for ops. HTTP only."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""The tools there are, as the model and the guard know them."""
+"""Lists the tools, as the model sees them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

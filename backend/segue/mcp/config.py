@@ -1,7 +1,7 @@
-"""Reads `mcp.json`, the `mcpServers` format people already have.
+"""Reads `mcp.json`, the `mcpServers` format that people already have.
 
-Knows the file and the environment, nothing of processes or connections: `servers.py` opens what stands here. Values
-of `env` and `headers` are secrets; `args` and `url` may carry one, so none of them is shown in a repr or an error.
+Knows the file and the environment, nothing of processes or connections. Values of `env` and `headers` are secrets;
+`args` and `url` may carry one, so none of them is shown in a repr or an error.
 """
 
 import json
@@ -47,13 +47,13 @@ class McpServerConfig(BaseModel):
 
     @property
     def secrets(self) -> frozenset[str]:
-        """What of `env` and `headers` may not come back in an answer."""
+        """Returns the values of `env` and `headers` that a tool's answer must not contain."""
         values = {**self.env, **self.headers}
         return frozenset(configured_secrets({name: value.get_secret_value() for name, value in values.items()}))
 
     @property
-    def untold(self) -> frozenset[str]:
-        """What no log may hold: the secrets, and what looks like one in `args` and `url`."""
+    def never_logged(self) -> frozenset[str]:
+        """Returns what no log may contain: the secrets, and what looks like one in `args` and `url`."""
         parts = re.split(r"[/?&=:@#,\s]+", " ".join((*self.args, self.url or "")))
         return self.secrets | configured_secrets({str(place): part for place, part in enumerate(parts)})
 
@@ -90,12 +90,12 @@ class McpConfig(BaseModel):
     servers: dict[Annotated[str, Field(min_length=1, max_length=64)], McpServerConfig] = Field(alias="mcpServers")
 
     @property
-    def untold(self) -> frozenset[str]:
-        return frozenset[str]().union(*(server.untold for server in self.servers.values()))
+    def never_logged(self) -> frozenset[str]:
+        return frozenset[str]().union(*(server.never_logged for server in self.servers.values()))
 
 
 def read_mcp_config(path: Path) -> McpConfig:
-    """The servers of `path` with variables filled in and paths made absolute; a missing file is an empty config.
+    """Returns the servers of `path` with variables filled in and paths made absolute; none if there is no file.
 
     Raises AppError `mcp_config_invalid` (500) that names the file and what to correct.
     """

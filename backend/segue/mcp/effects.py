@@ -1,4 +1,4 @@
-"""What a tool of an MCP server does to the world: by its annotations, or where it has none by its name. Pure.
+"""What a tool of an MCP server does to the world: by its annotations, or if it has none, by its name. Pure.
 
 The protocol's default is destructive; asking before every tool without annotations would teach people to say yes.
 """

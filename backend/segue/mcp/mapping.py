@@ -1,7 +1,7 @@
-"""What an MCP server announces and answers, in Segue's words. Pure, apart from warnings in the log.
+"""Turns what an MCP server announces and answers into Segue's tools and values. Pure, apart from warnings in the log.
 
-Everything here was written by the server and is taken as data: names, sizes and schemas are bounded, hidden Unicode is
-removed, and what does not fit is skipped, never the whole server.
+Everything here was written by the server and is data: names, sizes and schemas are bounded, hidden Unicode is removed,
+and a tool that does not fit is skipped, never the whole server.
 """
 
 import json
@@ -57,7 +57,7 @@ class _Unfit(Exception):
 
 
 def without_broken_tools(server: str, result: dict[str, Any]) -> dict[str, Any]:
-    """A `tools/list` result the SDK will accept: it refuses the whole list for one malformed entry."""
+    """Returns a `tools/list` result that the SDK accepts: it refuses the whole list for one malformed entry."""
     listed = result.get("tools")
     if not isinstance(listed, list):
         return result
@@ -85,7 +85,7 @@ def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
 def tools_of(
     server: str, config: McpServerConfig, listed: Iterable[McpTool], call: Caller, timeout_s: float
 ) -> list[Tool]:
-    """The tools that can be offered, by their names here; the others are left out with a warning."""
+    """Returns the tools that can be offered; the others are left out with a warning."""
     tools: dict[str, Tool] = {}
     secrets = config.secrets
     for tool in listed:
@@ -145,7 +145,7 @@ def _description(tool: McpTool) -> str:
 
 
 def _visible(text: str) -> str:
-    """Without format, control, tag and variation characters; a joiner stays between two non-ASCII characters."""
+    """Removes format, control, tag and variation characters; a joiner stays between two non-ASCII characters."""
     kept = [char for char in _VARIATION_SELECTORS.sub("", text) if char in _JOINERS or _is_visible(char)]
     edges = ["", *kept, ""]
     return "".join(
@@ -203,7 +203,7 @@ def _is_wrapped(tool: McpTool) -> bool:
 
 
 def value_of(result: CallToolResult, *, wrapped: bool) -> object:
-    """What the call returned: the structured value, or its content. Raises ToolFailed where the result is an error."""
+    """Returns the structured value of a result, or its content. Raises ToolFailed if the result is an error."""
     if result.is_error:
         raise ToolFailed(_error_text(result))
     value = result.structured_content
@@ -217,8 +217,8 @@ def value_of(result: CallToolResult, *, wrapped: bool) -> object:
 
 def _error_text(result: CallToolResult) -> str:
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
-    said = _SDK_PREFIX.sub("", "\n".join(texts).strip())
-    return said[:MAX_ERROR_CHARS] or "The tool says that it failed, without a reason."
+    error = _SDK_PREFIX.sub("", "\n".join(texts).strip())
+    return error[:MAX_ERROR_CHARS] or "The tool says that it failed, without a reason."
 
 
 def _block(block: ContentBlock) -> object:

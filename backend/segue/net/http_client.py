@@ -115,14 +115,14 @@ class _CheckedTransport(httpx2.AsyncBaseTransport):
             )
         headers = httpx2.Headers(answer.headers)
         is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
-        body = _Body(answer, None if is_event_stream else self._max_body_bytes)
+        body = _ResponseBody(answer, None if is_event_stream else self._max_body_bytes)
         return httpx2.Response(answer.status, headers=headers, stream=body, extensions=answer.extensions)
 
     async def aclose(self) -> None:
         await self._pool.aclose()
 
 
-class _Body(httpx2.AsyncByteStream):
+class _ResponseBody(httpx2.AsyncByteStream):
     def __init__(self, answer: httpcore2.Response, max_bytes: int | None) -> None:
         self._answer = answer
         self._max_bytes = max_bytes

@@ -1,6 +1,6 @@
-"""The tools there are: the built-in ones and whatever the MCP servers offer right now.
+"""The tools of this process: the built-in ones and those that the MCP servers offer now.
 
-Knows who offers a tool, not how it is run (`run.py`).
+Knows who offers a tool, not how it runs (`run.py`) or whether it may (`availability.py`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,19 +14,19 @@ Source = Callable[[], Iterable[Tool]]
 
 @dataclass(frozen=True, slots=True)
 class ToolCatalog:
-    """`offered` is asked anew every time: MCP servers come and go."""
+    """`offered` is called each time, since MCP servers come and go."""
 
     builtin: tuple[Tool, ...]
     offered: Source = tuple
 
     def __post_init__(self) -> None:
-        """Raises ValueError where built-in tools depend on what does not exist or on each other in a circle."""
+        """Raises ValueError if built-in tools depend on unknown tools or on each other in a circle."""
         depends_on = {tool.spec.name: tool.spec.depends_on for tool in self.builtin if not tool.spec.ephemeral}
         check_groups(depends_on)
         if unknown := unknown_members(depends_on, depends_on):
             raise ValueError(f"built-in tools depend on tools that do not exist: {', '.join(unknown)}")
 
     def tools(self) -> Mapping[str, Tool]:
-        """By name, built-in first. A server cannot take the name of a built-in tool."""
+        """Returns all tools by name. A server cannot take the name of a built-in tool."""
         known = {tool.spec.name: tool for tool in self.offered()}
         return {**known, **{tool.spec.name: tool for tool in self.builtin}}

@@ -1,7 +1,7 @@
-"""What has to have succeeded in a session before a tool may run. Pure.
+"""Which tools have to succeed in a session before another may run. Pure.
 
-Groups are ANDed; only their required members decide. A sequence is followed by its members themselves: a success at its
-place, after those before it, is marked with the sequence's key. Above stands `health.py`, which keeps the marks.
+Groups are ANDed; only their required members decide. A success at its place in a sequence, after those before it, is
+marked with the sequence's key; `health.py` keeps the marks.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,26 +18,26 @@ def unsatisfied(groups: Groups, successes: Successes) -> tuple[DependencyGroup, 
 
 
 def missing_members(groups: Groups, successes: Successes) -> tuple[str, ...]:
-    """The tools that are still to succeed; of an `any` group, every one that would do."""
+    """Returns the tools that still have to succeed; of an `any` group, all of which one is enough."""
     return tuple(dict.fromkeys(name for group in unsatisfied(groups, successes) for name in _missing(group, successes)))
 
 
 def to_unlock(group: DependencyGroup, successes: Successes) -> str:
-    """What to do about a group that is not satisfied, as in `run find, then open first`."""
+    """Returns what satisfies a group, as in `run find, then open first`."""
     missing = _missing(group, successes)
     match group.type:
         case "any":
-            said = f"run one of {', '.join(missing)} first" if len(missing) > 1 else f"run {missing[0]} first"
+            advice = f"run one of {', '.join(missing)} first" if len(missing) > 1 else f"run {missing[0]} first"
         case "all":
-            said = f"run {' and '.join(missing)} first"
+            advice = f"run {' and '.join(missing)} first"
         case "sequence":
-            said = f"run {', then '.join(missing)} first"
+            advice = f"run {', then '.join(missing)} first"
     hints = [name for name in group.optional if name not in successes]
-    return f"{said} ({', '.join(hints)} may help)" if hints else said
+    return f"{advice} ({', '.join(hints)} may help)" if hints else advice
 
 
 def marks_of_success(name: str, specs: Iterable[ToolSpec], successes: Successes) -> tuple[str, ...]:
-    """The keys of the sequences in which a success of this tool now would stand at its place."""
+    """Returns the keys of the sequences in which a success of this tool would now be at its place."""
     keys = []
     for group in _sequences(specs):
         place = group.tools.index(name) if name in group.tools else -1
@@ -47,7 +47,7 @@ def marks_of_success(name: str, specs: Iterable[ToolSpec], successes: Successes)
 
 
 def check_groups(depends_on: Mapping[str, Groups]) -> None:
-    """Raises ValueError, with the names, for what could never be satisfied or never decides."""
+    """Raises ValueError, with the names, for groups that could never be satisfied or never decide."""
     for tool, groups in depends_on.items():
         for group in groups:
             _check_group(tool, group)
@@ -59,7 +59,7 @@ def check_groups(depends_on: Mapping[str, Groups]) -> None:
 
 
 def unknown_members(depends_on: Mapping[str, Groups], known: Collection[str]) -> tuple[str, ...]:
-    """The names in it, of dependents and of members, that are no tool's."""
+    """Returns the names of dependents and of members that are no tool's."""
     members = (name for groups in depends_on.values() for group in groups for name in (*group.tools, *group.optional))
     return tuple(dict.fromkeys(name for name in (*depends_on, *members) if name not in known))
 

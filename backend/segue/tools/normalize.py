@@ -1,6 +1,6 @@
-"""What a tool returned, made storable: clean text, plain JSON, a bounded size. Pure.
+"""Makes what a tool returned storable: clean text, plain JSON, a bounded size. Pure.
 
-Anything is accepted. What JSON cannot hold is kept in a readable form, so that nothing fails after the effect happened.
+Any value is accepted. What JSON cannot hold becomes readable text, so that nothing fails after the effect happened.
 """
 
 import math
@@ -29,9 +29,7 @@ _DECIMAL_BITS = 10_000  # Python refuses to write numbers much longer than this 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """`text` is what is stored: the text itself, or the JSON of `value`. `cut_from` is the full size in bytes where it
-    was cut.
-    """
+    """`text` is what is stored: the text itself, or the JSON of `value`. `cut_from` is the full size, if cut."""
 
     kind: Kind
     text: str
@@ -41,7 +39,7 @@ class Payload:
 
 
 def make_payload(output: object, *, max_bytes: int) -> Payload:
-    """Cleans and caps. JSON over `max_bytes` becomes text, cut, since half a document is no document."""
+    """Returns the value cleaned and capped. JSON over `max_bytes` becomes text: half a document cannot be parsed."""
     value = clean(output)
     is_text = isinstance(value, str)
     encoded = value.encode() if is_text else orjson.dumps(value)
@@ -61,10 +59,10 @@ def _cut(encoded: bytes, max_bytes: int) -> Payload:
 
 
 def clean(value: object, *, max_chars: int = MAX_CHARS) -> Any:
-    """Plain JSON of any value: no NUL, control characters, lone surrogates, NaN, huge integers or endless structures.
+    """Returns plain JSON: no NUL, control characters, lone surrogates, NaN, huge integers or endless structures.
 
     A structure of more than about `max_chars` characters is cut short: a few lists that share their items can be
-    larger written out than any memory.
+    larger than any memory when they are written out.
     """
     if isinstance(value, str):
         return clean_text(value)
@@ -72,7 +70,7 @@ def clean(value: object, *, max_chars: int = MAX_CHARS) -> Any:
 
 
 def clean_text(text: str) -> str:
-    """Without control characters but tab and line ends; lone surrogates become U+FFFD."""
+    """Returns the text without control characters other than tab and line ends; lone surrogates become U+FFFD."""
     if text.isascii():
         return str(text) if text.isprintable() else _CONTROL.sub("", text)
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -84,9 +82,8 @@ class _Cleaning:
     left: int
 
     def plain(self, value: Any, inside: tuple[int, ...]) -> Any:
-        """`inside` holds the ids of the containers around the value. JSON's own types first: a result is made of them,
-        and there may be a million.
-        """
+        """`inside` holds the ids of the containers around the value."""
+        # JSON's own types first: a result may have a million of them.
         self.left -= 1
         if self.left < 0:
             return TOO_MUCH

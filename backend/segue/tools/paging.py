@@ -1,6 +1,6 @@
 """A part of a tool's result, by JMESPath and page. Pure.
 
-Paths come from clients and from the model: one that would multiply the result is refused before it is evaluated.
+Paths come from clients and from the model: a path that would multiply the result is refused before it is evaluated.
 """
 
 import math
@@ -30,7 +30,7 @@ class InvalidPath(AppError):
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """Totals and offsets count characters of text or items of a list; None where there is nothing to page."""
+    """Totals and offsets count characters of text or items of a list; None if the result has no pages."""
 
     result: Any
     result_total: int | None
@@ -62,9 +62,9 @@ class _BoundedFunctions(functions.Functions):
 
 
 def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultPage:
-    """The part of a value at a JMESPath, from `offset`, at most `limit` characters or items of it.
+    """Returns the part of a value at a JMESPath, from `offset`, at most `limit` characters or items of it.
 
-    Raises InvalidPath for what is not JMESPath, does not fit the value, or would multiply it.
+    Raises InvalidPath if the path is not JMESPath, does not fit the value, or would multiply it.
     """
     found = at_path(value, path) if path else value
     pageable, end = isinstance(found, str | list), offset + limit
@@ -77,7 +77,7 @@ def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultP
 
 
 def at_path(value: Any, path: str) -> Any:
-    """What stands in a value at a JMESPath. Raises InvalidPath."""
+    """Returns what a value has at a JMESPath. Raises InvalidPath."""
     if isinstance(value, str):
         raise InvalidPath(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
     try:
@@ -90,6 +90,6 @@ def at_path(value: Any, path: str) -> Any:
 
 
 def _growth(node: Mapping[str, Any]) -> int:
-    """How many times its input an expression may give: `[@,@]|[@,@]` four times, and so on without end."""
+    """Returns how many copies of its input an expression may give: four for `[@,@]|[@,@]`."""
     parts = [_growth(child) for child in node["children"] if isinstance(child, dict)]
     return max(sum(parts), 1) if node["type"] in _SIDE_BY_SIDE else math.prod(parts)

@@ -1,7 +1,7 @@
 """The ledger of tool calls and, apart from it, their payloads.
 
-A row stands before a tool runs and gets its outcome after; the payload expires (`retention.py`), the row stays. Clients
-read by owner; turns read within their session.
+A row is written before a tool runs and gets its outcome after. The payload expires (`retention.py`), the row stays.
+Clients read by owner, turns within their session.
 """
 
 from collections.abc import Collection, Sequence
@@ -46,7 +46,7 @@ class CallFilter:
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """`content` is text or JSON, as `kind` says; None where more was stored than was asked for."""
+    """`content` is text or JSON, as `kind` says; None if it is larger than was asked for."""
 
     kind: Kind
     content: str | None
@@ -57,7 +57,7 @@ class StoredResult:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A call as the ledger has it. `outcome` is None where it has not ended."""
+    """A call as the ledger has it. `outcome` is None while it runs."""
 
     call: ToolCall
     reference: Reference
@@ -123,7 +123,7 @@ async def finish_call(
 async def list_calls(
     connection: AsyncConnection, owner: str, session_id: str, *, where: CallFilter, before: str | None, limit: int
 ) -> list[ToolCall]:
-    """Newest first; payloads are not touched."""
+    """Returns calls, newest first, without reading payloads."""
     statement = _owned(owner, session_id).order_by(tool_calls.c.id.desc()).limit(limit)
     if where.tool is not None:
         statement = statement.where(tool_calls.c.tool_name == where.tool)
@@ -137,7 +137,7 @@ async def list_calls(
 
 
 async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
-    """By turn, in the order they were made."""
+    """Returns the calls of each turn in the order they were made."""
     statement = select(tool_calls).where(tool_calls.c.turn_id.in_(turn_ids)).order_by(tool_calls.c.id)
     found: dict[str, tuple[ToolCall, ...]] = {}
     for row in await connection.execute(statement):
@@ -146,7 +146,7 @@ async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -
 
 
 async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[RecordedCall, ...]:
-    """What a turn has called so far, in the order the calls were made, with what each gave."""
+    """Returns the calls of a turn so far in the order they were made, each with its outcome."""
     statement = (
         select(tool_calls, tool_results.c.kind, tool_results.c.payload)
         .outerjoin(tool_results, tool_results.c.tool_call_id == tool_calls.c.id)
@@ -160,7 +160,7 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Rec
 
 
 async def recent_references(connection: AsyncConnection, session_id: str) -> list[Reference]:
-    """References of a session's finished calls, newest first: what the working memory is rebuilt from."""
+    """Returns references of a session's finished calls, newest first, to rebuild the short-term memory from."""
     statement = (
         select(tool_calls)
         .where(tool_calls.c.session_id == session_id, tool_calls.c.status != "running")
@@ -173,9 +173,9 @@ async def recent_references(connection: AsyncConnection, session_id: str) -> lis
 async def load_results(
     connection: AsyncConnection, session_id: str, which: Which, *, now: datetime, max_bytes: int = ANY_SIZE
 ) -> dict[str, StoredResult]:
-    """What is kept of a session's results, by tool call: of no call, of all, or of these.
+    """Returns the stored results of no call, of all calls or of these, by the call's id.
 
-    A result larger than `max_bytes` comes without its content; one that has expired is not there at all.
+    A result larger than `max_bytes` comes without its content; an expired one is left out.
     """
     if not which or which == "none":
         return {}
@@ -187,7 +187,10 @@ async def load_results(
 async def load_result(
     connection: AsyncConnection, owner: str, session_id: str, tool_call_id: str, *, now: datetime
 ) -> tuple[ToolCall, Any]:
-    """A call and the value it gave. NotFound for unknown and foreign ids, 410 `tool_result_expired` once it is gone."""
+    """Returns a call and the value it gave.
+
+    Raises NotFound for unknown and foreign ids, AppError `tool_result_expired` (410) if the value is no longer kept.
+    """
     statement = _owned(owner, session_id).where(tool_calls.c.id == tool_call_id)
     row = (await connection.execute(statement)).one_or_none()
     if row is None:

@@ -1,7 +1,7 @@
-"""How long the payloads of results are kept: until their time has passed, or newer ones of the session need the room.
+"""How long the payloads of results are kept: until they expire, or until newer ones of the session need the room.
 
-Their calls stay in the ledger (`results.py`) and say since when the payload is gone. What a session has ever stored is
-counted in its row; each payload knows the count before it, so that the oldest are those furthest behind.
+The calls stay in the ledger (`results.py`) with the time since when the payload is gone. A session's row counts the
+bytes it has ever stored; each payload has the count before it, so the payloads furthest behind are the oldest.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ BATCH = 250
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Bounds of what is kept of a session's results. One result is always kept, however large."""
+    """Bounds of what is kept of a session's results. The newest result is always kept, however large."""
 
     payload_ttl_days: int
     preview_chars: int
@@ -38,9 +38,9 @@ async def store_payload(
     now: datetime,
     retention: Retention,
 ) -> None:
-    """Stores a payload and drops the session's oldest beyond its quota, in the caller's transaction.
+    """Stores a payload and deletes the session's oldest beyond its quota, in the caller's transaction.
 
-    The session's row is locked until that ends, so calls that end at once are counted one after the other.
+    The session's row is locked until then, so calls that end together are counted one after the other.
     """
     values = {
         "at_session": session_id,
@@ -59,7 +59,7 @@ async def store_payload(
 
 
 async def drop_expired(connection: AsyncConnection, *, now: datetime) -> list[int]:
-    """Deletes payloads whose time has passed, at most BATCH of them, and gives the bytes of each."""
+    """Deletes at most BATCH expired payloads, and returns the bytes of each."""
     return list((await connection.execute(_DROP, {"expired_at": now})).scalars())
 
 
@@ -87,7 +87,7 @@ def _storing() -> ReturningInsert[int]:
 
 
 def _evicting() -> Update:
-    """Also tells the ledger, whose `expires_at` is since when a payload is gone."""
+    """Also sets `expires_at` in the ledger, which is since when a payload is gone."""
     gone = (
         delete(tool_results)
         .where(tool_results.c.session_id == bindparam("at_session"), tool_results.c.stored_before < bindparam("beyond"))
@@ -102,7 +102,7 @@ def _evicting() -> Update:
 
 
 def _dropping() -> ReturningDelete[int]:
-    """Leaves alone what a turn is just evicting, which is gone anyway."""
+    """Skips payloads that a turn is evicting at the same time, which are gone anyway."""
     batch = (
         select(tool_results.c.tool_call_id)
         .where(tool_results.c.expires_at <= bindparam("expired_at"))

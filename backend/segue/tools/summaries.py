@@ -1,4 +1,4 @@
-"""What is said of a result without showing it: one line, a bounded preview, the identifiers it contains. Pure."""
+"""What describes a result without showing it: one line, a bounded preview, the identifiers it contains. Pure."""
 
 import csv
 import json
@@ -17,12 +17,12 @@ MAX_LEAVES = 10_000
 MAX_SEARCHED_CHARS = 50_000
 MAX_COLUMN_CHARS = 40
 MAX_VALUE_CHARS = 20
-LOOKED_AT_LINES = 5
+TABLE_LINES_READ = 5
 
 _NAMES = ("subject", "title", "name", "summary", "label", "url", "id")
 _KEY_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ID_WORDS = frozenset({"id", "ids", "uuid", "uuids", "guid", "number", "numbers", "key", "keys"})
-_PLACE_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths"})
+_ADDRESS_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths"})
 # Words need no spaces around them in every script, so an id ends where its own letters do.
 _ID_IN_TEXT = re.compile(
     r"https?://[^\s\"'<>)\]。，；：！？、،؛؟]*[^\s\"'<>)\]。，；：！？、،؛؟.,;:!?]"
@@ -34,17 +34,17 @@ _RULE = re.compile(r"[\s|:+=-]*-[\s|:+=-]*")  # the line under the head of a Mar
 
 
 def summarise(value: Any) -> str:
-    """One line of at most MAX_SUMMARY_CHARS about any JSON value: how much there is and what it is called."""
+    """Returns one line of at most MAX_SUMMARY_CHARS about a JSON value: how much there is and what it is called."""
     return one_line(_describe(value), MAX_SUMMARY_CHARS)
 
 
 def summarise_failure(tool_name: str, error: str) -> str:
-    """The reason, in one line that names the tool once."""
+    """Returns the error in one line that names the tool once."""
     return one_line(error if error.startswith(tool_name) else f"{tool_name} failed: {error}", MAX_SUMMARY_CHARS)
 
 
 def preview(text: str, *, max_chars: int) -> str:
-    """The beginning, in whole lines where lines allow, never longer than `max_chars`."""
+    """Returns the beginning of a text, at most `max_chars` long, in whole lines if they are short enough."""
     if len(text) <= max_chars:
         return text
     head = text[: max_chars - 1]
@@ -53,9 +53,9 @@ def preview(text: str, *, max_chars: int) -> str:
 
 
 def identifiers(value: Any) -> tuple[str, ...]:
-    """What a later call may need, each once: ids, then ids of other things, then places, then what looks like an id.
+    """Returns what a later call may need, each once: ids, ids of other things, addresses, texts that look like ids.
 
-    Of one kind they stand in the order of the result, so that the second id belongs to its second item.
+    Identifiers of one kind keep the order of the result, so that the second id belongs to the second item.
     """
     found: tuple[dict[str, None], ...] = ({}, {}, {}, {})
     for key, leaf in islice(_leaves(None, value), MAX_LEAVES):
@@ -107,7 +107,7 @@ def _kind_of_key(key: str) -> int | None:
     last = words[-1].lower() if words else ""
     if last in _ID_WORDS:
         return 0 if len(words) == 1 else 1
-    return 2 if last in _PLACE_WORDS else None
+    return 2 if last in _ADDRESS_WORDS else None
 
 
 def _describe(value: Any) -> str:
@@ -169,7 +169,7 @@ def _describe_list(noun: str, items: list[Any], total: int) -> str:
 
 
 def _columns(items: list[Any]) -> Sequence[str]:
-    """The columns of rows that have no names: the keys of the first, or the first where it heads the others."""
+    """Returns the columns of rows without names: the keys of the first row, or the first row if it is a head."""
     match items:
         case [dict() as first, *_]:
             return list(first)
@@ -186,8 +186,8 @@ def _is_head(cells: Sequence[Any]) -> bool:
 
 
 def _table(text: str) -> str | None:
-    """What a text is that is a table (Markdown, or separated by tabs, semicolons or commas); None for any other."""
-    head, *rows = [line[:MAX_SEARCHED_CHARS] for line in text.split("\n", LOOKED_AT_LINES)[:LOOKED_AT_LINES]]
+    """Describes a table (Markdown, or separated by tabs, semicolons or commas); None for any other text."""
+    head, *rows = [line[:MAX_SEARCHED_CHARS] for line in text.split("\n", TABLE_LINES_READ)[:TABLE_LINES_READ]]
     ruled = bool(rows) and _RULE.fullmatch(rows[0]) is not None
     rows = rows[1:] if ruled else rows
     for delimiter in _DELIMITERS:
@@ -218,6 +218,7 @@ def _name_of(item: Any) -> str | None:
 
 
 def one_line(text: str, limit: int) -> str:
-    """One line: every run of white space becomes a space. What is far beyond the limit is not even looked at."""
+    """Returns at most `limit` characters in one line: every run of white space becomes a space."""
+    # What lies far beyond the limit is not read.
     flat = " ".join(text[: 10 * limit].split())
     return flat if len(flat) <= limit and len(text) <= 10 * limit else flat[: limit - 1].rstrip() + "…"

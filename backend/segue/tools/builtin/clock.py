@@ -1,6 +1,6 @@
 """`current_time`: the time of the turn, in UTC and in one time zone.
 
-Reads no clock: the time is the context's. Built in `main`, run by `tools/run.py`.
+Reads no clock: the time is the context's.
 """
 
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Loads more of a result the model knows only by reference. Leaves no trace of its own in the ledger."""
+"""`get_tool_result`: loads more of a result that the model knows only by reference. Leaves no row in the ledger."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ SPEC = ToolSpec(
 
 
 def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
-    """`shown_bytes` is what the model gets in full in the turn that made a result."""
+    """`shown_bytes` is the size up to which the model gets a result in full in the turn that made it."""
 
     max_bytes = max(shown_bytes - ENVELOPE_BYTES, ENVELOPE_BYTES)
 
@@ -91,6 +91,6 @@ def _answer(call: ToolCall, value: Any, args: dict[str, Any], *, max_bytes: int)
 
 
 def _fits(result: Any, max_bytes: int) -> bool:
-    """Whether the model can be shown all of it: characters bound its context, bytes what a fresh result may take."""
+    """Whether the model can be shown all of it: in characters for its context, in bytes for a fresh result."""
     written = orjson.dumps(result)
     return len(written) <= max_bytes and (isinstance(result, str) or len(written.decode()) <= MAX_ANSWER)

@@ -1,7 +1,7 @@
 """`web_fetch`: the readable text of one public page.
 
-Everything that arrives is hostile: redirects, compression, encoding names, markup; each is bounded here, the addresses
-by the HTTP client it is given.
+Everything that arrives is hostile: redirects, compression, encoding names, markup. Each is bounded here; which
+addresses are dialled is for the given HTTP client to decide.
 """
 
 import asyncio
@@ -172,7 +172,7 @@ async def _read(response: httpx2.Response) -> tuple[bytes, bool]:
 
 
 def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
-    """Decodes one chunk to at most that many bytes. Not httpx2's decoders, which have no limit and may be stacked."""
+    """Returns a function that decodes a chunk to at most that many bytes; httpx2's decoders have no limit."""
     match encoding.strip().lower():
         case "" | "identity":
             return lambda chunk, _: chunk

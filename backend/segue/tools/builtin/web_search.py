@@ -1,7 +1,7 @@
 """`web_search`: titles, addresses and snippets from one of three providers.
 
-Each provider is one function from a query to hits. Results are data from strangers; keys never stand in a message.
-Built in `main`, which owns the client, and run by `tools/run.py`.
+Each provider is one function from a query to hits. Results are data from strangers; no message contains a key. The
+caller owns the HTTP client.
 """
 
 import asyncio
@@ -52,9 +52,9 @@ def web_search_tool(
     new_ddgs: Callable[[], DDGS] = _new_ddgs,
     timeout_s: float = 20.0,
 ) -> Tool:
-    """Returns `{"query", "results": [{"title", "url", "snippet"}]}`, and a `note` where nothing was found.
+    """The tool returns `{"query", "results": [{"title", "url", "snippet"}]}`, and a `note` if nothing was found.
 
-    Raises ValueError where the provider's own setting is missing. `timeout_s` bounds the whole call.
+    Raises ValueError if the provider's own setting is missing. `timeout_s` bounds the whole call.
     """
     match provider:
         case "ddgs":
@@ -116,7 +116,7 @@ async def _search_ddgs(new_ddgs: Callable[[], DDGS], threads: ThreadPoolExecutor
     except TimeoutException:
         raise ToolFailed("The search engines did not answer in time.") from None
     except DDGSException as error:
-        # ddgs has no type for it, and says the same where every engine turned it away.
+        # ddgs has no type for it, and says the same if every engine turned it away.
         if str(error) == "No results found.":
             return []
         raise ToolFailed("The search engines could not be reached, or their answers could not be read.") from None
