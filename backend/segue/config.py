@@ -1,6 +1,6 @@
-"""Settings, read once from the environment or `.env` by `main`, `cli` and alembic, and passed down from there.
+"""The settings, read once from the environment and `.env` by the commands and alembic, and passed down from there.
 
-Every field stands in `.env.example` with the same default; `make check` compares the two.
+`.env.example` holds every field with the same default; `make check` compares the two.
 """
 
 import re
@@ -19,7 +19,7 @@ _PASSWORD_IN_URL = re.compile(r"(?:://[^/:@]*:|[?&]password=)([^/@&]+)(?=@|&|$)"
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
-Limit = Annotated[int, Field(ge=0)]  # 0 is none
+Limit = Annotated[int, Field(ge=0)]  # 0 means no limit
 
 
 class Settings(BaseSettings):
@@ -146,14 +146,14 @@ class Settings(BaseSettings):
 
     @property
     def hosts(self) -> tuple[str, ...] | None:
-        """The names the service answers to beside loopback ones; None for any, where callers are told apart."""
+        """Returns the host names it answers to besides loopback, or None for any, if callers have identities."""
         if self.auth != "none" or self.allow_anonymous:
             return None
         return (self.host, *self.allowed_hosts)
 
     @property
     def secrets(self) -> set[str]:
-        """The values of all secret settings, the passwords in addresses apart from them."""
+        """Returns the values of all secret settings, and the passwords within URLs by themselves."""
         given = (getattr(self, name) for name in type(self).model_fields)
         values = [value.get_secret_value() for value in given if isinstance(value, SecretStr)]
         passwords = [unquote(found) for value in values for found in _PASSWORD_IN_URL.findall(value)]

@@ -1,4 +1,4 @@
-"""structlog set up once: event names and fields, never message content; secrets are blanked (`domain/redaction.py`)."""
+"""Configures structlog: event names and fields, never message content. Removes secrets from every event."""
 
 import logging
 import sys
@@ -11,13 +11,13 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from segue.domain.redaction import without, without_secrets
 
-_TRACES = ("exception", "stack")  # of several lines, written by Python
+_TRACES = ("exception", "stack")  # Python writes them, in several lines
 
 _secrets: set[str] = set()
 
 
 def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> None:
-    """Libraries say no more than their warnings: what they tell below that is what they send and receive."""
+    """Libraries log warnings at most: below that, they log what they send and receive."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -26,7 +26,7 @@ def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> 
     lowest = max(logging.getLevelName(level.upper()), logging.WARNING)
     logging.basicConfig(handlers=[_stdlib_handler(shared, log_format)], level=lowest, force=True)
     logging.getLogger("uvicorn").setLevel(level.upper())
-    logging.getLogger("saq").setLevel(logging.CRITICAL)  # turn/queue.py says what there is to say
+    logging.getLogger("saq").setLevel(logging.CRITICAL)  # the queue of turns logs its own failures
     structlog.configure(
         processors=[*shared, structlog.processors.format_exc_info, redact, _renderer(log_format)],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
@@ -36,7 +36,7 @@ def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> 
 
 
 class _Unfailing:
-    """A log that nobody reads any more (a closed pipe, a full disk) stops nobody's work."""
+    """Drops what cannot be written: a closed pipe or a full disk must not stop the service."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -51,7 +51,7 @@ class _Unfailing:
 
 
 def never_log(secrets: Iterable[str]) -> None:
-    """Texts that no event of this process holds from now on, wherever they stand."""
+    """Removes these texts from every event of this process from now on."""
     _secrets.update(secrets)
 
 
@@ -67,7 +67,7 @@ def _renderer(log_format: Literal["console", "json"]) -> Processor:
 
 
 class _Console(structlog.dev.ConsoleRenderer):
-    """What a caller wrote (a path, an id) does not get to steer the terminal that shows it."""
+    """Escapes what callers wrote, such as a path: control characters must not reach the terminal."""
 
     def __call__(self, logger: WrappedLogger, name: str, event_dict: EventDict) -> str:
         shown = {key: value if key in _TRACES else _printable(value) for key, value in event_dict.items()}
@@ -75,7 +75,7 @@ class _Console(structlog.dev.ConsoleRenderer):
 
 
 def _printable(value: Any) -> Any:
-    """Anything but a string is shown by its repr, which escapes what it has to."""
+    """Escapes a string. Other values are shown by their repr, which escapes already."""
     if not isinstance(value, str) or value.isprintable():
         return value
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in value)

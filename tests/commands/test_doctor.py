@@ -1,4 +1,4 @@
-"""`segue doctor` in a process of its own: what it finds, what it says to do, and how it exits."""
+"""`segue doctor`: what it finds and says to do; and, in a process of its own, how it exits."""
 
 import asyncio
 import json
@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from segue.commands.doctor.command import examine
 from segue.commands.doctor.report import Report
 from segue.config import Settings
 from segue.db.migrations import missing_revisions
+from segue.domain.clock import utc_now
+from segue.domain.errors import NotFound
 from tests.support.commands import piped, segue
 from tests.support.health import MOODY, connect, fails_out, put
 from tests.support.plans import ASK, THREE_STEPS, planned
@@ -57,37 +61,21 @@ async def shelf() -> AsyncIterator[Shelf]:
         yield served
 
 
-def environment(settings: Settings, **more: str) -> dict[str, str]:
-    """What starts a doctor beside a service with these settings."""
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
+def beside(settings: Settings, **changes: Any) -> Settings:
+    """The settings of a doctor beside a service with these settings."""
     if not settings.mcp_config.exists():
         settings.mcp_config.write_text('{"mcpServers": {}}')
-    return {
-        "DATABASE_URL": settings.database_url.get_secret_value(),
-        "REDIS_URL": settings.redis_url.get_secret_value(),
-        "MCP_CONFIG": str(settings.mcp_config),
-        "OPENAI_BASE_URL": settings.openai_base_url or "",
-        "OPENAI_API_KEY": CANARY,
-        "LLM_MODEL": "scripted",
-        "WEB_SEARCH_PROVIDER": "none",
-        **more,
-    }
+    return settings.model_copy(update={"openai_api_key": SecretStr(CANARY), **changes})
 
 
-async def examined(*arguments: str, **environment: str) -> tuple[int, str]:
-    code, said = await asyncio.to_thread(segue, "doctor", *arguments, **environment)
-    assert CANARY not in said
-    assert "Traceback" not in said
-    return code, said
-
-
-async def found(*arguments: str, **environment: str) -> tuple[int, dict[str, Any]]:
-    code, said = await examined(*arguments, "--json", **environment)
-    report: dict[str, Any] = json.loads(said)
-    assert report.keys() == COMMON | (SESSION if arguments else SERVICE)
-    assert report["healthy"] == (code == 0)
-    return code, report
+async def examined(settings: Settings, *session: str) -> tuple[dict[str, Any], str]:
+    """The report as JSON and as text."""
+    report = await examine(settings, *session)
+    document, text = report.json_text(utc_now()), "\n".join(report.lines(utc_now()))
+    assert CANARY not in document + text
+    found: dict[str, Any] = json.loads(document)
+    assert found.keys() == COMMON | (SESSION if session else SERVICE)
+    return found, text
 
 
 def areas(findings: list[dict[str, str]]) -> list[str]:
@@ -103,12 +91,11 @@ async def test_a_session_with_a_waiting_plan_and_a_failed_tool_is_told_as_it_sta
         await put(client, session, "mcp_sleepy", "maintenance", reason=f"It sleeps. password={CANARY}")
         provider.will(planned(THREE_STEPS))
         await client.chat(session, ASK)
-        around = environment(settings)
-        (code, report), (_, said), (unknown, nobody) = await asyncio.gather(
-            found(session, **around), examined(session, **around), examined(NOBODY, **around)
-        )
+        report, said = await examined(beside(settings), session)
+        with pytest.raises(NotFound, match="There is no session with this id"):
+            await examine(beside(settings), NOBODY)
         messages = len(await client.messages(session))
-    assert code == 1
+    assert report["healthy"] is False
     assert report["session"]["owner"] == "local"
     assert report["session"]["status"] == "waiting"
     assert report["session"]["message_count"] == messages
@@ -127,7 +114,6 @@ async def test_a_session_with_a_waiting_plan_and_a_failed_tool_is_told_as_it_sta
     assert "Step 3 (mcp_delete_item) waits for the user's yes until" in said
     assert f"tools: {MOODY} may not run (failed): the shelf is closed" in said
     assert "→ wait until" in said
-    assert (unknown, "There is no session with this id" in nobody) == (2, True)
 
 
 async def test_a_session_whose_process_died_says_so_and_what_waits_behind_it(
@@ -146,11 +132,10 @@ async def test_a_session_whose_process_died_says_so_and_what_waits_behind_it(
             " lease_until = now() - interval '90 s' WHERE id = (SELECT min(id) FROM turns WHERE status = 'queued')"
         )
     provider.will(fails(401))
-    (code, report), (_, service) = await asyncio.gather(
-        found(session, **environment(settings)), found(**environment(settings))
-    )
+    report, _ = await examined(beside(settings), session)
+    service, _ = await examined(beside(settings))
     running_turn, waiting = report["open_turns"]
-    assert (code, report["session"]["status"]) == (1, "running")
+    assert (report["healthy"], report["session"]["status"]) == (False, "running")
     assert (running_turn["held_by"], running_turn["epoch"], running_turn["attempts"]) == ("w1", 2, 2)
     assert running_turn["lease_left_s"] < -80
     assert (waiting["status"], waiting["held_by"]) == ("queued", None)
@@ -174,8 +159,8 @@ async def test_a_service_that_is_well_exits_with_zero(settings: Settings, provid
     connect(settings, shelf)
     provider.will(says("ok"))
     async with running(settings):
-        code, report = await found(**environment(settings))
-    assert (code, report["problems"]) == (0, [])
+        report, _ = await examined(beside(settings))
+    assert (report["healthy"], report["problems"]) == (True, [])
     assert report["postgres"]["reachable"] is True
     assert report["redis"]["reachable"] is True
     assert report["migrations"]["missing"] == []
@@ -189,18 +174,19 @@ async def test_a_service_that_is_well_exits_with_zero(settings: Settings, provid
 async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Path) -> None:
     mcp = tmp_path / "mcp.json"
     mcp.write_text(json.dumps({"mcpServers": {"gone": {"url": "http://127.0.0.1:1/mcp"}}}))
-    around = {
-        "DATABASE_URL": f"postgresql://u:{CANARY}@127.0.0.1:1/x",
-        "REDIS_URL": f"redis://:{CANARY}@127.0.0.1:1/0",
-        "OPENAI_BASE_URL": "http://127.0.0.1:1/v1",
-        "OPENAI_API_KEY": CANARY,
-        "MCP_CONFIG": str(mcp),
-        "HOST": "0.0.0.0",  # noqa: S104 (it is what is found wrong)
-        "ALLOW_ANONYMOUS": "true",
-        "LLM_TIMEOUT_S": "400",
-    }
-    (code, said), (in_session, report) = await asyncio.gather(examined(**around), found(NOBODY, **around))
-    assert (code, in_session) == (1, 1)
+    settings = Settings(
+        _env_file=None,
+        database_url=SecretStr(f"postgresql://u:{CANARY}@127.0.0.1:1/x"),
+        redis_url=SecretStr(f"redis://:{CANARY}@127.0.0.1:1/0"),
+        openai_base_url="http://127.0.0.1:1/v1",
+        openai_api_key=SecretStr(CANARY),
+        mcp_config=mcp,
+        host="0.0.0.0",  # noqa: S104 (it is what is found wrong)
+        allow_anonymous=True,
+        llm_timeout_s=400,
+    )
+    (service, said), (report, _) = await asyncio.gather(examined(settings), examined(settings, NOBODY))
+    assert (service["healthy"], report["healthy"]) == (False, False)
     for what in (
         "PostgreSQL at 127.0.0.1:1/x cannot be used: nothing listens there.",
         "Redis at 127.0.0.1:1/0 cannot be used.",
@@ -213,25 +199,33 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
     assert areas(report["problems"]) == ["postgres", "redis", "mcp"]
 
 
-def test_embedded_servers_are_looked_at_as_they_are_and_none_is_made(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    around = {"DATA_DIR": str(data), "MCP_CONFIG": str(tmp_path / "mcp.json"), "AUTH": "api_key"}
-    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
-    code, said = segue("doctor", **around)
-    assert (code, f"There is no database in {data}" in said, data.exists()) == (1, True, False)
+async def test_embedded_servers_are_looked_at_as_they_are_and_none_is_made(tmp_path: Path) -> None:
+    data, mcp = tmp_path / "data", tmp_path / "mcp.json"
+    mcp.write_text('{"mcpServers": {}}')
+    _, said = await examined(Settings(_env_file=None, data_dir=data, mcp_config=mcp))
+    assert f"There is no database in {data}" in said
+    assert not data.exists()
+    around = {"DATA_DIR": str(data), "MCP_CONFIG": str(mcp), "AUTH": "api_key"}
     service = Process(around)
-    service.start()
+    await asyncio.to_thread(service.start)
     redis = int((data / "redis.pid").read_text())
     try:
         os.kill(redis, signal.SIGSTOP)
-        report = json.loads(piped("", "doctor", "--json", **around).stdout)
-        assert areas(report["problems"]) == ["redis", "settings"]
-        assert "segue keys create" in report["problems"][1]["do"]
-        assert report["postgres"]["reachable"] is True
-        assert report["data_folder"]["path"] == str(data)
+        whole, (unknown, refused) = await asyncio.gather(
+            asyncio.to_thread(piped, "", "doctor", "--json", **around),
+            asyncio.to_thread(segue, "doctor", NOBODY, **around),
+        )
     finally:
         os.kill(redis, signal.SIGCONT)
-        service.stop()
+        await asyncio.to_thread(service.stop)
+    report = json.loads(whole.stdout)
+    assert whole.returncode == 1
+    assert areas(report["problems"]) == ["redis", "settings"]
+    assert "segue keys create" in report["problems"][1]["do"]
+    assert report["postgres"]["reachable"] is True
+    assert report["data_folder"]["path"] == str(data)
+    assert (unknown, "There is no session with this id" in refused) == (2, True)
+    assert "Traceback" not in whole.stderr + refused
 
 
 def test_what_a_database_lacks_is_told_by_revision_and_one_of_a_newer_version_is_not_guessed_at() -> None:

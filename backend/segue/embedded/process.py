@@ -1,7 +1,7 @@
-"""The life of one server process: start it, tell whether it lives, end it, as somebody PostgreSQL accepts.
+"""Starts and ends one server process, and says whether it is alive, under an account that PostgreSQL accepts.
 
-Life is told by `flock` alone, which the kernel drops with the last process that holds the descriptor; a pid only ever
-serves to send a signal. Knows nothing of PostgreSQL or Redis; `embedded` says what to run and when.
+A server is alive while its `flock` is held: the kernel drops it with the last process that has the descriptor. A pid
+serves only to send a signal. Knows nothing of PostgreSQL or Redis.
 """
 
 import importlib.util
@@ -37,10 +37,10 @@ ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One tree of processes. All of them, and nothing else, hold `lock` through a descriptor they inherit.
+    """One tree of processes. Only they hold `lock`, through a descriptor that they inherit.
 
-    `prepare` is given that descriptor, for what it runs itself. `stop_signals`, each with its patience in seconds, are
-    tried in turn.
+    `prepare` gets that descriptor for the programs that it runs. `stop_signals` are tried in order, each for a number
+    of seconds.
     """
 
     name: str
@@ -67,7 +67,7 @@ def start_failure(name: str, log: Path) -> AppError:
 
 
 def binary(package: str, path: str) -> Path:
-    """Found without importing the package, as both do things at import that nobody asked for."""
+    """Returns the path of a program. Does not import the package, because both packages have side effects at import."""
     spec = importlib.util.find_spec(package)
     for root in (spec and spec.submodule_search_locations) or []:
         if (found := Path(root) / path).is_file():
@@ -80,16 +80,16 @@ def binary(package: str, path: str) -> Path:
 
 
 def start(server: Server) -> None:
-    """Raises AppError `embedded_failed` where it does not come to answer."""
+    """Raises AppError `embedded_failed` if the server does not answer in time."""
     for leftover in server.leftovers:
         leftover.unlink(missing_ok=True)
     with lock_file(server.lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         server.prepare(lock)
         with new_log(server.log) as log:
-            # The shell leaves at once: the server is nobody's child, so nobody has to reap it.
+            # The shell exits at once, so init adopts and reaps the server.
             run(["/bin/sh", "-c", '"$@" &', "sh", *server.command], output=log, lock=lock)
-    if not comes_to_answer(server):
+    if not wait_until_it_answers(server):
         raise start_failure(server.name, server.log)
 
 
@@ -101,7 +101,7 @@ def run(
     lock: int | None = None,
     timeout: float = PROBE_TIMEOUT,
 ) -> bool:
-    """Whether it succeeded. In a session of its own, out of reach of Ctrl-C; keeps `lock` while it lives."""
+    """Returns whether it succeeded. It runs in its own process session, out of reach of Ctrl-C, and inherits `lock`."""
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(  # noqa: S603 our own binaries
             command,
@@ -120,14 +120,14 @@ def run(
     return False
 
 
-def comes_to_answer(server: Server) -> bool:
-    """Waits for one that is on its way up or down."""
+def wait_until_it_answers(server: Server) -> bool:
+    """Returns whether the server answers, once it has finished starting or stopping."""
     return wait_until(lambda: not is_alive(server) or server.answers(), server.start_timeout) and is_alive(server)
 
 
 def end(server: Server) -> None:
     for number, patience in server.stop_signals:
-        # One that has just been started has not written its pid yet.
+        # A server that has just started has not written its pid yet.
         wait_until(lambda: not is_alive(server) or _send(server, number), patience)  # noqa: B023 called at once
         if wait_until(lambda: not is_alive(server), patience):
             return
@@ -139,7 +139,7 @@ def end(server: Server) -> None:
 
 
 def _send(server: Server, number: signal.Signals) -> bool:
-    """Whether there was a process to send to: the pid must still be this server's and not a later stranger's."""
+    """Returns whether the pid still belonged to this server; another process may have got it since."""
     pid = written_pid(server.pid_file)
     if pid is None or str(server.pid_file.parent) not in command_line(pid):
         return False
@@ -212,7 +212,7 @@ def written_pid(pid_file: Path) -> int | None:
 
 
 def command_line(pid: int) -> str:
-    """Empty where there is no such process."""
+    """Returns "" if there is no such process."""
     if Path("/proc/self/cmdline").exists():
         try:
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
@@ -223,7 +223,7 @@ def command_line(pid: int) -> str:
     return done.stdout.strip()
 
 
-# --- as whom ---
+# --- accounts ---
 
 
 def is_root() -> bool:
@@ -231,7 +231,7 @@ def is_root() -> bool:
 
 
 def account_for(*folders: Path) -> pwd.struct_passwd | None:
-    """Whom PostgreSQL runs as when we are root, which it refuses to be: the folders' owner, else `nobody`."""
+    """Returns the account for PostgreSQL, which refuses root: the folders' owner or `nobody`. None if we are not root."""
     if not is_root():
         return None
     for folder in folders:
@@ -242,7 +242,7 @@ def account_for(*folders: Path) -> pwd.struct_passwd | None:
 
 
 def names_of(*uids: int) -> set[str]:
-    """Raises AppError where our own user has no name, without which PostgreSQL does nothing."""
+    """Returns the user names, ours first. Raises AppError if our user has none, which PostgreSQL needs."""
     try:
         names = {pwd.getpwuid(os.geteuid()).pw_name}
     except KeyError as error:
@@ -259,7 +259,7 @@ def names_of(*uids: int) -> set[str]:
 
 
 def as_account(account: pwd.struct_passwd | None, *needed: Path) -> list[str]:
-    """What to put before a command so that it runs as `account` and reaches the `needed` paths."""
+    """Returns the prefix of a command that runs as `account` and reaches the `needed` paths."""
     if account is None:
         return []
     setpriv = shutil.which("setpriv", path=os.defpath)
@@ -272,8 +272,8 @@ def as_account(account: pwd.struct_passwd | None, *needed: Path) -> list[str]:
         )
     command = [setpriv, f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--no-new-privs"]
     if not all(_may_enter(account, folder) for path in needed for folder in path.resolve().parents):
-        # Below /root, say: root's way into folders goes along, rather than the folders being opened to everyone.
-        # The securebit is for access(2), which ignores capabilities without it; initdb finds its programs so.
+        # Below /root, say: the process keeps root's access to folders, instead of opening them to everyone.
+        # Without the securebit, access(2) ignores capabilities, and initdb does not find its programs.
         way_in = "-all,+dac_override"
         command += ["--securebits=+no_setuid_fixup", f"--inh-caps={way_in}", f"--ambient-caps={way_in}"]
     return command

@@ -1,7 +1,7 @@
-"""A real PostgreSQL and a real Redis from pip wheels under one data folder, for when no URL is given.
+"""A real PostgreSQL and a real Redis from pip wheels, in one data folder.
 
-The processes of one machine share them: the first to come starts them, the last to leave stops them, and what a
-`kill -9` leaves behind is taken over. Above stands `main`; this knows no settings and no event loop.
+The processes of one machine share them: the first one starts them, the last one stops them, and servers that a
+`kill -9` left running are used again. Knows no settings and no event loop.
 """
 
 import logging
@@ -23,18 +23,18 @@ from segue.embedded.urls import ServerUrls
 
 log = logging.getLogger(__name__)
 
-DOOR_TIMEOUT = 150.0  # seconds; longer than a start and a stop by somebody else
-VISIT_TIMEOUT = 5.0  # seconds; who only looks does not wait for a start
-LOOK_EVERY = 1.0  # seconds
-LOOK_AT_LEAST_EVERY = 30.0  # seconds, while a server does not start
+DOOR_TIMEOUT = 150.0  # seconds; longer than a start and a stop by another process
+VISIT_TIMEOUT = 5.0  # seconds; `running_servers` does not wait for a start
+CHECK_EVERY = 1.0  # seconds
+LONGEST_PAUSE = 30.0  # seconds, while a server does not start
 SOCKET_BASE_MAX = 60  # bytes; a whole socket path may have 103 on macOS, 107 on Linux
 
 
 @contextmanager
 def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[ServerUrls]:
-    """ServerUrls under `data_dir`, made if missing. `fast` gives up safety against a crash of the machine for speed.
+    """Yields servers in `data_dir`, made if missing. With `fast`, data may be lost if the machine crashes.
 
-    May be entered and left in different threads; both wait, at most for `DOOR_TIMEOUT`. Raises AppError
+    Entering and leaving block, for `DOOR_TIMEOUT` at most, and may happen in different threads. Raises AppError
     `data_dir_unwritable`, `data_dir_unusable`, `data_dir_busy`, `embedded_unavailable`, `embedded_failed`.
     """
     stores.postgres_binary("postgres")  # before anything is made
@@ -42,23 +42,24 @@ def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[ServerUr
     with ExitStack() as held:
         with _writing(data_dir):
             folder = data_dir.expanduser().resolve()
-            # As root, PostgreSQL runs as somebody else, who has to get through.
+            # If we are root, PostgreSQL runs under another account, which has to pass through.
             folder.mkdir(mode=0o711 if process.is_root() else 0o700, parents=True, exist_ok=True)
             door = held.enter_context(process.lock_file(folder / "door.lock"))
             users = held.enter_context(process.lock_file(folder / "users.lock"))
-            with _at_the_door(door, folder):
+            with _exclusively(door, folder):
                 sockets, servers = _join(folder, users, fast=fast)
         try:
-            with _watched(folder, servers):
+            with _supervised(folder, servers):
                 yield _urls(sockets)
         finally:
-            with _at_the_door(door, folder):
+            with _exclusively(door, folder):
                 _leave(folder, users, servers)
 
 
 def running_servers(data_dir: Path) -> ServerUrls | None:
-    """Those that other processes have running, as they are: one that has died is not started again. None where nobody
-    uses them. Raises AppError `data_dir_empty`, `data_dir_unwritable`, `data_dir_busy`.
+    """Returns servers that other processes use, or None if no process does. Does not restart one that has died.
+
+    Raises AppError `data_dir_empty`, `data_dir_unwritable`, `data_dir_busy`.
     """
     folder = data_dir.expanduser().resolve()
     with _writing(data_dir), ExitStack() as held:
@@ -66,7 +67,7 @@ def running_servers(data_dir: Path) -> ServerUrls | None:
             raise _empty(folder)
         door = held.enter_context(process.lock_file(folder / "door.lock"))
         users = held.enter_context(process.lock_file(folder / "users.lock"))
-        with _at_the_door(door, folder, patience=VISIT_TIMEOUT):
+        with _exclusively(door, folder, patience=VISIT_TIMEOUT):
             if process.try_lock(users):
                 process.unlock(users)
                 return None
@@ -91,8 +92,8 @@ def _empty(folder: Path) -> AppError:
 
 
 @contextmanager
-def _at_the_door(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> Iterator[None]:
-    """One process at a time starts or stops."""
+def _exclusively(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> Iterator[None]:
+    """Lets one process at a time start or stop servers."""
     if not process.wait_until(lambda: process.try_lock(door), patience):
         raise process.failure(
             "data_dir_busy",
@@ -116,7 +117,7 @@ def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
     servers = [stores.postgres(folder, sockets, fast=fast), stores.redis(folder, sockets)]
     try:
         for server in servers:
-            if not (known and process.comes_to_answer(server)):
+            if not (known and process.wait_until_it_answers(server)):
                 _start_again(server, folder, alone=alone)
     except BaseException:
         _leave(folder, users, servers)
@@ -132,8 +133,8 @@ def _start_again(server: Server, folder: Path, *, alone: bool) -> None:
 
 
 @contextmanager
-def _watched(folder: Path, servers: Sequence[Server]) -> Iterator[None]:
-    """A server that dies, by a hand or for want of memory, is started again by one of the processes that use it."""
+def _supervised(folder: Path, servers: Sequence[Server]) -> Iterator[None]:
+    """While the block lasts, one of the processes that use a server restarts it if it dies."""
     leaving = threading.Event()
     watch = threading.Thread(target=_watch, args=(folder, servers, leaving), name="embedded servers", daemon=True)
     watch.start()
@@ -145,20 +146,20 @@ def _watched(folder: Path, servers: Sequence[Server]) -> Iterator[None]:
 
 
 def _watch(folder: Path, servers: Sequence[Server], leaving: threading.Event) -> None:
-    wait = LOOK_EVERY
+    wait = CHECK_EVERY
     with process.lock_file(folder / "door.lock") as door:
         while not leaving.wait(wait):
             try:
                 _revive(door, servers)
-                wait = LOOK_EVERY
+                wait = CHECK_EVERY
             except (AppError, OSError) as error:
                 log.error("An embedded server is down: %s", error)  # noqa: TRY400 (it says what to do; a trace does not)
-                wait = min(wait * 2, LOOK_AT_LEAST_EVERY)
+                wait = min(wait * 2, LONGEST_PAUSE)
 
 
 def _revive(door: int, servers: Sequence[Server]) -> None:
     if not process.try_lock(door):
-        return  # somebody starts or stops them
+        return  # another process is starting or stopping them
     try:
         for server in servers:
             if not process.is_alive(server):
@@ -189,7 +190,7 @@ def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
             shutil.rmtree(link.readlink(), ignore_errors=True)
         link.unlink(missing_ok=True)
     finally:
-        process.unlock(users)  # while still at the door: whoever is next asks whether he is alone
+        process.unlock(users)  # before the door opens: the next process checks whether it is alone
 
 
 # --- folders ---
@@ -209,7 +210,7 @@ def _writing(data_dir: Path) -> Iterator[None]:
 
 
 def _make_socket_folder(link: Path) -> Path:
-    """A path short enough for sockets. The link comes first, so that a `kill -9` leaves nothing behind unknown."""
+    """Returns a path short enough for sockets. The link comes first, so that `kill -9` leaves no unknown folder."""
     base = tempfile.gettempdir() if len(os.fsencode(tempfile.gettempdir())) <= SOCKET_BASE_MAX else "/tmp"  # noqa: S108
     made = Path(base) / f"segue-{secrets.token_hex(8)}"
     link.unlink(missing_ok=True)
@@ -219,7 +220,7 @@ def _make_socket_folder(link: Path) -> Path:
 
 
 def _is_private(link: Path, folder: Path) -> bool:
-    """Temporary folders get emptied, and then anybody may take the name."""
+    """Temporary folders get emptied; then any user may take the name."""
     try:
         found = link.stat()
     except OSError:

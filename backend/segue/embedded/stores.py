@@ -1,6 +1,6 @@
-"""What the embedded servers are: how PostgreSQL and Redis are made ready, started, asked and stopped.
+"""PostgreSQL and Redis as embedded servers: how each is prepared, started, probed and stopped.
 
-Knows one data folder; `embedded` says when.
+Knows the data folder, and not when servers start.
 """
 
 import shutil
@@ -26,7 +26,7 @@ POSTGRES_OPTIONS = {
     "log_min_error_statement": "panic",  # statements and details of errors carry what users wrote
     "log_error_verbosity": "terse",
 }
-# Autovacuum is the superuser's: while it works in a database, its owner cannot drop it.
+# Autovacuum runs as superuser: while it works in a database, the owner cannot drop it.
 FAST_OPTIONS = {"autovacuum": "off", "fsync": "off", "full_page_writes": "off"}  # commits still outlive every process
 REDIS_OPTIONS = {
     "port": "0",
@@ -35,7 +35,7 @@ REDIS_OPTIONS = {
     "appendonly": "no",
     "maxmemory": "256mb",
     "maxmemory-policy": "noeviction",
-    "set-proc-title": "no",  # the command line has to go on naming the data folder
+    "set-proc-title": "no",  # the command line must keep the path of the data folder, which identifies the process
 }
 # The application is no superuser: SQL alone cannot make it run programs or read files.
 ENSURE_DATABASE = rb"""
@@ -85,7 +85,7 @@ def _prepare_cluster(folder: Path, sockets: Path, lock: int, *, fast: bool) -> N
 
 
 def _make_cluster(folder: Path, lock: int, *, fast: bool) -> None:
-    """Whole or not at all: a `kill -9` on the way leaves only `postgres.new`."""
+    """Makes it whole or not at all: a `kill -9` leaves only `postgres.new`."""
     unfinished = folder / "postgres.new"
     if unfinished.exists():
         shutil.rmtree(unfinished)
@@ -113,7 +113,7 @@ def _refuse_other_version(cluster: Path) -> None:
 
 
 def _forget_dead_pid(pid_file: Path) -> None:
-    """PostgreSQL does not start while the pid of its dead predecessor is a zombie's, or by now a stranger's."""
+    """PostgreSQL does not start while another process, or a zombie, has the pid of its dead predecessor."""
     pid = process.written_pid(pid_file)
     if pid and not Path(process.command_line(pid).split(" ")[0]).name.startswith("postgres"):
         pid_file.unlink()

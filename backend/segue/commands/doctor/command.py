@@ -4,13 +4,12 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Annotated
 
-import orjson
 import typer
 
 from segue import factories
-from segue.commands.doctor.case import SESSION_PARTS, look_at_session
 from segue.commands.doctor.report import Report
-from segue.commands.doctor.service import look_at_service
+from segue.commands.doctor.service import look_at_mcp, look_at_service, mcp_servers
+from segue.commands.doctor.session import SESSION_PARTS, look_at_session
 from segue.commands.doctor.stores import (
     Stores,
     look_at_migrations,
@@ -18,7 +17,6 @@ from segue.commands.doctor.stores import (
     look_at_redis,
     opened,
 )
-from segue.commands.doctor.surroundings import look_at_mcp, mcp_servers
 from segue.commands.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.domain.clock import utc_now
@@ -35,24 +33,22 @@ def doctor(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
-    """Say what is wrong and what to do: 0 where nothing is, 1 where something is, 2 for a session there is not."""
+    """Prints a report. Exits with 0 if nothing is wrong, 1 if something is, 2 if there is no such session."""
     settings = settings_with()
-    configure_logging(level="critical", log_format=settings.log_format)  # the report says it, in its own words
+    configure_logging(level="critical", log_format=settings.log_format)  # the report says what is wrong
     try:
-        report = asyncio.run(_examine(settings, session))
+        report = asyncio.run(examine(settings, session))
     except NotFound as error:
         raise refusal(
             f"{error.detail} `segue chat` and GET /sessions list the ids; DATA_DIR and DATABASE_URL say where."
         ) from error
     now = utc_now()
-    if as_json:
-        typer.echo(orjson.dumps(report.as_json(now), option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode())
-    else:
-        typer.echo("\n".join(report.lines(now)))
+    typer.echo(report.json_text(now) if as_json else "\n".join(report.lines(now)))
     raise typer.Exit(code=int(not report.healthy))
 
 
-async def _examine(settings: Settings, session_id: str | None) -> Report:
+async def examine(settings: Settings, session_id: str | None = None) -> Report:
+    """Returns what is found about the service, or about one session. Raises NotFound if there is no such session."""
     report = Report(f"Session {session_id}" if session_id else "Segue")
     async with AsyncExitStack() as stack:
         stores: Stores | None = None

@@ -1,11 +1,13 @@
-"""What a doctor has found: facts under stable names, and what is wrong with what to do next. As JSON and as text.
+"""The report: facts under stable names, what is wrong, and what to do about it; as JSON and as text.
 
-Secrets are taken out here, whatever a look has brought.
+Removes secrets from everything that it shows.
 """
 
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
 from typing import Any
+
+import orjson
 
 from segue.domain.redaction import without_secret_texts
 
@@ -23,7 +25,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """`parts` by name, in the order in which they are shown; None is a part that could not be looked at."""
+    """`parts` by name, in the order in which they are shown. A part is None if it could not be read."""
 
     title: str
     parts: dict[str, Any] = field(default_factory=dict)
@@ -38,26 +40,29 @@ class Report:
         self.problems.append(Finding(area, what, do))
 
     def note(self, area: str, what: str, do: str) -> None:
-        """Worth knowing, and nothing that is broken."""
+        """Adds what is worth knowing although nothing is broken."""
         self.notes.append(Finding(area, what, do))
 
     def as_json(self, at: datetime) -> dict[str, Any]:
-        said = {
+        found = {
             "at": at,
             "healthy": self.healthy,
             "problems": [asdict(finding) for finding in self.problems],
             "notes": [asdict(finding) for finding in self.notes],
             **{name: _plain(part) for name, part in self.parts.items()},
         }
-        cleaned: dict[str, Any] = without_secret_texts(said)
+        cleaned: dict[str, Any] = without_secret_texts(found)
         return cleaned
 
+    def json_text(self, at: datetime) -> str:
+        return orjson.dumps(self.as_json(at), option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode()
+
     def lines(self, at: datetime) -> list[str]:
-        said = self.as_json(at)
+        found = self.as_json(at)
         lines = [f"{self.title}, {at:%Y-%m-%d %H:%M:%S} UTC"]
         for name in self.parts:
-            lines += ["", _heading(name), *_rows(said[name])]
-        for title, findings in (("Problems", said["problems"]), ("Worth knowing", said["notes"])):
+            lines += ["", _heading(name), *_rows(found[name])]
+        for title, findings in (("Problems", found["problems"]), ("Worth knowing", found["notes"])):
             if findings:
                 lines += ["", title]
             for finding in findings:
@@ -66,7 +71,7 @@ class Report:
 
 
 def _plain(part: Any) -> Any:
-    """Dataclasses become dicts, also in lists."""
+    """Returns dicts for dataclasses, also in lists."""
     if isinstance(part, list):
         return [_plain(each) for each in part]
     return asdict(part) if is_dataclass(part) and not isinstance(part, type) else part
@@ -121,7 +126,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _number(name: str, value: float) -> str:
-    """The unit is in the name."""
+    """Takes the unit from the end of the name."""
     if name.endswith("bytes"):
         return _size(value)
     if name.endswith("_ms"):
@@ -156,6 +161,6 @@ def _duration(seconds: float) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Printable: what tools and users wrote reaches a terminal here."""
+    """Returns printable text only: tools and users wrote it, and it goes to a terminal."""
     joined = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return joined if len(joined) <= MAX_TEXT_CHARS else f"{joined[: MAX_TEXT_CHARS - 1]}…"

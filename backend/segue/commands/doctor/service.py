@@ -1,8 +1,19 @@
-"""The whole service looked at: each part by itself, so that one that is down does not hide the others."""
+"""Examines the service: its stores, its turns, the model, the MCP servers, the disk and the settings.
+
+Each part is read by itself, so that one that is down does not hide the others.
+"""
 
 import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from segue import factories
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import (
     Stores,
@@ -12,17 +23,48 @@ from segue.commands.doctor.stores import (
     look_at_postgres,
     look_at_redis,
 )
-from segue.commands.doctor.surroundings import look_at_data_folder, look_at_mcp, look_at_model, look_at_settings
 from segue.config import Settings
 from segue.db.inspection import ServerFacts
+from segue.domain.errors import AppError
+from segue.domain.identity import is_loopback
 from segue.domain.telemetry import unobserved
+from segue.identity.api_keys import list_keys
 from segue.limits import health_rules
+from segue.mcp.config import McpConfig, read_mcp_config
 from segue.mcp.servers import McpServers
+from segue.telemetry.tracing import untraced
 from segue.tools.global_state import GlobalToolState
 from segue.turns.queries import TurnsOverview, overview
 from segue.turns.queue import QueueFacts, look_at_queue
 
-LATE_S = 10.0  # a turn that has waited so long while nothing takes it
+MODEL_S = 10.0
+MCP_START_S = 6.0
+LITTLE_DISK_BYTES = 1_000_000_000
+LATE_S = 10.0  # how long a turn may wait while none runs
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`answers` is None for the offline model, which is part of this process."""
+
+    name: str
+    at: str
+    answers: bool | None
+    latency_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    name: str
+    state: str
+    tools: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    path: str
+    free_bytes: int
+    used_bytes: int
 
 
 async def look_at_service(settings: Settings, stores: Stores | None, mcp: McpServers, report: Report) -> None:
@@ -95,3 +137,121 @@ def _pgvector(settings: Settings, server: ServerFacts, report: Report) -> dict[s
         what = "EMBEDDING_MODEL is set, but PostgreSQL has no pgvector: facts are found by their words only."
         report.problem("pgvector", what, "Install pgvector and run CREATE EXTENSION vector, or unset EMBEDDING_MODEL.")
     return {"version": version, "embedding_model": model}
+
+
+async def look_at_model(settings: Settings, report: Report) -> Model:
+    bounded = settings.model_copy(
+        update={"llm_timeout_s": MODEL_S, "llm_idle_timeout_s": MODEL_S, "llm_max_retries": 0}
+    )
+    model = factories.chat_model(bounded, None, unobserved, untraced)
+    if not settings.model_configured:
+        report.note(
+            "model",
+            "The offline model answers: it picks tools by their words and understands nothing.",
+            "Set OPENAI_API_KEY, or OPENAI_BASE_URL for a model of your own, and LLM_MODEL.",
+        )
+        return Model(model.name, "built in", answers=None)
+    where = urlsplit(settings.openai_base_url or "https://api.openai.com/v1").hostname or "?"
+    started = time.monotonic()
+    try:
+        await model.probe()
+    except AppError as error:
+        what = f"{model.name} at {where} does not answer: {error.detail}"
+        report.problem(
+            "model", what, "Check OPENAI_BASE_URL, OPENAI_API_KEY and LLM_MODEL, and that this machine gets there."
+        )
+        return Model(model.name, where, answers=False)
+    return Model(model.name, where, answers=True, latency_ms=round((time.monotonic() - started) * 1000, 1))
+
+
+@asynccontextmanager
+async def mcp_servers(settings: Settings, report: Report) -> AsyncIterator[McpServers]:
+    """Connects to the servers of mcp.json for the report, without the service."""
+    config = McpConfig(mcpServers={})
+    if "mcp_config" in settings.model_fields_set and not settings.mcp_config.exists():
+        report.problem("mcp", f"There is no file {settings.mcp_config}.", "Correct MCP_CONFIG: its tools are missing.")
+    try:
+        config = read_mcp_config(settings.mcp_config)
+        servers = await _entered(config, settings)
+    except AppError as error:
+        report.problem("mcp", error.detail, "The service does not start like this: correct the file.")
+        servers = await _entered(McpConfig(mcpServers={}), settings)
+    try:
+        yield servers
+    finally:
+        await servers.__aexit__(None, None, None)
+
+
+async def _entered(config: McpConfig, settings: Settings) -> McpServers:
+    servers = McpServers(config, timeout_s=settings.tool_timeout_s, start_timeout_s=MCP_START_S)
+    return await servers.__aenter__()
+
+
+def look_at_mcp(servers: McpServers, report: Report) -> list[McpServer]:
+    sources = [tool.spec.source for tool in servers.tools()]
+    found = [McpServer(name, state, sources.count(f"mcp:{name}")) for name, state in servers.states().items()]
+    for server in found:
+        if server.state != "ready":
+            what = f"The MCP server {server.name} is not ready ({server.state}): its tools are missing."
+            report.problem("mcp", what, "Start it, or correct its command, url or headers in mcp.json.")
+    return found
+
+
+def look_at_data_folder(settings: Settings, report: Report) -> DataFolder | None:
+    """Returns None if both stores have URLs, or if there is no such folder."""
+    folder = settings.data_dir.expanduser().resolve()
+    if (settings.database_url and settings.redis_url) or not folder.is_dir():
+        return None
+    free = shutil.disk_usage(folder).free
+    if free < LITTLE_DISK_BYTES:
+        report.problem("data_folder", f"The disk of {folder} is nearly full.", "Make room, or move DATA_DIR.")
+    return DataFolder(str(folder), free, _size_of(folder))
+
+
+def _size_of(folder: Path) -> int:
+    """Returns bytes. Files may go while it counts."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_size
+        except OSError:
+            continue
+    return total
+
+
+async def look_at_settings(settings: Settings, stores: Stores | None, report: Report) -> dict[str, object]:
+    public = not is_loopback(settings.host)
+    if settings.auth == "none" and public:
+        what = f"AUTH=none on HOST={settings.host}: whoever reaches it may use it, and everybody is the same user."
+        report.problem(
+            "settings", what, "Set AUTH=api_key or AUTH=jwt, unless something in front decides who may call."
+        )
+    if settings.metrics_public and public:
+        report.note("settings", "METRICS_PUBLIC on a public HOST.", "Keep /metrics from the outside by other means.")
+    for name in ("llm_timeout_s", "tool_timeout_s", "turn_lease_s"):
+        if getattr(settings, name) >= settings.turn_timeout_s:
+            what = f"{name.upper()} is not below TURN_TIMEOUT_S={settings.turn_timeout_s:g}: it never takes effect."
+            report.problem("settings", what, "Lower it, or raise TURN_TIMEOUT_S.")
+    if (settings.database_url is None) != (settings.redis_url is None):
+        what = (
+            "Only one of DATABASE_URL and REDIS_URL is set: the other server is an embedded one of this machine alone."
+        )
+        report.note("settings", what, "Set both where more than one machine serves.")
+    if settings.auth == "api_key" and stores is not None and not await _anybody_has_a_key(stores):
+        report.problem("settings", "AUTH=api_key, and there is no valid key.", "Run `segue keys create --user NAME`.")
+    return {
+        "listens_on": f"{settings.host}:{settings.port}",
+        "auth": settings.auth,
+        "turn_timeout_s": settings.turn_timeout_s,
+        "turn_lease_s": settings.turn_lease_s,
+        "worker_concurrency": settings.worker_concurrency,
+    }
+
+
+async def _anybody_has_a_key(stores: Stores) -> bool:
+    """Taken for granted where it cannot be told."""
+    try:
+        async with asking(stores.database) as connection:
+            return any(key.revoked_at is None for key in await list_keys(connection, None))
+    except Unreachable:
+        return True

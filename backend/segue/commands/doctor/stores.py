@@ -1,4 +1,4 @@
-"""Postgres and Redis as they are found: opened without waiting for them, and why they cannot be reached."""
+"""Examines Postgres and Redis: opens them without waiting for them, and says why they cannot be reached."""
 
 import asyncio
 import time
@@ -67,19 +67,19 @@ class Redis:
 
 @dataclass(frozen=True, slots=True)
 class Migrations:
-    """`missing` is None where the database is at a revision this version does not know."""
+    """`missing` is None if this version does not know the revision."""
 
     revision: str | None
     missing: tuple[str, ...] | None
 
 
 class Unreachable(Exception):
-    """Why Postgres cannot be asked, in words."""
+    """Postgres cannot be used; the message says why."""
 
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Stores]:
-    """Raises AppError where there is nothing to open. That it is open does not say that it answers."""
+    """Yields clients that may not reach their servers. Raises AppError if there is nothing to open."""
     async with AsyncExitStack() as stack:
         given = settings.database_url, settings.redis_url, settings.data_dir
         urls = await stack.enter_async_context(server_urls(*given, join_only=True))
@@ -102,7 +102,7 @@ async def opened(settings: Settings) -> AsyncIterator[Stores]:
 
 @asynccontextmanager
 async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
-    """Raises Unreachable, within seconds, for whatever goes wrong between here and there."""
+    """Raises Unreachable within seconds if Postgres cannot be used."""
     try:
         async with asyncio.timeout(LOOK_S), database.autocommit() as connection:
             yield connection
@@ -111,7 +111,7 @@ async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
 
 
 async def look_at_postgres(database: Database, url: str, report: Report) -> tuple[Postgres, ServerFacts | None]:
-    """What the server said is None where it said nothing."""
+    """Returns what is shown of the server, and what it says of itself, or None if it does not answer."""
     where = _postgres_place(url)
     try:
         async with asking(database) as connection:
@@ -155,8 +155,8 @@ async def look_at_redis(cache: Cache, url: str, report: Report) -> Redis:
     where = _redis_place(url)
     await cache.ping()  # the first connects
     started = time.monotonic()
-    said = await cache.server()
-    if said is None:
+    facts = await cache.server()
+    if facts is None:
         report.problem(
             "redis",
             f"Redis at {where} cannot be used.",
@@ -166,12 +166,12 @@ async def look_at_redis(cache: Cache, url: str, report: Report) -> Redis:
     redis = Redis(
         where,
         reachable=True,
-        version=str(said.get("redis_version")),
+        version=str(facts.get("redis_version")),
         latency_ms=_ms_since(started),
-        memory_bytes=said.get("used_memory"),
-        max_memory_bytes=said.get("maxmemory") or None,
-        eviction=said.get("maxmemory_policy"),
-        clients=said.get("connected_clients"),
+        memory_bytes=facts.get("used_memory"),
+        max_memory_bytes=facts.get("maxmemory") or None,
+        eviction=facts.get("maxmemory_policy"),
+        clients=facts.get("connected_clients"),
     )
     if redis.max_memory_bytes and (redis.memory_bytes or 0) > redis.max_memory_bytes * NEARLY_FULL:
         report.problem(
@@ -181,7 +181,7 @@ async def look_at_redis(cache: Cache, url: str, report: Report) -> Redis:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause, in words of ours: a driver's own may hold what stands in the URL."""
+    """Returns the innermost cause in our words: the driver's may hold parts of the URL."""
     causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
@@ -194,7 +194,7 @@ def _reason(error: BaseException) -> str:
     if any(issubclass(kind, ConnectionRefusedError | FileNotFoundError) for kind in kinds):
         return "nothing listens there"
     if any(issubclass(kind, gaierror) for kind in kinds):
-        return "nobody knows its host name"
+        return "its host name is unknown"
     if any(issubclass(kind, TimeoutError) for kind in kinds):
         return "it does not answer in time"
     return f"it cannot be spoken to ({kinds[-1].__name__})"

@@ -1,6 +1,6 @@
-"""One session looked at: who has it, what it waits for, what it may use, and how much of it there is.
+"""Examines one session: its owner, its open turns, its plan, its tools, and its size.
 
-Says nothing of what was talked about beyond the plan's own words.
+Reads no message: of the conversation, only the words of the plan are shown.
 """
 
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ SESSION_PARTS = (
     "short_term_memory",
     "event_log",
 )
-LATE_S = 5.0  # a turn nobody has taken, or a wish to cancel nobody has obeyed
+LATE_S = 5.0  # a turn that no process has claimed
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What one connection read."""
+    """What Postgres holds of the session."""
 
     owner: str
     session: Session
@@ -54,7 +54,7 @@ class _Rows:
 async def look_at_session(
     session_id: str, stores: Stores, tools: ToolAvailability, clock: Clock, report: Report
 ) -> None:
-    """Raises NotFound, and `storage_unavailable` where Postgres goes away meanwhile."""
+    """Fills the report. Raises NotFound, and AppError `storage_unavailable` if Postgres goes away."""
     rows = await _read(stores, session_id)
     states = await tools.session_states(session_id)
     _judge_turns(rows, report)
@@ -99,7 +99,7 @@ async def _read(stores: Stores, session_id: str) -> _Rows:
 
 
 def _status(rows: _Rows) -> Literal["running", "queued", "waiting", "idle"]:
-    """`waiting` is for the user's yes."""
+    """Returns `waiting` if the plan waits for the user's yes."""
     if any(turn.status == "running" for turn in rows.open_turns):
         return "running"
     if rows.open_turns:
@@ -139,9 +139,9 @@ def _judge_plan(stored: StoredPlan | None, now: datetime, report: Report) -> Non
 def _judge_tools(states: dict[str, ToolState], report: Report) -> None:
     for name, state in states.items():
         if is_blocked(state):
-            tell = report.note if state.reason_code == "set_by_person" else report.problem
+            add = report.note if state.reason_code == "set_by_person" else report.problem
             what = f"{name} may not run ({state.status}): {state.reason}"
-            tell("tools", what, f"{'; '.join(state.suggested_actions)}.")
+            add("tools", what, f"{'; '.join(state.suggested_actions)}.")
 
 
 def _turn(turn: OpenTurn) -> dict[str, Any]:
