@@ -231,7 +231,7 @@ def is_root() -> bool:
 
 
 def account_for(*folders: Path) -> pwd.struct_passwd | None:
-    """Returns the account for PostgreSQL, which refuses root: the folders' owner or `nobody`. None if we are not root."""
+    """Returns the account for PostgreSQL, which refuses root: the folders' owner or `nobody`. None if not root."""
     if not is_root():
         return None
     for folder in folders:
