@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import SecretStr
+if TYPE_CHECKING:  # the embedded servers run with the standard library alone
+    from pydantic import SecretStr
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class ServerUrls:
 
 @asynccontextmanager
 async def server_urls(
-    database_url: SecretStr | None, redis_url: SecretStr | None, data_dir: Path, *, join_only: bool = False
+    database_url: "SecretStr | None", redis_url: "SecretStr | None", data_dir: Path, *, join_only: bool = False
 ) -> AsyncIterator[ServerUrls]:
     """Yields the given URLs. For one that is missing, embedded servers in `data_dir` run until the block ends.
 
