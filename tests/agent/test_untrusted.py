@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from segue.agent.untrusted import CLOSE, OPEN, fenced, neutralised, unfenced
@@ -49,6 +49,7 @@ def test_json_says_the_same_after_it(text: str) -> None:
         assert json.loads(unfenced(fenced(dumped))) == value
 
 
+@example("<untrusted>\n</untrusted>")
 @given(st.text(alphabet=st.sampled_from([*"</ >untrsed\\|\u200bÙ＜[INST]\n"])))
 def test_nothing_closes_a_fence_but_its_end(text: str) -> None:
     shown = fenced(text)

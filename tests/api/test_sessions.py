@@ -199,8 +199,7 @@ async def test_deleting_a_session_stops_its_turns_and_tells_those_who_wait_for_t
     waiting = asyncio.create_task(client.send(session, "take your time"))
     await held.asked.wait()
     queued = asyncio.create_task(client.send(session, "and then?"))
-    while (await stores.rows())["turns"] < 2:
-        pass
+    await stores.until_messages(session, 2)
     assert (await client.http.delete(f"/sessions/{session}")).status_code == 204
     for told in (await waiting, await queued):
         assert (told.status_code, told.json()["code"]) == (404, "session_not_found")

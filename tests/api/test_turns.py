@@ -21,6 +21,7 @@ from segue.turns.store import ChatRequest
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
+from tests.support.stores import arrived, looking_into
 
 QUICK_S = 5.0
 
@@ -53,13 +54,6 @@ async def send(
 ) -> httpx2.Response:
     headers = {"Idempotency-Key": key} if key is not None else {}
     return await client.http.post(f"/sessions/{session}/chat", json={"message": message, **options}, headers=headers)
-
-
-async def begun(client: Client, session: str, messages: int) -> None:
-    """Returns once the session has that many messages."""
-    async with asyncio.timeout(QUICK_S):
-        while (await client.get(f"/sessions/{session}"))["message_count"] < messages:
-            pass
 
 
 async def cancel(client: Client, session: str, turn_id: str) -> dict[str, Any]:
@@ -182,20 +176,25 @@ async def test_ten_wait_behind_one_that_runs_and_no_more(client: Client, provide
     refused = next(response for response in sent if response.status_code == 429)
     assert refused.json()["code"] == "too_many_queued"
     assert int(refused.headers["retry-after"]) > 0
+    assert (await send(client, session, "alone", background=True)).status_code == 429
     held.go.set()
     assert {turn["status"] for turn in await client.ended(session, 11)} == {"completed"}
     assert len(await client.messages(session)) == 22
 
 
 async def test_an_interrupting_message_cancels_all_that_is_open_and_is_answered(
-    client: Client, there: Client, provider: Provider, held: Held
+    client: Client,
+    there: Client,
+    provider: Provider,
+    held: Held,
+    settings: Settings,
 ) -> None:
     provider.will(held, says("this instead"))
     session = await client.new_session()
     withdrawn = [asyncio.create_task(client.send(session, "one"))]
     await provider.wait_for_requests(1)
     withdrawn.append(asyncio.create_task(client.send(session, "two")))
-    await begun(client, session, 2)
+    await arrived(settings, session, 2)
     async with asyncio.timeout(QUICK_S):
         answer = await there.chat(session, "three", on_busy="interrupt")
     assert answer["message"]["content"] == "this instead"
@@ -235,9 +234,9 @@ async def test_a_turn_cancelled_in_a_tool_leaves_the_call_unknown_and_a_history_
             session = await client.new_session()
             results = f"/sessions/{session}/tool-results"
             waiting = asyncio.create_task(client.send(session, "hello"))
-            async with asyncio.timeout(QUICK_S):
-                while not (await client.get(results, status="succeeded"))["items"] or len(shelf.effects) < 2:
-                    pass
+            async with looking_into(settings) as stores:
+                await stores.until("SELECT count(*) > 0 FROM tool_calls WHERE status = 'succeeded'")
+            await shelf.wait_for_effects(2)
             [turn] = await client.turns(session)
             await cancel(client, session, turn["turn_id"])
             shelf.go.set()
@@ -252,13 +251,15 @@ async def test_a_turn_cancelled_in_a_tool_leaves_the_call_unknown_and_a_history_
     assert [message["role"] for message in provider.messages()[1:]] == ["user", "assistant", "tool", "tool", "user"]
 
 
-async def test_a_queued_turn_is_cancelled_without_having_run(client: Client, provider: Provider, held: Held) -> None:
+async def test_a_queued_turn_is_cancelled_without_having_run(
+    client: Client, provider: Provider, held: Held, settings: Settings
+) -> None:
     provider.will(held)
     session = await client.new_session()
     first = asyncio.create_task(client.chat(session, "one"))
     await provider.wait_for_requests(1)
     second = asyncio.create_task(client.send(session, "two"))
-    await begun(client, session, 2)
+    await arrived(settings, session, 2)
     turn = (await client.turns(session))[1]
     cancelled = await cancel(client, session, turn["turn_id"])
     assert (cancelled["status"], cancelled["attempts"]) == ("cancelled", 0)

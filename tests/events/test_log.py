@@ -25,6 +25,7 @@ from segue.turns.queries import outcomes_of
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
+from tests.support.stores import arrived
 from tests.support.streams import Sent, chatting, check, kinds, listening, replayed, streamed, texts
 
 TURN = TurnKey("ses_1", "turn_1", 1)
@@ -156,7 +157,10 @@ async def test_who_follows_elsewhere_while_redis_is_lost_hears_the_end_from_the_
 
 
 async def test_a_json_answer_from_elsewhere_comes_though_redis_is_lost(
-    behind: Settings, provider: Provider, proxy: Proxy
+    behind: Settings,
+    provider: Provider,
+    proxy: Proxy,
+    settings: Settings,
 ) -> None:
     go_on = asyncio.Event()
 
@@ -170,8 +174,7 @@ async def test_a_json_answer_from_elsewhere_comes_though_redis_is_lost(
         first = asyncio.create_task(here.chat(session, "one"))
         await provider.wait_for_requests(1)
         second = asyncio.create_task(there.chat(session, "two"))
-        while len(await here.messages(session)) < 2:
-            pass
+        await arrived(settings, session, 2)
         await proxy.begin("hangs_up")
         go_on.set()
         assert (await first)["message"]["content"] == "first"

@@ -12,6 +12,7 @@ from segue.embedded.servers import embedded_servers
 from segue.embedded.urls import ServerUrls
 from tests.support.service import Client, Process
 from tests.support.site import Site, site_on
+from tests.support.stores import notify_changes
 
 Pair = list[tuple[Process, Client]]
 
@@ -31,6 +32,7 @@ def own_servers(data: Path) -> Iterator[ServerUrls]:
 
 @pytest.fixture(scope="package")
 async def site(own_servers: ServerUrls, data: Path) -> AsyncIterator[Site]:
+    await notify_changes(own_servers.database_url)
     async with site_on(own_servers, data) as whole:
         yield whole
 

@@ -17,6 +17,7 @@ from tests.support.service import Client
 from tests.support.site import Site
 
 PLANS = ("primo", "secondo", "terzo", "quarto")
+ASKED = 4  # cases that stand before the model
 STUCK = {
     "burn burnt",
     "stamp stamped",
@@ -36,15 +37,21 @@ class Silence:
 
     never: asyncio.Event = field(default_factory=asyncio.Event)
     moment: asyncio.Event = field(default_factory=asyncio.Event)
+    by_all: asyncio.Event = field(default_factory=asyncio.Event)
     asked: int = 0
 
-    async def for_ever(self, _: dict[str, Any]) -> Response:
+    def _count(self) -> None:
         self.asked += 1
+        if self.asked == ASKED:
+            self.by_all.set()
+
+    async def for_ever(self, _: dict[str, Any]) -> Response:
+        self._count()
         await self.never.wait()
         return says("too late")
 
     async def for_too_long(self, _: dict[str, Any]) -> Response:
-        self.asked += 1
+        self._count()
         await self.moment.wait()
         return says("never stored")
 
@@ -150,15 +157,14 @@ async def post(client: Client, session: str, message: str, *, key: str) -> httpx
     return await client.http.post(f"/sessions/{session}/chat", json={"message": message}, headers=headers)
 
 
-async def all_stand_where_they_are_killed(site: Site, client: Client, sessions: dict[str, str], asked: Silence) -> None:
-    results = f"/sessions/{sessions['parallel']}/tool-results"
+async def all_stand_where_they_are_killed(site: Site, sessions: dict[str, str], silence: Silence) -> None:
+    await site.shelf.wait_for(*STUCK)
     async with asyncio.timeout(20):
-        while not STUCK.issubset(site.shelf.effects) or asked.asked < 4:
-            await client.get("/health/live")
-        while not (await client.get(results, status="succeeded"))["items"]:
-            pass
-        while len(await client.turns(sessions["queued"])) < 3:
-            pass
+        await silence.by_all.wait()
+    async with site.stores() as stores:
+        ended = "SELECT count(*) > 0 FROM tool_calls WHERE session_id = $1 AND status = 'succeeded'"
+        await stores.until(ended, sessions["parallel"])
+        await stores.until("SELECT count(*) >= 3 FROM turns WHERE session_id = $1", sessions["queued"])
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +176,7 @@ async def cases(site: Site) -> AsyncIterator[Cases]:
     script_before(site.provider, silence)
     async with site.apart() as (accepts, works, client):
         sessions, cut_off = await started(client, words)
-        await all_stand_where_they_are_killed(site, client, sessions, silence)
+        await all_stand_where_they_are_killed(site, sessions, silence)
         await site.postgres.begin("freezes")
         silence.moment.set()
         site.shelf.go.set()

@@ -78,12 +78,11 @@ async def post(client: Client, session: str, message: str) -> httpx2.Response:
 
 async def all_stand_where_they_are_killed(site: Site, session: str, heard: list[Sent]) -> None:
     """The model is asked, the tool is at work, and Redis holds what was heard."""
-    async with site.stores() as stores, asyncio.timeout(20):
-        while "stamp recorded" not in site.shelf.effects or not site.provider.about("is stored"):
-            await stores.redis.ping()
-        log = f"segue:events:{session}:{heard[0].event['runId']}"
-        while not await stores.redis.xrange(log, min=f"{heard[-1].id}-0"):
-            pass
+    await site.shelf.wait_for("stamp recorded")
+    await site.provider.wait_for_request_about("is stored")
+    log = f"segue:events:{session}:{heard[0].event['runId']}"
+    async with site.stores() as stores:
+        await stores.until_key(lambda: stores.redis.xrange(log, min=f"{heard[-1].id}-0"))
 
 
 async def test_an_answer_that_was_stored_is_the_answer_though_its_process_never_knew(killed: Killed) -> None:

@@ -22,10 +22,12 @@ class Held:
     """A model that repeats what it heard once it is let go, and knows whether it was asked twice at a time."""
 
     go: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
     running: int = 0
     most: int = 0
 
     async def __call__(self, body: dict[str, Any]) -> Response:
+        self.asked.set()
         self.running += 1
         self.most = max(self.most, self.running)
         await self.go.wait()
@@ -74,9 +76,8 @@ async def test_eight_messages_at_once_are_answered_one_by_one_and_each_sees_thos
     site.provider.always("of eight", held)
     session = await here.new_session()
     asking = [asyncio.create_task((here, there)[n % 2].chat(session, f"{n} of eight")) for n in range(8)]
-    async with asyncio.timeout(20):
-        while (await there.get(f"/sessions/{session}"))["message_count"] < 8:
-            pass
+    async with site.stores() as stores:
+        await stores.until_messages(session, 8)
     held.go.set()
     answers = await asyncio.gather(*asking)
     assert [answer["message"]["content"] for answer in answers] == [f"answer to {n} of eight" for n in range(8)]
@@ -128,9 +129,8 @@ async def test_a_process_that_was_stopped_and_wakes_up_after_its_turn_was_taken_
     before = len(site.provider.about(place))
     session = await pair[0][1].new_session()
     await pair[0][1].send(session, f"Stopped {place}", background=True)
-    async with asyncio.timeout(20):
-        while not held.running and f"stamp {item['item_id']}" not in site.shelf.effects:
-            [turn] = await pair[0][1].turns(session)
+    await (held.asked.wait() if first is held else site.shelf.wait_for(f"stamp {item['item_id']}"))
+    [turn] = await pair[0][1].turns(session)
     owner, other = await owner_and_other(site, pair, turn["turn_id"])
     owner.log.clear()
     os.kill(owner.pid, signal.SIGSTOP)
@@ -181,8 +181,7 @@ async def race(site: Site, here: Client, there: Client, session: str, number: in
     site.provider.will_to(session, held)
     waiting = asyncio.create_task(here.send(session, f"race in {session}"))
     async with asyncio.timeout(20):
-        while not held.running:
-            await there.get("/health/live")
+        await held.asked.wait()
     [turn] = await there.turns(session)
     if number % 2:
         held.go.set()

@@ -38,7 +38,7 @@ async def test_the_answer_to_a_client_that_left_is_stored(
             site.provider.will_to(word, calls(("mcp_stamp_item", {"item_id": word})), says("The answer."))
         case _:
             site.provider.will_to(word, streams("The ", go_on, "answer."))
-    await left(here, session, f"What is {word}?", reached(site, here, session, phase, word), stream=stream)
+    await left(here, session, f"What is {word}?", reached(site, session, phase, word), stream=stream)
     go_on.set()
     site.shelf.go.set()
     turn = (await there.ended(session))[-1]
@@ -68,13 +68,11 @@ async def left(client: Client, session: str, message: str, reached: Any, *, stre
         await waiting
 
 
-async def reached(site: Site, client: Client, session: str, phase: str, word: str) -> None:
+async def reached(site: Site, session: str, phase: str, word: str) -> None:
     if phase == "queued":
-        while (await client.get(f"/sessions/{session}"))["message_count"] < 2:
-            pass
+        async with site.stores() as stores:
+            await stores.until_messages(session, 2)
     elif phase == "in a tool":
-        while f"stamp {word}" not in site.shelf.effects:
-            await client.get("/health/live")
+        await site.shelf.wait_for(f"stamp {word}")
     else:
-        while not site.provider.about(word):
-            await client.get("/health/live")
+        await site.provider.wait_for_request_about(word)

@@ -63,13 +63,12 @@ async def test_redis_lost_in_the_middle_of_turns_costs_nobody_an_answer(
     site.provider.will_to(f"{word}, three", says("third"))
     session, another = await here.new_session(), await there.new_session()
     running = asyncio.create_task(here.chat(session, f"{word}, one"))
-    async with asyncio.timeout(SOON_S):
-        while f"look {word}" not in site.shelf.effects:
-            [*turns] = await there.turns(session)
+    await site.shelf.wait_for(f"look {word}")
     waiting = asyncio.create_task(there.chat(session, f"{word}, two"))
-    while len(turns := await here.turns(session)) < 2:
-        pass
-    events = f"/sessions/{session}/turns/{turns[0]['turn_id']}/events"
+    async with site.stores() as stores:
+        await stores.until_messages(session, 3)
+    [first, _] = await here.turns(session)
+    events = f"/sessions/{session}/turns/{first['turn_id']}/events"
     async with listening(there, events) as follower:
         await follower.next()
         async with without_redis(site, outage):
@@ -138,9 +137,7 @@ async def test_a_turn_whose_tool_ends_while_postgres_is_away_ends_and_its_effect
     site.provider.always(word, tool_then_words(word))
     session = await here.new_session()
     waiting = asyncio.create_task(here.send(session, f"Stamp it while {word}"))
-    async with asyncio.timeout(SOON_S):
-        while f"stamp {word}" not in site.shelf.effects:
-            await there.get("/health/live")
+    await site.shelf.wait_for(f"stamp {word}")
     async with behind(site.postgres, outage):
         site.shelf.go.set()
         for client in (here, there):

@@ -28,10 +28,12 @@ async def talk(client: Client, provider: Provider, session: str, turns: range) -
 
 async def summarised(stores: Stores, session: str, *, beyond: int = 0) -> int:
     """Waits until the summary covers more than the turn with this seq, and gives that of the last one it covers."""
-    query = "SELECT summary_seq FROM sessions WHERE id = $1 AND summary_until IS NOT NULL AND summary_due_at IS NULL"
-    async with asyncio.timeout(15):
-        while (seq := await stores.database.fetchval(query, session) or 0) <= beyond:
-            pass
+    seq: int = await stores.until(
+        "SELECT summary_seq FROM sessions"
+        " WHERE id = $1 AND summary_seq > $2 AND summary_until IS NOT NULL AND summary_due_at IS NULL",
+        session,
+        beyond,
+    )
     return int(seq)
 
 

@@ -21,7 +21,7 @@ from segue.memory.history import INTERRUPTED, provider_valid
 from segue.replay.requests import invalid_history
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.support.stores import looking_into
+from tests.support.stores import arrived, looking_into
 
 TOOLBOX = Path(__file__).parents[1] / "support" / "toolbox.py"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -234,8 +234,7 @@ async def test_a_history_that_cannot_be_read_is_an_error_and_not_an_empty_one(
     first = asyncio.create_task(client.send(session, "one"))
     await entered.wait()
     second = asyncio.create_task(client.send(session, "two"))
-    while len(await client.messages(session)) < 2:
-        pass
+    await arrived(settings, session, 2)
     async with looking_into(settings) as stores:
         await stores.database.execute("ALTER TABLE messages RENAME TO hidden")
         release.set()
@@ -248,7 +247,9 @@ async def test_a_history_that_cannot_be_read_is_an_error_and_not_an_empty_one(
 
 
 async def test_history_is_ordered_by_turn_though_messages_arrived_in_between(
-    client: Client, provider: Provider
+    client: Client,
+    provider: Provider,
+    settings: Settings,
 ) -> None:
     entered, release = asyncio.Event(), asyncio.Event()
 
@@ -262,8 +263,7 @@ async def test_history_is_ordered_by_turn_though_messages_arrived_in_between(
     first = asyncio.create_task(client.chat(session, "one"))
     await entered.wait()
     second = asyncio.create_task(client.chat(session, "two"))
-    while len(await client.messages(session)) < 2:
-        pass
+    await arrived(settings, session, 2)
     release.set()
     await asyncio.gather(first, second)
     assert [message["content"] for message in provider.messages(1)[1:2]] == ["one"]

@@ -33,10 +33,8 @@ def embedding(settings: Settings, model: str = "embedder") -> Settings:
 
 async def embedded(settings: Settings, model: str) -> None:
     """Returns once every fact has an embedding of this model."""
-    lacking = "SELECT count(*) FROM memories WHERE embedding_model IS DISTINCT FROM $1"
-    async with looking_into(settings) as stores, asyncio.timeout(10):
-        while await stores.database.fetchval(lacking, model):
-            pass
+    async with looking_into(settings) as stores:
+        await stores.until("SELECT count(*) = 0 FROM memories WHERE embedding_model IS DISTINCT FROM $1", model)
 
 
 async def recalled(client: Client, provider: Provider, message: str) -> list[str]:
@@ -101,9 +99,8 @@ async def test_a_fact_that_was_given_says_when_it_was_used(settings: Settings, p
     async with running(settings.model_copy(update={"turn_lease_s": 1.0})) as client:
         await tell(client, "My name is Anna", "personal_info")
         await recalled(client, provider, "hello")
-        async with asyncio.timeout(10):
-            while (await client.get("/memories"))["items"][0]["last_used_at"] is None:
-                pass
+        async with looking_into(settings) as stores:
+            await stores.until("SELECT last_used_at FROM memories")
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ FORKS.set_forkserver_preload(  # imported once, since every run needs them: what
         "uvicorn",
     ]
 )
-FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

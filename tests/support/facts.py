@@ -1,6 +1,5 @@
 """Facts as tests write and await them: what the scripted model notes, and when what was told has been taken in."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -22,9 +21,8 @@ def fact(content: str, kind: str = "fact", **more: Any) -> dict[str, Any]:
 
 async def all_taken_in(settings: Settings) -> None:
     """Returns once no turn waits to be read for facts."""
-    async with looking_into(settings) as stores, asyncio.timeout(20):
-        while await stores.database.fetchval("SELECT count(*) FROM turns WHERE facts_due_at IS NOT NULL"):
-            pass
+    async with looking_into(settings) as stores:
+        await stores.until("SELECT count(*) = 0 FROM turns WHERE facts_due_at IS NOT NULL")
 
 
 async def known(client: Client, **params: Any) -> list[str]:

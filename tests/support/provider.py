@@ -169,6 +169,10 @@ class Provider:
         async with self.heard, asyncio.timeout(10):
             await self.heard.wait_for(lambda: len(self.requests) >= count)
 
+    async def wait_for_request_about(self, part: str) -> None:
+        async with self.heard, asyncio.timeout(20):
+            await self.heard.wait_for(lambda: self.about(part))
+
     async def wait_for_summaries(self, count: int) -> None:
         async with self.heard, asyncio.timeout(10):
             await self.heard.wait_for(lambda: len(self.summaries) >= count)

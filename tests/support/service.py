@@ -128,10 +128,12 @@ class Process:
                 return (line.partition(self._ready)[2].split() or [""])[0]
         raise RuntimeError("segue did not start:\n" + "".join(self.log))
 
-    def wait_for(self, event: str) -> None:
-        """Returns once its log says that this happened."""
+    def wait_for(self, event: str, *, times: int = 1) -> None:
+        """Returns once its log says that this happened, as often as this."""
         with self._said:
-            assert self._said.wait_for(lambda: any(f'"{event}"' in line for line in self.log), timeout=30)
+            assert self._said.wait_for(
+                lambda: sum(f'"{event}"' in line for line in list(self.log)) >= times, timeout=30
+            )
 
     def kill(self) -> None:
         """kill -9."""

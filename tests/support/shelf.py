@@ -36,6 +36,11 @@ class Shelf:
         async with self.entered, asyncio.timeout(10):
             await self.entered.wait_for(lambda: len(self.effects) >= count)
 
+    async def wait_for(self, *effects: str) -> None:
+        """Returns once all of these have happened."""
+        async with self.entered, asyncio.timeout(20):
+            await self.entered.wait_for(lambda: set(effects) <= set(self.effects))
+
     async def happened(self, effect: str) -> None:
         async with self.entered:
             self.effects.append(effect)
@@ -66,28 +71,28 @@ def _add_items(server: MCPServer, shelf: Shelf) -> None:
         return {"items": [{"id": f"itm-{number}", "name": f"{query} {number}"} for number in (1, 2, 3)]}
 
     @server.tool(annotations=READS)
-    def get_item(item_id: str) -> dict[str, str]:
+    async def get_item(item_id: str) -> dict[str, str]:
         """Get one item by its id."""
-        shelf.effects.append(f"get {item_id}")
+        await shelf.happened(f"get {item_id}")
         return {"id": item_id, "text": shelf.texts.get(item_id, f"the text of {item_id}")}
 
     @server.tool(annotations=DESTROYS)
-    def delete_item(item_id: str) -> dict[str, str]:
+    async def delete_item(item_id: str) -> dict[str, str]:
         """Delete an item for good."""
-        shelf.effects.append(f"delete {item_id}")
+        await shelf.happened(f"delete {item_id}")
         return {"deleted": item_id}
 
     @server.tool(annotations=DESTROYS)
     async def burn_item(item_id: str) -> str:
         """Burn an item; takes for ever to say so."""
-        shelf.effects.append(f"burn {item_id}")
+        await shelf.happened(f"burn {item_id}")
         await asyncio.Event().wait()
         return "burnt"
 
     @server.tool(annotations=DESTROYS)
-    def send_note(to: str, text: str) -> dict[str, str]:
+    async def send_note(to: str, text: str) -> dict[str, str]:
         """Send a note to somebody."""
-        shelf.effects.append(f"send {to}: {text}")
+        await shelf.happened(f"send {to}: {text}")
         return {"status": "sent"}
 
     @server.tool(annotations=READS)
@@ -110,21 +115,21 @@ def _add_slow(server: MCPServer, shelf: Shelf) -> None:
     @server.tool(annotations=READS)
     async def look_up(item_id: str) -> dict[str, str]:
         """Look an item up in the cellar."""
-        shelf.effects.append(f"look {item_id}")
+        await shelf.happened(f"look {item_id}")
         await shelf.go.wait()
         return {"id": item_id, "text": f"{item_id} is in the cellar"}
 
     @server.tool(annotations=DESTROYS)
     async def stamp_item(item_id: str) -> dict[str, str]:
         """Stamp an item."""
-        shelf.effects.append(f"stamp {item_id}")
+        await shelf.happened(f"stamp {item_id}")
         await shelf.go.wait()
         return {"stamped": item_id}
 
     @server.tool(annotations=REPEATABLE)
     async def paint_item(item_id: str) -> dict[str, str]:
         """Paint an item; twice is as good as once."""
-        shelf.effects.append(f"paint {item_id}")
+        await shelf.happened(f"paint {item_id}")
         await shelf.go.wait()
         return {"painted": item_id}
 

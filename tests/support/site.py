@@ -50,7 +50,9 @@ class Site:
         """`segue serve`, and a client of it. Leaving it is kill -9."""
         process = Process(self.environment)
         with self._living(process):
-            async with self._client(await asyncio.to_thread(process.start)) as client:
+            url = await asyncio.to_thread(process.start)
+            await asyncio.to_thread(process.wait_for, "mcp_server_ready")
+            async with self._client(url) as client:
                 yield process, client
 
     @asynccontextmanager
@@ -60,8 +62,9 @@ class Site:
         works = Process(self.environment, command=WORKS, ready="Waiting for turns.")
         with self._living(accepts), self._living(works):
             url, _ = await asyncio.gather(*(asyncio.to_thread(each.start) for each in (accepts, works)))
+            for each in (accepts, works):
+                await asyncio.to_thread(each.wait_for, "mcp_server_ready")
             async with self._client(url) as client:
-                await asyncio.to_thread(works.wait_for, "mcp_server_ready")
                 yield accepts, works, client
 
     @contextmanager
@@ -77,11 +80,7 @@ class Site:
         # The server closes what is idle for 5 s, as httpx2 would: who is quicker is not what is tested.
         limits = httpx2.Limits(max_connections=None, keepalive_expiry=1)
         async with httpx2.AsyncClient(base_url=url, timeout=30, limits=limits) as http:
-            client = Client(http)
-            async with asyncio.timeout(30):
-                while set((await client.get("/health/ready"))["mcp"].values()) != {"ready"}:
-                    pass
-            yield client
+            yield Client(http)
 
     def kill(self, *processes: Process) -> None:
         for process in processes:

@@ -65,6 +65,12 @@ class Stores:
         return [key async for key in self.redis.scan_iter(match=f"*{session_id}*")]
 
 
+async def arrived(settings: Settings, session_id: str, count: int) -> None:
+    """Returns once a session has at least as many messages."""
+    async with looking_into(settings) as stores:
+        await stores.until_messages(session_id, count)
+
+
 @asynccontextmanager
 async def looking_into(settings: Settings) -> AsyncIterator[Stores]:
     """The stores of the service that runs with these settings."""

@@ -1,6 +1,5 @@
 """How long results are kept, and what is left of them."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -67,9 +66,7 @@ async def test_expired_payloads_are_deleted_and_their_calls_stay(settings: Setti
         await ran(client, provider, session, ("table", {"rows": 3}))
         assert (await stores.rows())["tool_results"] == 1
         now += timedelta(days=31)
-        async with asyncio.timeout(10):
-            while (await stores.rows())["tool_results"]:
-                pass
+        await stores.until("SELECT count(*) = 0 FROM tool_results")
         assert (await stores.rows())["tool_calls"] == 1
 
 

@@ -15,6 +15,7 @@ from segue.domain.identity import LOCAL_USER
 from segue.turns.store import ChatRequest, begin_turn
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
+from tests.support.stores import arrived
 
 ZONES = (
     "Africa/Cairo",
@@ -120,7 +121,9 @@ async def test_sessions_do_not_wait_for_each_other(client: Client, provider: Pro
     assert [(await client.get(f"/sessions/{session}"))["running_turn_id"] for session in sessions] == [None] * 5
 
 
-async def test_a_held_session_lets_others_finish_and_keeps_its_own_line(client: Client, provider: Provider) -> None:
+async def test_a_held_session_lets_others_finish_and_keeps_its_own_line(
+    client: Client, provider: Provider, settings: Settings
+) -> None:
     release = asyncio.Event()
 
     async def held(_: dict[str, Any]) -> Response:
@@ -133,15 +136,16 @@ async def test_a_held_session_lets_others_finish_and_keeps_its_own_line(client: 
     await provider.wait_for_requests(1)
     second = asyncio.create_task(client.chat(busy, "two"))
     assert (await client.chat(free, "hello"))["message"]["content"] == "elsewhere"
-    while len(await client.messages(busy)) < 2:
-        pass
+    await arrived(settings, busy, 2)
     assert len(provider.requests) == 2
     release.set()
     answers = await asyncio.gather(first, second)
     assert [answer["message"]["content"] for answer in answers] == ["first", "second"]
 
 
-async def test_a_turn_that_failed_does_not_hold_up_those_behind_it(client: Client, provider: Provider) -> None:
+async def test_a_turn_that_failed_does_not_hold_up_those_behind_it(
+    client: Client, provider: Provider, settings: Settings
+) -> None:
     release = asyncio.Event()
 
     async def fails_late(_: dict[str, Any]) -> Response:
@@ -153,11 +157,9 @@ async def test_a_turn_that_failed_does_not_hold_up_those_behind_it(client: Clien
     first = asyncio.create_task(client.send(session, "one"))
     await provider.wait_for_requests(1)
     second = asyncio.create_task(client.chat(session, "two"))
-    while len(await client.messages(session)) < 2:
-        pass
+    await arrived(settings, session, 2)
     third = asyncio.create_task(client.chat(session, "three"))
-    while len(await client.messages(session)) < 3:
-        pass
+    await arrived(settings, session, 3)
     release.set()
     assert (await first).status_code == 502
     assert [(await turn)["message"]["content"] for turn in (second, third)] == ["second", "third"]

@@ -12,7 +12,7 @@ from segue.config import Settings
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, says
 from tests.support.results import use_toolbox
-from tests.support.service import Client, running
+from tests.support.service import running
 from tests.support.stores import Stores, looking_into
 
 DAYS = 30
@@ -35,10 +35,12 @@ async def stores(settings: Settings) -> AsyncIterator[Stores]:
         yield opened
 
 
-async def gone(client: Client, session: str) -> None:
-    async with asyncio.timeout(10):
-        while (await client.http.get(f"/sessions/{session}")).status_code != 404:
-            pass
+async def gone(stores: Stores, session: str) -> None:
+    await stores.until("SELECT count(*) = 0 FROM sessions WHERE id = $1", session)
+
+
+async def lacks_keys_of(stores: Stores, session: str) -> bool:
+    return not await stores.keys(session)
 
 
 async def test_a_session_nobody_has_used_for_long_goes_with_everything_in_it(
@@ -54,16 +56,16 @@ async def test_a_session_nobody_has_used_for_long_goes_with_everything_in_it(
         await client.chat(used, "hello")
         assert await stores.keys(idle)
         clock.now += timedelta(days=1, seconds=1)
-        await gone(client, idle)
+        await gone(stores, idle)
         assert len(await client.messages(used)) == 2
-        async with asyncio.timeout(10):
-            while await stores.keys(idle):
-                pass
+        await stores.until_key(lambda: lacks_keys_of(stores, idle))
         assert await stores.keys(used)
     assert await stores.rows() == {"sessions": 1, "turns": 1, "messages": 2, "tool_calls": 0, "tool_results": 0}
 
 
-async def test_a_session_in_which_a_turn_runs_stays(settings: Settings, provider: Provider, clock: Frozen) -> None:
+async def test_a_session_in_which_a_turn_runs_stays(
+    settings: Settings, provider: Provider, clock: Frozen, stores: Stores
+) -> None:
     entered, release = asyncio.Event(), asyncio.Event()
 
     async def thinks(_: dict[str, Any]) -> Response:
@@ -78,7 +80,7 @@ async def test_a_session_in_which_a_turn_runs_stays(settings: Settings, provider
         await entered.wait()
         idle = await client.new_session()
         clock.now += timedelta(days=10 * DAYS)
-        await gone(client, idle)
+        await gone(stores, idle)
         release.set()
         assert (await turn)["message"]["content"] == "at last"
         assert len(await client.messages(busy)) == 2
@@ -93,9 +95,7 @@ async def test_sessions_are_kept_for_ever_unless_a_time_is_set(
         provider.will(calls(("echo", {"n": 1})), says("one"))
         await client.chat(session, "call it")
         clock.now += timedelta(days=4000)
-        async with asyncio.timeout(10):
-            while (await stores.rows())["tool_results"]:
-                pass
+        await stores.until("SELECT count(*) = 0 FROM tool_results")
         assert len(await client.messages(session)) == 4
 
 
@@ -114,8 +114,6 @@ async def test_old_notes_on_a_tools_state_go_batch_after_batch(
             " FROM tool_state_changes, generate_series(1, 600) n WHERE after = 'maintenance'"
         )
         clock.now += timedelta(days=11)
-        async with asyncio.timeout(10):
-            while await stores.database.fetchval("SELECT count(*) FROM tool_state_changes") > 1:
-                pass
+        await stores.until("SELECT count(*) <= 1 FROM tool_state_changes")
         left = (await client.get(f"{path}/history"))["items"]
         assert [change["to"] for change in left] == ["available"]

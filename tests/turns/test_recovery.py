@@ -108,6 +108,17 @@ async def test_a_turn_begun_again_has_the_time_that_its_first_attempt_left(
     assert (turn["error"]["code"], turn["attempts"]) == ("turn_timeout", 2)
 
 
+async def test_a_turn_whose_owner_has_come_back_is_neither_taken_from_it_nor_ended(settings: Settings) -> None:
+    async with running(settings, takes_turns=False) as client:
+        session = await client.new_session()
+    async with abandoned(settings, session) as (database, claim), database.autocommit() as connection:
+        [seen] = await terminations.neglected_turns(connection, timeout_s=300)
+        assert await claims.renew_leases(connection, [claim], lease_s=600) == {claim.key.turn_id}
+        assert not await terminations.requeue_lapsed(connection, seen, timeout_s=300)
+        assert not await terminations.end_neglected(connection, seen, turn_errors.gave_up(3))
+        assert (await connection.execute(select(turns.c.status))).scalar_one() == "running"
+
+
 async def test_a_turn_is_cancelled_and_taken_by_nobody_but_its_owner(settings: Settings, client: Client) -> None:
     session = await client.new_session()
     async with (

@@ -15,11 +15,13 @@ from redis.asyncio import Redis
 from sqlalchemy import select
 from starlette.responses import Response
 
+from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns
 from segue.embedded.urls import ServerUrls
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.service import ROOT, Client, Process
+from tests.support.stores import looking_into
 from tests.support.streams import chatting, kinds, listening
 
 TOOLBOX = ROOT / "tests" / "support" / "toolbox.py"
@@ -62,9 +64,7 @@ async def serving(environment: dict[str, str]) -> AsyncIterator[tuple[Process, C
         url = await asyncio.to_thread(process.start)
         async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
             client = Client(http)
-            async with asyncio.timeout(30):
-                while set((await client.get("/health/ready"))["mcp"].values()) != {"ready"}:
-                    pass
+            await asyncio.to_thread(process.wait_for, "mcp_server_ready", times=2)
             yield process, client
     finally:
         process.kill()
@@ -139,7 +139,9 @@ async def test_the_offline_model_reads_what_it_found_after_kill_nine_too(environ
 
 
 async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_had_ended(
-    scripted: dict[str, str], provider: Provider
+    scripted: dict[str, str],
+    provider: Provider,
+    settings: Settings,
 ) -> None:
     provider.will(says("Hello."), calls(("mcp_search_emails", {"query": "invoice"}), ("mcp_slow", {})))
     async with serving({**scripted, "TOOL_TIMEOUT_S": "30"}) as (process, client):
@@ -147,8 +149,8 @@ async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_
         await client.chat(session, "hello")
         turn = asyncio.create_task(client.send(session, "Search, and wait"))
         results = f"/sessions/{session}/tool-results"
-        while not (await client.get(results, status="succeeded"))["items"]:
-            pass
+        async with looking_into(settings) as stores:
+            await stores.until("SELECT count(*) > 0 FROM tool_calls WHERE status = 'succeeded'")
         process.kill()
         with pytest.raises(httpx2.TransportError):
             await turn

@@ -5,8 +5,10 @@ from typing import Any
 
 from starlette.responses import Response
 
+from segue.config import Settings
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client
+from tests.support.stores import arrived
 
 
 async def test_four_messages_send_the_model_one_to_four_user_messages_and_store_eight_rows(
@@ -42,7 +44,9 @@ async def test_a_failed_turn_is_a_problem_that_names_the_turn_and_the_session_go
 
 
 async def test_messages_sent_at_once_are_answered_one_after_the_other_in_order_of_arrival(
-    client: Client, provider: Provider
+    client: Client,
+    provider: Provider,
+    settings: Settings,
 ) -> None:
     entered, release = asyncio.Event(), asyncio.Event()
 
@@ -56,8 +60,7 @@ async def test_messages_sent_at_once_are_answered_one_after_the_other_in_order_o
     first = asyncio.create_task(client.chat(session, "one"))
     await entered.wait()
     second = asyncio.create_task(client.chat(session, "two"))
-    while len(await client.messages(session)) < 2:
-        pass
+    await arrived(settings, session, 2)
     assert len(provider.requests) == 1
     release.set()
     assert (await first)["message"]["content"] == "first"

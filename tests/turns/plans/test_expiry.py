@@ -1,6 +1,5 @@
 """A plan whose time passes while nobody is there."""
 
-import asyncio
 from datetime import timedelta
 
 import pytest
@@ -9,6 +8,7 @@ from segue.config import Settings
 from tests.support.plans import THREE_STEPS, Frozen, offered
 from tests.support.provider import Provider, says
 from tests.support.service import Client
+from tests.support.stores import looking_into
 
 
 @pytest.fixture
@@ -18,13 +18,12 @@ def settings(settings: Settings) -> Settings:
 
 
 async def test_a_plan_nobody_answered_expires_by_itself_and_a_late_yes_runs_nothing_and_is_told_so_once(
-    client: Client, provider: Provider, clock: Frozen, effects: list[str]
+    client: Client, provider: Provider, clock: Frozen, effects: list[str], settings: Settings
 ) -> None:
     session, asked = await offered(client, provider, THREE_STEPS)
     clock.now += timedelta(days=2)
-    async with asyncio.timeout(10):
-        while (await client.get(f"/sessions/{session}/plans"))["items"][0]["status"] != "expired":
-            pass
+    async with looking_into(settings) as stores:
+        await stores.until("SELECT status = 'expired' FROM plans")
     button = {"decision": "confirm", "version": asked["plan"]["version"]}
     refused = await client.http.post(f"/sessions/{session}/plan/decision", json=button)
     assert (refused.status_code, refused.json()["code"]) == (409, "plan_expired")

@@ -1,6 +1,5 @@
 """A plan waits through more talk than a window holds."""
 
-import asyncio
 from typing import Any
 
 import orjson
@@ -30,9 +29,8 @@ async def test_a_plan_that_waits_is_carried_out_after_the_talk_about_it_has_beco
         provider.will(says("Indeed."))
         await client.chat(session, BESIDE.format(number))
         assert "Goal: " + ASK in provider.messages()[0]["content"]
-    async with looking_into(settings) as stores, asyncio.timeout(10):
-        while not await stores.database.fetchval("SELECT summary FROM sessions"):
-            pass
+    async with looking_into(settings) as stores:
+        await stores.until("SELECT summary FROM sessions")
     asked_again = await client.chat(session, "sì")
     assert asked_again["plan"]["status"] == "waiting"
     provider.will(says("Done."))
