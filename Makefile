@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check bench bench-quick bench-language bfcl lock clean
+.PHONY: help install run test check mutants mutants-sample bench bench-quick bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -31,6 +31,16 @@ check: install  ## run all other checks of CI: format, lint, types, imports, con
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check.py
 	$(BIN)/python .ci/audit.py
+
+mutants: install  ## break every promise in turn and see its tests fail; prints a table
+	$(BIN)/python -m tests.mutants
+
+COSMIC := .venv/cosmic-ray
+
+mutants-sample: install  ## a seeded sample of small changes to the pure rules, an hour at most: make mutants-sample SAMPLE=60
+	test -x $(COSMIC)/bin/cosmic-ray || $(PYTHON) -m venv $(COSMIC)
+	$(COSMIC)/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==$(shell sed -n 's/^COSMIC_RAY = "\(.*\)"/\1/p' tests/mutants/sample.py)
+	$(BIN)/python -m tests.mutants.sample --cosmic-ray $(COSMIC)/bin --at-most $(or $(SAMPLE),400)
 
 bench: install  ## measure what a turn costs; writes bench/results.md, its picture and the table in docs/performance.md
 	$(BIN)/python -m bench --profile
