@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.service import ROOT
+from tests.support.commands import ROOT
 
 SCRIPT = ROOT / ".ci" / "audit.py"
 FINE = {"name": "anyio", "version": "4.16.0", "vulns": []}

@@ -22,10 +22,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.support.commands import segue
+from tests.support.commands import ROOT, fresh_segue, surroundings
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.server import serving
-from tests.support.service import ROOT, surroundings
 from tests.support.stores import plain
 
 CANARIES = {
@@ -108,7 +107,7 @@ async def serve(environment: dict[str, str], printed: list[str]) -> AsyncIterato
 
 
 async def test_no_secret_is_told_to_anybody(environment: dict[str, str], provider: Provider) -> None:
-    code, said = await asyncio.to_thread(segue, "keys", "create", "--user", "ada", **environment)
+    code, said = await asyncio.to_thread(fresh_segue, "keys", "create", "--user", "ada", **environment)
     assert code == 0, said
     key, printed = said.split()[-1], [said.rpartition(" ")[0]]
     async with (

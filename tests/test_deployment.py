@@ -19,7 +19,8 @@ from packaging.requirements import Requirement
 
 from segue.commands.cli import app
 from segue.config import Settings
-from tests.support.service import ROOT, Process
+from tests.support.commands import ROOT, fresh
+from tests.support.service import Process
 
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::([-?])([^}]*))?\}")
 ASKED_PATH = re.compile(r"https?://127\.0\.0\.1:[^/]+(/[a-z/]+)")
@@ -243,7 +244,7 @@ async def test_an_installed_segue_serves_beside_a_backend_of_somebody_elses(
         "DATABASE_URL": settings.database_url.get_secret_value(),
         "REDIS_URL": settings.redis_url.get_secret_value(),
     }
-    service = Process(environment, cwd=tmp_path)
+    service = Process(environment, cwd=tmp_path, start=fresh)
     url = await asyncio.to_thread(service.start)
     try:
         async with httpx2.AsyncClient(base_url=url) as client:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from segue.log import redact
-from tests.support.service import ROOT
+from tests.support.commands import ROOT
 
 
 @pytest.mark.parametrize(

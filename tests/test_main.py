@@ -9,7 +9,8 @@ from fastapi import FastAPI
 
 import segue
 from segue.config import Settings
-from tests.support.service import ROOT, running
+from tests.support.commands import ROOT
+from tests.support.service import running
 
 HEAVY = {
     "fastapi",

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from tests.support.commands import ROOT
 from tests.support.metrics import scraped
-from tests.support.service import ROOT, Client
+from tests.support.service import Client
 
 DOCS = ROOT / "docs"
 TABLE = dict(

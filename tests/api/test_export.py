@@ -12,10 +12,11 @@ from starlette.responses import Response
 from segue.config import Settings
 from segue.domain.clock import utc_now
 from segue.domain.ids import new_id
+from tests.support.commands import ROOT
 from tests.support.conversations import changes_of_mind, export, lamps, shelf_service, troubles
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, says
-from tests.support.service import ROOT, Client, running
+from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
 

@@ -11,8 +11,9 @@ import pytest
 from redis import Redis
 
 from segue.embedded.urls import ServerUrls
+from tests.support.commands import ROOT
 from tests.support.mailbox import write_mailbox_config
-from tests.support.service import ROOT, Process
+from tests.support.service import Process
 
 
 @pytest.fixture

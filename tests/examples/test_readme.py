@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import ROOT, fresh
 from tests.support.mailbox import write_mailbox_config
-from tests.support.service import ROOT, Process
+from tests.support.service import Process
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = {
@@ -50,7 +51,7 @@ def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("data")
     config, _ = write_mailbox_config(folder)
     settings = {"DATA_DIR": str(folder), "MCP_CONFIG": str(config)}
-    process = Process(settings)
+    process = Process(settings, start=fresh)
     url = process.start()
     process.wait_for("mcp_server_ready")
     yield Served(url, settings, folder)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.service import ROOT
+from tests.support.commands import ROOT
 
 RECORDING = ROOT / "examples" / "recordings" / "inventory.json"
 

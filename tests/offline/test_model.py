@@ -13,7 +13,8 @@ from pydantic import SecretStr
 
 from segue.config import Settings
 from segue.embedded.urls import ServerUrls
-from tests.support.service import ROOT, Client, running
+from tests.support.commands import ROOT
+from tests.support.service import Client, running
 from tests.support.stores import new_database
 
 OFFLINE = {

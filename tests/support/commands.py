@@ -1,26 +1,86 @@
-"""The command line as a user runs it, in a process of its own."""
+"""The command line as a user runs it, in a process of its own: forked from one that has imported Segue, or fresh."""
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Protocol
 
-from tests.support.service import ROOT, surroundings
+from tests.support.fork_server import ForkServer, Streams
+
+ROOT = Path(__file__).resolve().parents[2]
+INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH")
+TIMEOUT_S = 60
+_fork_server = ForkServer()
+
+
+class Started(Protocol):
+    """What subprocess.Popen and Forked share."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self, timeout: float) -> int: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+class Starter(Protocol):
+    def __call__(
+        self, arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str], streams: Streams, /
+    ) -> Started: ...
+
+
+forked: Starter = _fork_server.start
+
+
+def fresh(arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str], streams: Streams) -> Started:
+    """Starts a new Python, as the shell of a user does. It takes seconds of processor time to import the service."""
+    stdin, stdout, stderr = streams
+    command = [sys.executable, "-m", "segue", *arguments]
+    return subprocess.Popen(command, cwd=cwd, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 def segue(*arguments: str, **environment: str) -> tuple[int, str]:
     """The exit code and everything that was printed."""
-    done = piped("", *arguments, **environment)
-    return done.returncode, done.stdout + done.stderr
+    return printed(run(forked, "", arguments, environment))
+
+
+def fresh_segue(*arguments: str, **environment: str) -> tuple[int, str]:
+    """The same of a new Python."""
+    return printed(run(fresh, "", arguments, environment))
 
 
 def piped(given: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What became of it, with this on its standard input."""
-    return subprocess.run(
-        [sys.executable, "-m", "segue", *arguments],
-        cwd=ROOT,
-        env=surroundings(environment),
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run(forked, given, arguments, environment)
+
+
+def printed(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:
+    return done.returncode, done.stdout + done.stderr
+
+
+def run(
+    start: Starter, given: str, arguments: tuple[str, ...], environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    reads, writes = os.pipe()
+    os.write(writes, given.encode())
+    os.close(writes)
+    with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
+        process = start(arguments, ROOT, surroundings(environment), (reads, stdout.fileno(), stderr.fileno()))
+        os.close(reads)
+        try:
+            code = process.wait(TIMEOUT_S)
+        finally:
+            process.send_signal(signal.SIGKILL)
+        stdout.seek(0)
+        stderr.seek(0)
+        return subprocess.CompletedProcess(arguments, code, stdout.read(), stderr.read())
+
+
+def surroundings(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a process: none of the test run's own settings, but the same code."""
+    return {**{name: os.environ[name] for name in INHERITED if name in os.environ}, **environment}

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.support.service import ROOT
+from tests.support.commands import ROOT
 
 
 def write_mailbox_config(folder: Path) -> tuple[Path, Path]:

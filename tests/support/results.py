@@ -7,8 +7,9 @@ import orjson
 
 from segue.agent.untrusted import unfenced
 from segue.config import Settings
+from tests.support.commands import ROOT
 from tests.support.provider import Provider, calls, says
-from tests.support.service import ROOT, Client
+from tests.support.service import Client
 
 TOOLBOX = str(ROOT / "tests" / "support" / "toolbox.py")
 

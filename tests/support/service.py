@@ -3,24 +3,20 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx2
 
 from segue.config import Settings
 from segue.domain.clock import Clock, utc_now
 from segue.main import create_app
+from tests.support.commands import ROOT, Started, Starter, forked, surroundings
 from tests.support.server import serving
-
-ROOT = Path(__file__).resolve().parents[2]
-INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +76,6 @@ async def running(settings: Settings, *, clock: Clock = utc_now, takes_turns: bo
         yield Client(http)
 
 
-def surroundings(environment: dict[str, str]) -> dict[str, str]:
-    """The environment of a process: none of the test run's own settings, but the same code."""
-    return {**{name: os.environ[name] for name in INHERITED if name in os.environ}, **environment}
-
-
 class Process:
     """`segue serve`, or another command, as its own process, to be killed and started again."""
 
@@ -95,12 +86,15 @@ class Process:
         cwd: Path = ROOT,
         command: tuple[str, ...] = ("serve", "--port", "0"),
         ready: str = "Uvicorn running on ",
+        start: Starter = forked,
     ) -> None:
         self._environment = surroundings({"LOG_FORMAT": "json", **environment})
         self._cwd = cwd
         self._command = command
         self._ready = ready
-        self._process: subprocess.Popen[str] | None = None
+        self._start = start
+        self._process: Started | None = None
+        self._stderr: IO[str] | None = None
         self._listening: threading.Thread | None = None
         self._said = threading.Condition()
         self.log: list[str] = []
@@ -112,15 +106,13 @@ class Process:
 
     def start(self) -> str:
         """Waits until it is ready, and gives the word after what says so: the base URL of a service."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "segue", *self._command],
-            cwd=self._cwd,
-            env=self._environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        reads, writes = os.pipe()
+        try:
+            self._process = self._start(self._command, self._cwd, self._environment, (0, 1, writes))
+        finally:
+            os.close(writes)
+        self._stderr = os.fdopen(reads)
+        for line in self._stderr:
             self.log.append(line)
             if self._ready in line:
                 self._listening = threading.Thread(target=self._listen, daemon=True)
@@ -144,19 +136,18 @@ class Process:
 
     def _stop(self, number: signal.Signals) -> int:
         assert self._process is not None
-        assert self._process.stderr is not None
+        assert self._stderr is not None
         self._process.send_signal(number)
         code = self._process.wait(timeout=30)
         if self._listening is not None:
             self._listening.join(timeout=30)
-        self._process.stderr.close()
+        self._stderr.close()
         return code
 
     def _listen(self) -> None:
         """A log nobody reads would stop who writes it."""
-        assert self._process is not None
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        assert self._stderr is not None
+        for line in self._stderr:
             with self._said:
                 self.log.append(line)
                 self._said.notify_all()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from tests.support.service import ROOT, surroundings
+from tests.support.commands import ROOT, surroundings
 
 CTRL_C = "\x03"
 PATIENCE_S = 40

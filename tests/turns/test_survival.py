@@ -19,8 +19,9 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns
 from segue.embedded.urls import ServerUrls
+from tests.support.commands import ROOT, fresh
 from tests.support.provider import Provider, calls, says, streams
-from tests.support.service import ROOT, Client, Process
+from tests.support.service import Client, Process
 from tests.support.stores import looking_into
 from tests.support.streams import chatting, kinds, listening
 
@@ -193,7 +194,7 @@ async def test_sigterm_lets_a_turn_end_hands_back_what_takes_longer_and_leaves_n
         await provider.wait_for_requests(1)
         interrupted = asyncio.create_task(client.send(slow, "Take your time"))
         await provider.wait_for_requests(2)
-        started = processes()
+        started = [process.pid, *children(process.pid)]
         assert len(started) >= 3
         stopped = asyncio.create_task(asyncio.to_thread(process.stop))
         await refused(client)
@@ -260,7 +261,7 @@ async def test_a_worker_of_its_own_runs_what_a_service_without_one_accepts(
     scripted: dict[str, str], provider: Provider
 ) -> None:
     provider.will(says("from the worker"))
-    worker = Process(scripted, command=("worker", "--concurrency", "2"), ready="Waiting for turns.")
+    worker = Process(scripted, command=("worker", "--concurrency", "2"), ready="Waiting for turns.", start=fresh)
     accepting = Process(scripted, command=("serve", "--port", "0", "--no-worker"))
     try:
         url, _ = await asyncio.gather(asyncio.to_thread(accepting.start), asyncio.to_thread(worker.start))
@@ -275,15 +276,9 @@ async def test_a_worker_of_its_own_runs_what_a_service_without_one_accepts(
     assert any('"turn_finished"' in line for line in worker.log)
 
 
-def children(pid: int | str) -> list[int]:
+def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-
-
-def processes() -> list[int]:
-    """The one service that runs, and everything it started."""
-    [service] = [pid for pid in children("self") if b"segue\0serve" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return [service, *children(service)]
 
 
 def alive(pids: list[int]) -> list[int]:

@@ -11,10 +11,11 @@ from sqlalchemy.engine import Engine
 from structlog.testing import capture_logs
 
 from segue.config import Settings
+from tests.support.commands import ROOT
 from tests.support.health import MOODY, called, fails_out, put, reset, state, states
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, says
-from tests.support.service import ROOT, Client, running
+from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
 
