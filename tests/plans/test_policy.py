@@ -1,7 +1,9 @@
 import pytest
 
+from segue.domain.plan import Confirm
+from segue.domain.tool import ToolSpec
 from segue.plans.acknowledgement import classify
-from segue.plans.policy import SearchDecision, should_search_web
+from segue.plans.policy import SearchDecision, needs_confirmation, should_search_web
 
 ASKED_FOR = [
     "cerca su internet i voli per Oslo", "search the web for cheap flights", "look up online who won",
@@ -73,3 +75,22 @@ def test_without_the_toggle_only_words_for_the_web_search_it(message: str) -> No
 @pytest.mark.parametrize("message", ["\0" * 32_000, "\ud800 search", "x" * 32_000])
 def test_hostile_text_does_not_make_it_raise(message: str) -> None:
     should_search_web(message, force=True, verdict="none")
+
+
+@pytest.mark.parametrize(
+    ("tool", "asks"),
+    [
+        (ToolSpec("reads", "", {}), {"destructive": False, "always": True, "never": False}),
+        (ToolSpec("notes", "", {}, ephemeral=True), {"destructive": False, "always": False, "never": False}),
+        (ToolSpec("adds", "", {}, effect="write"), {"destructive": False, "always": True, "never": False}),
+        (ToolSpec("deletes", "", {}, effect="destructive"), {"destructive": True, "always": True, "never": False}),
+        (
+            ToolSpec("waived", "", {}, effect="destructive", confirm=False),
+            {"destructive": False, "always": True, "never": False},
+        ),
+        (ToolSpec("required", "", {}, confirm=True), {"destructive": True, "always": True, "never": False}),
+    ],
+    ids=lambda given: given.name if isinstance(given, ToolSpec) else "",
+)
+def test_a_tool_asks_by_its_effect_or_as_it_was_configured(tool: ToolSpec, asks: dict[Confirm, bool]) -> None:
+    assert {mode: needs_confirmation(tool, mode) for mode in asks} == asks

@@ -47,6 +47,11 @@ def after(*succeeded: str, groups: tuple[DependencyGroup, ...]) -> dict[str, tup
     return successes
 
 
+def test_a_tool_that_is_in_no_sequence_has_no_place_in_one() -> None:
+    successes = after("a", "b", "c", groups=(SEQUENCE,))
+    assert marks_of_success("x", [ToolSpec("dependent", "", {}, depends_on=(SEQUENCE,))], successes) == ()
+
+
 @pytest.mark.parametrize(
     ("group", "succeeded", "missing"),
     [

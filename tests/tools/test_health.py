@@ -143,6 +143,14 @@ def test_a_failure_of_the_whole_fleet_counts_until_the_later_of_both_may_be_trie
     assert code(set_by_person(own, START, "maintenance", None), 60, 100) == "set_by_person"
 
 
+@pytest.mark.parametrize(
+    ("given", "told"), [("It is being moved.", "It is being moved."), (None, "Set to maintenance by a person.")]
+)
+def test_what_a_person_takes_out_says_why(given: str | None, told: str) -> None:
+    own = set_by_person(NEVER_RAN, START, "maintenance", given)
+    assert tool_state(TOOL, {"moody": own}, {}, now=START, rules=RULES).reason == told
+
+
 def test_dependencies_lock_a_tool_until_one_has_succeeded_and_a_reset_locks_nothing() -> None:
     def state(**session: ToolHealth) -> ToolState:
         return tool_state(DEPENDENT, session, {}, now=START, rules=RULES)
