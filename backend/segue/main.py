@@ -26,7 +26,7 @@ from segue.api import (
 from segue.api.deps import Services, State
 from segue.api.gate import Gate
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
-from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
+from segue.api.problems import PROBLEMS, REQUEST_ID_HEADER, add_problem_handlers
 from segue.config import Settings
 from segue.domain.clock import Clock, utc_now
 from segue.telemetry.metrics_server import metrics_served
@@ -67,6 +67,7 @@ def create_app(
         summary="An agent that picks up where it left off.",
         lifespan=lifespan,
         redirect_slashes=False,
+        responses=PROBLEMS,
     )
     _add_middleware(app, settings)
     add_problem_handlers(app)

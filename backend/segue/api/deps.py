@@ -3,12 +3,13 @@
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import orjson
 from fastapi import Depends, Header, Path, Request, Security
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
+from pydantic import AfterValidator
 from starlette.responses import Response
 from structlog.contextvars import bind_contextvars
 
@@ -112,40 +113,26 @@ async def _origin(request: Request) -> Origin:
     return Origin(request.scope["request_id"], request.scope["traceparent"])
 
 
-def _checked(prefix: Prefix, value: str, *, thing: str) -> str:
-    """Returns the id. Raises NotFound for a text that is no id of this kind, without asking a store."""
-    if not is_id(prefix, value):
-        raise NotFound(thing)
-    return value
+def _id(prefix: Prefix, thing: Literal["session", "turn", "tool_result", "memory"]) -> AfterValidator:
+    """Raises NotFound for a text that is no id of this kind, without asking a store."""
 
+    def check(value: str) -> str:
+        if not is_id(prefix, value):
+            raise NotFound(thing)
+        if thing in ("session", "turn"):
+            bind_contextvars(**{f"{thing}_id": value})
+        return value
 
-async def _session_id(session_id: Annotated[str, Path()]) -> str:
-    bind_contextvars(session_id=_checked("ses", session_id, thing="session"))
-    return session_id
-
-
-async def _turn_id(turn_id: Annotated[str, Path()]) -> str:
-    bind_contextvars(turn_id=_checked("turn", turn_id, thing="turn"))
-    return turn_id
-
-
-async def _tool_call_id(tool_call_id: Annotated[str, Path()]) -> str:
-    return _checked("call", tool_call_id, thing="tool_result")
-
-
-async def _memory_id(memory_id: Annotated[str, Path()]) -> str:
-    return _checked("mem", memory_id, thing="memory")
+    return AfterValidator(check)
 
 
 Caller = Annotated[str, Depends(_caller)]
 Ops = Annotated[str, Depends(_ops)]
 OriginDep = Annotated[Origin, Depends(_origin)]
-SessionId = Annotated[str, Depends(_session_id)]
-TurnId = Annotated[str, Depends(_turn_id)]
-ToolCallId = Annotated[str, Depends(_tool_call_id)]
-MemoryId = Annotated[str, Depends(_memory_id)]
-
-
+SessionId = Annotated[str, Path(), _id("ses", "session")]
+TurnId = Annotated[str, Path(), _id("turn", "turn")]
+ToolCallId = Annotated[str, Path(), _id("call", "tool_result")]
+MemoryId = Annotated[str, Path(), _id("mem", "memory")]
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")]
 
 

@@ -4,13 +4,12 @@ from typing import Literal
 
 from fastapi import APIRouter, Response
 
-from segue.api.deps import Services, ServicesDep
-from segue.api.problems import PROBLEMS
+from segue.api.deps import ServicesDep
 from segue.domain.errors import AppError
 
 Condition = Literal["ok", "down"]
 
-router = APIRouter(prefix="/health", tags=["ops"], responses=PROBLEMS)
+router = APIRouter(prefix="/health", tags=["ops"])
 
 
 @router.get("/live")
@@ -24,17 +23,13 @@ async def ready(services: ServicesDep, response: Response) -> dict[str, str | di
 
     `worker` is `off` in a process that leaves its turns to others.
     """
-    postgres = await _postgres(services)
+    postgres: Condition = "ok"
+    try:
+        await services.database.ping()
+    except AppError:
+        postgres = "down"
     redis: Condition = "ok" if await services.cache.ping() else "down"
     worker = services.turns.worker if services.events.alive else "down"
     if "down" in (postgres, worker):
         response.status_code = 503
     return {"postgres": postgres, "redis": redis, "worker": worker, "mcp": services.mcp_states()}
-
-
-async def _postgres(services: Services) -> Condition:
-    try:
-        await services.database.ping()
-    except AppError:
-        return "down"
-    return "ok"

@@ -5,12 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from segue.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
-from segue.api.problems import PROBLEMS
-from segue.api.schemas import Cursor, Limit, NewMemory, Page, decode_id_cursor, invalid_cursor, page
+from segue.api.schemas import Cursor, Limit, NewMemory, Page, decode_cursor, id_position, invalid_cursor, page
 from segue.domain.memory import Memory, NewFact
 from segue.memory import facts
 
-router = APIRouter(prefix="/memories", tags=["memories"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = APIRouter(prefix="/memories", tags=["memories"], route_class=StrictJsonRoute)
+
+_POSITION = id_position("mem")
 
 
 @router.get("")
@@ -26,7 +27,7 @@ async def list_memories(
         if cursor is not None:
             raise invalid_cursor()
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
-    before = decode_id_cursor("mem", cursor) if cursor else None
+    before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         found = await facts.list_facts(connection, caller, before=before, limit=limit + 1)
     return page(found, limit, lambda memory: memory.id)

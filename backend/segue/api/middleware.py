@@ -7,6 +7,7 @@ import time
 from contextlib import AbstractContextManager
 
 import structlog
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,7 +18,7 @@ from segue.domain.errors import AppError
 from segue.domain.telemetry import RequestAnswered, Span, trace_of
 from segue.telemetry.tracing import untraced
 
-_VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
@@ -34,8 +35,8 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
-        scope["request_id"] = request_id
+        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+        request_id = scope["request_id"] = given if _VALID_ID.fullmatch(given) else secrets.token_hex(8)
         started = time.monotonic()
         status = 500
 
@@ -43,9 +44,7 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                name = REQUEST_ID_HEADER.lower().encode()
-                headers = [pair for pair in message["headers"] if pair[0].lower() != name]
-                message["headers"] = [*headers, (name, request_id.encode())]
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
             await send(message)
 
         services: Services = scope["state"]["services"]
@@ -107,11 +106,5 @@ def _span(services: Services, scope: Scope, request_id: str) -> AbstractContextM
     """The span of the request: a child of the client's, if it sends a traceparent."""
     if scope["path"] in UNTRACED:
         return untraced("request")
-    parent = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"traceparent"), None)
+    parent = Headers(scope=scope).get("traceparent")
     return services.span("request", parent=parent, method=scope["method"], request_id=request_id)
-
-
-def _request_id(scope: Scope) -> str:
-    name = REQUEST_ID_HEADER.lower().encode()
-    given = next((value for key, value in scope["headers"] if key == name), b"")
-    return given.decode() if _VALID_ID.fullmatch(given) else secrets.token_hex(8)

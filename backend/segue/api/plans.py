@@ -5,15 +5,16 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
-from segue.api.problems import PROBLEMS
-from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_id_cursor, page
+from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_cursor, id_position, page
 from segue.domain.plan import Plan
 from segue.domain.session import ChatAnswer
 from segue.memory.sessions import get_session
 from segue.plans import store
 from segue.turns.store import once
 
-router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute)
+
+_POSITION = id_position("plan")
 
 
 @router.get("/plan")
@@ -29,7 +30,7 @@ async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Ca
 async def list_plans(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Plan]:
-    before = decode_id_cursor("plan", cursor) if cursor else None
+    before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
         found = await store.list_plans(connection, caller, session_id, before=before, limit=limit + 1)

@@ -52,34 +52,30 @@ def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-def problem(
-    request: Request, *, status: int, code: str, title: str, detail: str, extra: dict[str, Any] | None = None
-) -> Response:
-    request_id = request.scope.get("request_id", "")
-    extra = extra or {}
-    body = {
-        "type": f"urn:segue:problem:{code}",
-        "title": title,
-        "status": status,
-        "detail": detail,
-        "code": code,
-        "request_id": request_id,
-        **extra,
-    }
-    headers = {REQUEST_ID_HEADER: request_id}
-    if "retry_after_s" in extra:
-        headers["Retry-After"] = str(extra["retry_after_s"])
-    if status == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = 'Bearer realm="segue"'
-    return Response(orjson.dumps(body), status, headers, media_type="application/problem+json")
-
-
 def app_problem(request: Request, error: AppError) -> Response:
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request_failed", code=error.code, status=error.status)
-    return problem(
-        request, status=error.status, code=error.code, title=error.title, detail=error.detail, extra=error.extra
-    )
+    return _problem(request, error)
+
+
+def _problem(request: Request, error: AppError, **more: Any) -> Response:
+    request_id = request.scope.get("request_id", "")
+    body = {
+        "type": f"urn:segue:problem:{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail,
+        "code": error.code,
+        "request_id": request_id,
+        **error.extra,
+        **more,
+    }
+    headers = {REQUEST_ID_HEADER: request_id}
+    if "retry_after_s" in error.extra:
+        headers["Retry-After"] = str(error.extra["retry_after_s"])
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Bearer realm="segue"'
+    return Response(orjson.dumps(body), error.status, headers, media_type="application/problem+json")
 
 
 async def _app_error(request: Request, error: Exception) -> Response:
@@ -91,16 +87,12 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101 (the same)
     errors = [_fault(fault) for fault in error.errors()[:MAX_SHOWN_FAULTS]]
     detail = "; ".join(f"{'.'.join(fault['loc'])}: {fault['msg']}" for fault in errors[:3])
-    if _has_body(request) and not _is_json(request):
+    has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+    is_json = request.headers.get("content-type", "").partition(";")[0].strip().endswith("json")
+    if has_body and not is_json:
         detail = f"Send the body with Content-Type: application/json. ({detail})"
-    return problem(
-        request,
-        status=422,
-        code="invalid_request",
-        title="The request is not valid",
-        detail=detail,
-        extra={"errors": errors},
-    )
+    invalid = AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+    return _problem(request, invalid, errors=errors)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -108,7 +100,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     phrase = HTTPStatus(error.status_code).phrase
     code = _CODES.get(error.status_code, phrase.lower().replace(" ", "_"))
     detail = error.detail if error.detail != phrase else _DETAILS.get(error.status_code, phrase)
-    response = problem(request, status=error.status_code, code=code, title=phrase, detail=detail)
+    response = _problem(request, AppError(code, status=error.status_code, title=phrase, detail=detail))
     response.headers.update(error.headers or {})
     return response
 
@@ -116,7 +108,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("request_raised", path=request.url.path[:MAX_SHOWN_CHARS], error=type(error).__name__, exc_info=error)
     detail = "Something went wrong on our side. The request id finds it in the log."
-    return problem(request, status=500, code="internal_error", title="Internal error", detail=detail)
+    return _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
 
 
 def _fault(fault: dict[str, Any]) -> dict[str, Any]:
@@ -126,11 +118,3 @@ def _fault(fault: dict[str, Any]) -> dict[str, Any]:
         message = f"{message}: {fault['ctx']['error']}"
     loc = [str(part)[:MAX_SHOWN_CHARS] for part in fault["loc"]]
     return {"loc": loc, "msg": message[:MAX_SHOWN_CHARS], "type": fault["type"]}
-
-
-def _has_body(request: Request) -> bool:
-    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
-
-
-def _is_json(request: Request) -> bool:
-    return request.headers.get("content-type", "").partition(";")[0].strip().endswith("json")

@@ -1,17 +1,16 @@
 """The bodies that clients send, and pages of lists with their cursors. Responses are the dataclasses of `domain/`."""
 
 import base64
-import binascii
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
 
 from segue.domain.errors import AppError
-from segue.domain.ids import Prefix, is_id
+from segue.domain.ids import Prefix, id_pattern
 from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
 from segue.domain.plan import Decision
 from segue.domain.tool_state import ManualStatus
@@ -22,6 +21,7 @@ MAX_METADATA_KEYS = 64
 MAX_VERSION = 2**31 - 1
 
 Item = TypeVar("Item")
+Position = TypeVar("Position")
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Title = Annotated[str, Field(max_length=200)]
 Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)]
@@ -95,28 +95,24 @@ Cursor = Annotated[str | None, Query(max_length=500)]
 def page(found: list[Item], limit: int, position: Callable[[Item], object]) -> Page[Item]:
     """Makes a page of `limit` items; `found` has one more if there is a next page. A cursor holds a `position`."""
     shown = found[:limit]
-    return Page(shown, _encode_cursor(position(shown[-1])) if len(found) > limit else None)
+    last = base64.urlsafe_b64encode(orjson.dumps(position(shown[-1]))).decode() if len(found) > limit else None
+    return Page(shown, last)
 
 
-def _encode_cursor(position: object) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps(position)).decode()
+def decode_cursor(cursor: str | None, position: TypeAdapter[Position]) -> Position | None:
+    """Returns the position in a cursor, None without one.
 
-
-def decode_cursor(cursor: str) -> Any:
-    """Returns the position in a cursor. Raises AppError `invalid_cursor` if `page` cannot have made it."""
+    Raises AppError `invalid_cursor` if `page` cannot have made it.
+    """
     try:
-        return orjson.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError) as error:
+        return position.validate_json(base64.b64decode(cursor, altchars=b"-_", validate=True)) if cursor else None
+    except (ValueError, OverflowError) as error:
         raise invalid_cursor() from error
 
 
-def decode_id_cursor(prefix: Prefix, cursor: str) -> str:
-    """Returns the position in a list that is ordered by id. Raises AppError `invalid_cursor`."""
-    match decode_cursor(cursor):
-        case str(position) if is_id(prefix, position):
-            return position
-        case _:
-            raise invalid_cursor()
+def id_position(prefix: Prefix) -> TypeAdapter[str]:
+    """Returns the shape of a position in a list that is ordered by id."""
+    return TypeAdapter(Annotated[str, Field(pattern=id_pattern(prefix))])
 
 
 def invalid_cursor() -> AppError:

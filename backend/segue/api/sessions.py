@@ -2,24 +2,30 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Annotated
 
 from fastapi import APIRouter
+from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
-from segue.api.problems import PROBLEMS
-from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, invalid_cursor, page
-from segue.domain.ids import is_id
+from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
+from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory
 from segue.domain.session import Message, Session
 from segue.memory import facts, history, sessions
-from segue.memory.sessions import Position
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.context import working_memory
 
-MAX_SEQ = 2**63 - 1
 FACTS_SHOWN = 50
+_SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
+_ACTIVITY: TypeAdapter[tuple[datetime, str]] = TypeAdapter(
+    tuple[
+        Annotated[AwareDatetime, Strict(), AfterValidator(lambda at: at.astimezone(UTC))],
+        Annotated[str, Field(pattern=id_pattern("ses"))],
+    ]
+)
 
-router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ async def create_session(body: NewSession, services: ServicesDep, caller: Caller
 async def list_sessions(
     services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Session]:
-    before = _activity_position(cursor) if cursor else None
+    before = decode_cursor(cursor, _ACTIVITY)
     async with services.database.read_only() as connection:
         found = await sessions.list_sessions(connection, caller, before=before, limit=limit + 1)
     return page(found, limit, lambda session: [session.updated_at, session.id])
@@ -71,7 +77,7 @@ async def delete_session(session_id: SessionId, services: ServicesDep, caller: C
 async def list_messages(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Message]:
-    after = _seq_position(cursor) if cursor else 0
+    after = decode_cursor(cursor, _SEQ) or 0
     async with services.database.read_only() as connection:
         await sessions.get_session(connection, caller, session_id)
         found = await history.list_messages(connection, caller, session_id, after=after, limit=limit + 1)
@@ -92,30 +98,3 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
         now=services.clock(),
     )
     return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=known)
-
-
-def _activity_position(cursor: str) -> Position:
-    match decode_cursor(cursor):
-        case [str(at), str(session_id)] if is_id("ses", session_id):
-            try:
-                return _aware(datetime.fromisoformat(at)).astimezone(UTC), session_id
-            except (ValueError, OverflowError) as error:
-                raise invalid_cursor() from error
-        case _:
-            raise invalid_cursor()
-
-
-def _aware(at: datetime) -> datetime:
-    if at.tzinfo is None:
-        raise ValueError("a time without a zone")
-    return at
-
-
-def _seq_position(cursor: str) -> int:
-    match decode_cursor(cursor):
-        case bool():
-            raise invalid_cursor()
-        case int(seq) if 0 <= seq <= MAX_SEQ:
-            return seq
-        case _:
-            raise invalid_cursor()

@@ -6,17 +6,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, ToolCallId
-from segue.api.problems import PROBLEMS
-from segue.api.schemas import Cursor, Limit, Page, decode_id_cursor, page
+from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.tool import CallStatus, ToolCall
 from segue.memory.sessions import get_session
 from segue.tools import results
 from segue.tools.paging import page_of
 from segue.tools.results import CallFilter
 
-router = APIRouter(
-    prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute, responses=PROBLEMS
-)
+router = APIRouter(prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute)
+
+_POSITION = id_position("call")
 
 Filter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$")]
 
@@ -42,7 +41,7 @@ async def list_tool_results(
     cursor: Cursor = None,
 ) -> Page[ToolCall]:
     where = CallFilter(tool=tool, turn_id=turn_id, status=status)
-    before = decode_id_cursor("call", cursor) if cursor else None
+    before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
         found = await results.list_calls(connection, caller, session_id, where=where, before=before, limit=limit + 1)

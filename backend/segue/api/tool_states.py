@@ -5,10 +5,9 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, StrictJsonRoute
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import (
     Cursor,
     FleetReset,
@@ -17,18 +16,22 @@ from segue.api.schemas import (
     StatusChange,
     ToolReset,
     decode_cursor,
-    decode_id_cursor,
-    invalid_cursor,
+    id_position,
     page,
 )
 from segue.domain.errors import NotFound
-from segue.domain.ids import is_id
-from segue.domain.tool_state import ReasonCode, SessionToolState, StateChange, ToolOverview, ToolState, ToolStatus
+from segue.domain.ids import id_pattern, is_id
+from segue.domain.tool_state import SessionToolState, StatusMoved, ToolOverview, ToolState, ToolStatus
 from segue.memory.sessions import get_session, lock_session, owner_of
 from segue.tools.availability import Specs
 from segue.tools.states import Position, list_changes
 
-router = APIRouter(tags=["tool states"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = APIRouter(tags=["tool states"], route_class=StrictJsonRoute)
+
+_POSITION = id_position("chg")
+_SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
+    tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
+)
 
 Filter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$")]
 
@@ -38,19 +41,6 @@ class SessionToolStates:
     session_id: str
     tool_states: dict[str, ToolState]
     timestamp: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class StatusMoved:
-    """`turn_id` is the turn that caused it, null where a person did."""
-
-    tool: str
-    from_: Annotated[ToolStatus, Field(serialization_alias="from")]
-    to: ToolStatus
-    reason: str | None
-    reason_code: ReasonCode | None
-    at: datetime
-    turn_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +69,7 @@ async def reset_tool_states(
 
 @router.put("/sessions/{session_id}/tool-states/{tool}")
 async def set_tool_state(
-    session_id: SessionId, tool: str, body: StatusChange, services: ServicesDep, caller: Caller
+    tool: str, session_id: SessionId, body: StatusChange, services: ServicesDep, caller: Caller
 ) -> ToolState:
     """Sticky: no success and no failure changes what a person has set."""
     services.tools.specs(tool)
@@ -100,12 +90,11 @@ async def list_state_changes(
     cursor: Cursor = None,
 ) -> Page[StatusMoved]:
     """Newest first."""
-    before = decode_id_cursor("chg", cursor) if cursor else None
+    before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
         found = await list_changes(connection, caller, session_id, tool=tool, before=before, limit=limit + 1)
-    shown = page(found, limit, lambda change: change.id)
-    return Page([_moved(change) for change in shown.items], shown.next_cursor)
+    return page(found, limit, lambda change: change.id)
 
 
 @router.get("/tool-states")
@@ -118,7 +107,7 @@ async def get_fleet_tool_states(
     cursor: Cursor = None,
 ) -> FleetToolStates:
     """Every tool across all sessions, and the sessions in which one is not available."""
-    after = _position(cursor) if cursor else None
+    after = decode_cursor(cursor, _SESSION_AND_TOOL)
     return await _fleet_states(services, services.tools.specs(tool), status=status, after=after, limit=limit)
 
 
@@ -154,23 +143,3 @@ async def _fleet_states(
     tools, found = await services.tools.overview(specs, status=status, after=after, limit=limit + 1)
     shown = page(found, limit, lambda state: [state.session_id, state.tool])
     return FleetToolStates(tools, shown.items, shown.next_cursor)
-
-
-def _position(cursor: str) -> Position:
-    match decode_cursor(cursor):
-        case [str(session_id), str(tool)] if is_id("ses", session_id) and "\x00" not in tool:
-            return session_id, tool
-        case _:
-            raise invalid_cursor()
-
-
-def _moved(change: StateChange) -> StatusMoved:
-    return StatusMoved(
-        tool=change.tool,
-        from_=change.before,
-        to=change.after,
-        reason=change.reason,
-        reason_code=change.reason_code,
-        at=change.at,
-        turn_id=change.turn_id,
-    )

@@ -6,13 +6,12 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from segue.api.deps import Caller, Services, ServicesDep
-from segue.api.problems import PROBLEMS
+from segue.api.deps import Caller, ServicesDep
 from segue.api.schemas import Page
-from segue.domain.tool import DependencyGroup, Effect, ToolSpec
+from segue.domain.tool import DependencyGroup, Effect
 from segue.plans.policy import needs_confirmation
 
-router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
+router = APIRouter(prefix="/tools", tags=["tools"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +29,16 @@ class ToolDescription:
 
 @router.get("")
 async def list_tools(services: ServicesDep, _: Caller) -> Page[ToolDescription]:
-    specs = (tool.spec for tool in services.tools.tools().values())
-    return Page([_description(spec, services) for spec in specs], None)
-
-
-def _description(spec: ToolSpec, services: Services) -> ToolDescription:
-    return ToolDescription(
-        name=spec.name,
-        description=spec.description,
-        schema=spec.input_schema,
-        effect=spec.effect,
-        confirmation=needs_confirmation(spec, services.confirm),
-        dependencies=spec.depends_on,
-        source=spec.source,
-    )
+    described = [
+        ToolDescription(
+            name=spec.name,
+            description=spec.description,
+            schema=spec.input_schema,
+            effect=spec.effect,
+            confirmation=needs_confirmation(spec, services.confirm),
+            dependencies=spec.depends_on,
+            source=spec.source,
+        )
+        for spec in (tool.spec for tool in services.tools.tools().values())
+    ]
+    return Page(described, None)

@@ -3,20 +3,19 @@
 from fastapi import APIRouter
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
-from segue.api.problems import PROBLEMS
-from segue.api.schemas import Cursor, Limit, Page, decode_id_cursor, page
+from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.session import Turn
 
-router = APIRouter(
-    prefix="/sessions/{session_id}/turns", tags=["turns"], route_class=StrictJsonRoute, responses=PROBLEMS
-)
+router = APIRouter(prefix="/sessions/{session_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
+
+_POSITION = id_position("turn")
 
 
 @router.get("")
 async def list_turns(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Turn]:
-    before = decode_id_cursor("turn", cursor) if cursor else None
+    before = decode_cursor(cursor, _POSITION)
     found = await services.turns.list(caller, session_id, before=before, limit=limit + 1)
     return page(found, limit, lambda turn: turn.turn_id)
 

@@ -9,7 +9,6 @@ from typing import Literal
 Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_ID = re.compile(r"[a-z]{3,4}_[0-9a-hjkmnp-tv-z]{26}")
 _RANDOM_BITS = 64
 _counter = itertools.count()
 
@@ -25,4 +24,8 @@ def new_id(prefix: Prefix, at: datetime) -> str:
 
 
 def is_id(prefix: Prefix, text: str) -> bool:
-    return text.startswith(f"{prefix}_") and _ID.fullmatch(text) is not None
+    return re.fullmatch(id_pattern(prefix), text) is not None
+
+
+def id_pattern(prefix: Prefix) -> str:
+    return rf"^{prefix}_[0-9a-hjkmnp-tv-z]{{26}}$"

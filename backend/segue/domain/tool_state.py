@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 ToolStatus = Literal["available", "unavailable", "failed", "maintenance"]
 ManualStatus = Literal["available", "unavailable", "maintenance"]
@@ -40,13 +42,13 @@ class ToolState:
 
 
 @dataclass(frozen=True, slots=True)
-class StateChange:
-    """One change of a tool's status in a session; `turn_id` is the turn that caused it, None if a person did."""
+class StatusMoved:
+    """`turn_id` is the turn that caused it, null where a person did."""
 
-    id: str
+    id: Annotated[str, Field(exclude=True)]  # only a position in the list
     tool: str
-    before: ToolStatus
-    after: ToolStatus
+    from_: Annotated[ToolStatus, Field(serialization_alias="from")]
+    to: ToolStatus
     reason: str | None
     reason_code: ReasonCode | None
     at: datetime

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions, tool_state_changes, tool_states
 from segue.domain.ids import new_id
-from segue.domain.tool_state import StateChange, ToolStatus
+from segue.domain.tool_state import StatusMoved, ToolStatus
 from segue.tools.health import NEVER_RAN, ToolHealth
 
 ATTEMPTS = 10
@@ -112,7 +112,7 @@ async def change_state(
 
 async def list_changes(
     connection: AsyncConnection, owner: str, session_id: str, *, tool: str | None, before: str | None, limit: int
-) -> list[StateChange]:
+) -> list[StatusMoved]:
     """Returns changes, newest first."""
     statement = (
         select(tool_state_changes)
@@ -213,8 +213,8 @@ def _readable(tool: str, health: Any) -> ToolHealth:
     return ToolHealth(reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable")
 
 
-def _change(row: Row[Any]) -> StateChange:
-    return StateChange(row.id, row.tool, row.before, row.after, row.reason, row.reason_code, row.at, row.turn_id)
+def _change(row: Row[Any]) -> StatusMoved:
+    return StatusMoved(row.id, row.tool, row.before, row.after, row.reason, row.reason_code, row.at, row.turn_id)
 
 
 _LOAD = select(states_of(bindparam("at_session")))
