@@ -18,7 +18,7 @@ from segue.domain import turn_errors
 from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
 from segue.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
-from segue.memory.history import append_message
+from segue.memory.history import NewMessage, append_message
 from segue.turns import claims, store, terminations
 from segue.turns.claims import Claim
 from segue.turns.store import ChatRequest, StaleTurn
@@ -73,7 +73,7 @@ async def writes_nothing(database: Database, claim: Claim) -> None:
     """Each statement that a worker writes a turn by, under a claim that another worker has taken from it."""
     with pytest.raises(StaleTurn):
         async with store.fenced_transaction(database, claim) as connection:
-            await append_message(connection, claim.key, role="assistant", content="late", now=utc_now())
+            await append_message(connection, claim.key, NewMessage("assistant", "late", utc_now()))
     async with database.autocommit() as connection:
         with pytest.raises(StaleTurn):
             await store.finish_turn(

@@ -23,7 +23,7 @@ from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, new_plan, update_step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolCall, ToolFailed, ToolRetry, ToolSpec
-from segue.memory import history
+from segue.memory.history import NewMessage, append_message
 from segue.plans import store
 from segue.plans.arguments import Unresolved, missing, referred_to, resolve
 from segue.plans.policy import needs_confirmation
@@ -130,9 +130,8 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
     message_id = emit_message(context, text, started)
     moved = update_step(run.plan, step.id, "complete", result_preview=text[: context.limits.retention.preview_chars])
     async with context.transaction() as connection:
-        await history.append_message(
-            connection, context.turn, role="assistant", content=text, now=context.clock(), message_id=message_id
-        )
+        message = NewMessage("assistant", text, context.clock(), id=message_id)
+        await append_message(connection, context.turn, message)
         run.stored = await store.swap(connection, run.stored, moved, texts={**run.stored.texts, str(step.id): text})
     context.emit(PlanChanged(run.plan))
     run.turn.stored_messages += 1

@@ -19,7 +19,7 @@ from segue.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, To
 from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall, ToolContext, canonical_args
-from segue.memory import history
+from segue.memory.history import NewMessage, append_message
 from segue.plans.policy import needs_confirmation
 from segue.tools import results
 from segue.tools.availability import refusal
@@ -142,15 +142,8 @@ async def record_start(
     """Stores the assistant's message and a ledger row for each call before anything runs, in one transaction."""
     context, now = turn.context, turn.context.clock()
     async with context.transaction() as connection:
-        message_id = await history.append_message(
-            connection,
-            context.turn,
-            role="assistant",
-            content=clean(text),
-            now=now,
-            message_id=message_id,
-            tool_calls=calls,
-        )
+        message = NewMessage("assistant", clean(text), now, id=message_id, tool_calls=calls)
+        message_id = await append_message(connection, context.turn, message)
         await results.start_calls(
             connection,
             session_id=context.turn.session_id,
@@ -245,14 +238,8 @@ async def _record_end(
         ledger, reference = await results.finish_call(
             connection, call.request, outcome, now=now, retention=context.limits.retention
         )
-        message_id = await history.append_message(
-            connection,
-            context.turn,
-            role="tool",
-            content=asdict(reference),
-            now=now,
-            tool_call_id=call.request.id,
-        )
+        message = NewMessage("tool", asdict(reference), now, tool_call_id=call.request.id)
+        message_id = await append_message(connection, context.turn, message)
         if also is not None:
             await also(connection, outcome, ledger)
         changed = await context.guard.record(connection, tool.spec, outcome) if tool else None

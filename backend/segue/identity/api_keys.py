@@ -39,7 +39,7 @@ class ApiKey:
     id: str
     owner: str
     name: str | None
-    scopes: tuple[str, ...]
+    scopes: list[str]
     digest: str
     created_at: datetime
     last_used_at: datetime | None
@@ -69,7 +69,7 @@ async def list_keys(connection: AsyncConnection, owner: str | None) -> list[ApiK
     statement = select(api_keys).order_by(api_keys.c.id)
     if owner is not None:
         statement = statement.where(api_keys.c.owner == owner)
-    return [_api_key(row) for row in await connection.execute(statement)]
+    return [ApiKey(**row._asdict()) for row in await connection.execute(statement)]
 
 
 async def revoke_key(connection: AsyncConnection, key_id: str, *, now: datetime) -> ApiKey:
@@ -83,7 +83,7 @@ async def revoke_key(connection: AsyncConnection, key_id: str, *, now: datetime)
     row = revoked.one_or_none()
     if row is None:
         raise NotFound("key")
-    return _api_key(row)
+    return ApiKey(**row._asdict())
 
 
 class ApiKeys:
@@ -116,9 +116,10 @@ class ApiKeys:
             return None
         if len(self._cached) >= MAX_CACHED:
             del self._cached[next(iter(self._cached))]
-        return self._cache(_api_key(row))
+        return self._cache(row)
 
-    def _cache(self, key: ApiKey) -> ApiKey:
+    def _cache(self, row: Row[Any]) -> ApiKey:
+        key = ApiKey(**row._asdict())
         self._cached[key.id] = time.monotonic(), key
         return key
 
@@ -129,24 +130,11 @@ class ApiKeys:
         async with self._database.autocommit() as connection:
             row = (await connection.execute(_USED, {"key_id": key.id, "used_at": now})).one_or_none()
         if row is not None:
-            self._cache(_api_key(row))
+            self._cache(row)
 
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()  # 256 random bits need no slow hash
-
-
-def _api_key(row: Row[Any]) -> ApiKey:
-    return ApiKey(
-        id=row.id,
-        owner=row.owner,
-        name=row.name,
-        scopes=tuple(row.scopes),
-        digest=row.digest,
-        created_at=row.created_at,
-        last_used_at=row.last_used_at,
-        revoked_at=row.revoked_at,
-    )
 
 
 _IS_VALID = (api_keys.c.id == bindparam("key_id"), api_keys.c.revoked_at.is_(None))

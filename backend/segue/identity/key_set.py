@@ -57,7 +57,14 @@ class KeySet:
             if fetching is not None:
                 await asyncio.shield(fetching)
             if self._age() >= TRUSTED_S:
-                raise _unavailable()
+                raise AppError(
+                    "identity_unavailable",
+                    status=503,
+                    title="The identity provider cannot be reached",
+                    detail="Whose token this is cannot be found out now. Try again in a moment.",
+                    retryable=True,
+                    extra={"retry_after_s": 2},
+                )
             key = self._choose(key_id)
         return key
 
@@ -111,14 +118,3 @@ def _verification_key(entry: dict[str, Any]) -> VerificationKey | None:
         return None
     algorithms = tuple(name for name in public_algorithms(public) if name == entry.get("alg", name))
     return VerificationKey(public, algorithms) if algorithms else None
-
-
-def _unavailable() -> AppError:
-    return AppError(
-        "identity_unavailable",
-        status=503,
-        title="The identity provider cannot be reached",
-        detail="Whose token this is cannot be found out now. Try again in a moment.",
-        retryable=True,
-        extra={"retry_after_s": 2},
-    )

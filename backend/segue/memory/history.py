@@ -5,13 +5,13 @@ is one range of one index. Knows nothing of LangChain.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 
 import orjson
-from sqlalchemy import CTE, ColumnElement, Insert, Row, bindparam, insert, select, update
+from sqlalchemy import CTE, ColumnElement, Insert, Row, Select, bindparam, insert, select, update
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,79 +20,56 @@ from segue.domain.ids import new_id
 from segue.domain.session import Message, RequestedCall, Role, TurnKey
 
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
-NEW_MESSAGE = {
+RECENT_USER_MESSAGES = 10
+NEW_MESSAGE_COLUMNS = {
     column.name: bindparam(f"new_{column.name}", type_=column.type) for column in messages.c if column.name != "seq"
 }
 
 
 def insert_message(allocated: CTE, *, opens_turn: bool = False) -> Insert:
-    """Returns a statement that stores NEW_MESSAGE under the `seq` of `allocated`. To be built once."""
-    columns: dict[str, ColumnElement[Any]] = {**NEW_MESSAGE, **({"turn_seq": allocated.c.seq} if opens_turn else {})}
+    """Returns a statement that stores NEW_MESSAGE_COLUMNS under the `seq` of `allocated`. To be built once."""
+    columns: dict[str, ColumnElement[Any]] = dict(NEW_MESSAGE_COLUMNS)
+    if opens_turn:
+        columns["turn_seq"] = allocated.c.seq
     return insert(messages).from_select(["seq", *columns], select(allocated.c.seq, *columns.values()))
 
 
-def message_values(
-    turn: TurnKey,
-    *,
-    message_id: str,
-    role: Role,
-    content: str | dict[str, Any],
-    now: datetime,
-    tool_calls: Sequence[RequestedCall] = (),
-    tool_call_id: str | None = None,
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to store. It has an `id` if it has been shown under one already."""
+
+    role: Role
+    content: str | dict[str, Any]
+    created_at: datetime
+    id: str | None = None
+    tool_calls: Sequence[RequestedCall] = ()
+    tool_call_id: str | None = None
+
+
+def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
     """Returns the parameters of a statement of `insert_message`."""
-    text = content if isinstance(content, str) else orjson.dumps(content).decode()
-    calls = [asdict(call) for call in tool_calls] or None
-    values: dict[str, Any] = {
-        "id": message_id,
-        "session_id": turn.session_id,
-        "turn_id": turn.turn_id,
-        "turn_seq": turn.turn_seq,
-        "role": role,
-        "content": text,
-        "tool_calls": calls,
-        "tool_call_id": tool_call_id,
-        "created_at": now,
-    }
-    return {NEW_MESSAGE[name].key: value for name, value in values.items()}
+    values = asdict(turn) | asdict(message)
+    values["id"] = message.id or new_id("msg", message.created_at)
+    values["tool_calls"] = values["tool_calls"] or None
+    if not isinstance(message.content, str):
+        values["content"] = orjson.dumps(message.content).decode()
+    return {NEW_MESSAGE_COLUMNS[name].key: value for name, value in values.items()}
 
 
 _APPEND = insert_message(
     update(sessions)
-    .where(sessions.c.id == NEW_MESSAGE["session_id"])
+    .where(sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
     .values(next_seq=sessions.c.next_seq + 1)
     .returning((sessions.c.next_seq - 1).label("seq"))
     .cte("allocated")
 )
 
 
-async def append_message(
-    connection: AsyncConnection,
-    turn: TurnKey,
-    *,
-    role: Role,
-    content: str | dict[str, Any],
-    now: datetime,
-    message_id: str | None = None,
-    tool_calls: Sequence[RequestedCall] = (),
-    tool_call_id: str | None = None,
-) -> str:
-    """Stores a message under the session's next seq and returns its id.
-
-    `message_id` is given if the message has been shown under an id already.
-    """
-    message_id = message_id or new_id("msg", now)
-    values = message_values(
-        turn,
-        message_id=message_id,
-        role=role,
-        content=content,
-        now=now,
-        tool_calls=tool_calls,
-        tool_call_id=tool_call_id,
-    )
+async def append_message(connection: AsyncConnection, turn: TurnKey, message: NewMessage) -> str:
+    """Stores a message under the session's next seq and returns its id."""
+    values = message_values(turn, message)
     await connection.execute(_APPEND, values)
+    message_id: str = values[NEW_MESSAGE_COLUMNS["id"].key]
     return message_id
 
 
@@ -151,28 +128,19 @@ async def list_messages(
     connection: AsyncConnection, owner: str, session_id: str, *, after: int, limit: int
 ) -> list[Message]:
     """Returns the messages behind `after` in the order of their seq; none if the session has another owner."""
-    statement = (
-        select(messages)
-        .join(sessions, sessions.c.id == messages.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner, messages.c.seq > after)
-        .order_by(messages.c.seq)
-        .limit(limit)
-    )
-    return [_message(row) for row in await connection.execute(statement)]
+    later = _owned(owner, session_id).where(messages.c.seq > after).order_by(messages.c.seq)
+    return [_message(row) for row in await connection.execute(later.limit(limit))]
 
 
-async def recent_user_messages(
-    connection: AsyncConnection, owner: str, session_id: str, *, limit: int = 10
-) -> list[Message]:
+async def recent_user_messages(connection: AsyncConnection, owner: str, session_id: str) -> list[Message]:
     """Returns the user's last messages in a session, newest first."""
-    statement = (
-        select(messages)
-        .join(sessions, sessions.c.id == messages.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner, messages.c.role == "user")
-        .order_by(messages.c.seq.desc())
-        .limit(limit)
-    )
-    return [_message(row) for row in await connection.execute(statement)]
+    said = _owned(owner, session_id).where(messages.c.role == "user").order_by(messages.c.seq.desc())
+    return [_message(row) for row in await connection.execute(said.limit(RECENT_USER_MESSAGES))]
+
+
+def _owned(owner: str, session_id: str) -> Select[Any]:
+    session = sessions.c.id == messages.c.session_id
+    return select(messages).join(sessions, session).where(sessions.c.id == session_id, sessions.c.owner == owner)
 
 
 async def user_message_of(connection: AsyncConnection, turn_id: str) -> Message | None:

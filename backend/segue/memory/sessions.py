@@ -128,18 +128,11 @@ def _owned(owner: str) -> Select[Any]:
         .scalar_subquery()
         .label("pending_plan")
     )
-    shown = (column for column in sessions.c if not column.name.startswith("summary"))
-    return select(*shown, running, pending).where(sessions.c.owner == owner)
+    shown = (sessions.c[name] for name in ("id", "title", "metadata", "created_at", "updated_at"))
+    count = (sessions.c.next_seq - 1).label("message_count")
+    return select(*shown, count, running, pending).where(sessions.c.owner == owner)
 
 
 def _session(row: Row[Any]) -> Session:
-    return Session(
-        id=row.id,
-        title=row.title,
-        metadata=row.metadata,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        message_count=row.next_seq - 1,
-        running_turn_id=row.running_turn_id,
-        pending_plan=_read_plan(row.pending_plan) if row.pending_plan else None,
-    )
+    pending_plan = _read_plan(row.pending_plan) if row.pending_plan else None
+    return Session(**{**row._asdict(), "pending_plan": pending_plan})

@@ -20,8 +20,6 @@ from segue.domain.plan import OPEN, Decision, Plan, Step, end, update_step
 
 BATCH = 100  # plans that expire in one transaction
 
-_read_steps = TypeAdapter(tuple[Step, ...]).validate_python
-
 
 class StalePlan(AppError):
     """The plan is no longer at the version it was read at, or no longer open."""
@@ -60,6 +58,9 @@ class StoredPlan:
 
     def grants(self, step: Step, turn_id: str) -> bool:
         return self.granted_to == turn_id and self.granted_step == step.id
+
+
+_read = TypeAdapter(StoredPlan).validate_python
 
 
 async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan | None:
@@ -127,7 +128,7 @@ async def offer(connection: AsyncConnection, stored: StoredPlan) -> StoredPlan:
     before = await open_plan(connection, stored.session_id)
     if before is not None:
         await swap(connection, before, end(before.plan, "superseded"))
-    await connection.execute(insert(plans).values(id=stored.plan.id, session_id=stored.session_id, **_columns(stored)))
+    await connection.execute(insert(plans).values(_columns(stored)))
     return stored
 
 
@@ -224,48 +225,10 @@ def just_expired(answered_turn_id: ColumnElement[str] | str | None) -> ColumnEle
 
 
 def _stored_plan(row: Row[Any]) -> StoredPlan:
-    plan = Plan(
-        id=row.id,
-        version=row.version,
-        goal=row.goal,
-        status=row.status,
-        current_step=row.current_step,
-        origin_message_id=row.origin_message_id,
-        expires_at=row.expires_at,
-        created_at=row.created_at,
-        steps=_read_steps(row.steps),
-    )
-    return StoredPlan(
-        plan=plan,
-        session_id=row.session_id,
-        granted_to=row.granted_to,
-        granted_step=row.granted_step,
-        tool_hash=row.tool_hash,
-        asked_in=row.asked_in,
-        blocked_tools=tuple(row.blocked_tools or ()),
-        texts=row.texts,
-        reminded=row.reminded,
-        taken_on_by=row.taken_on_by,
-    )
+    columns = row._asdict()
+    return _read({**columns, "plan": columns, "blocked_tools": row.blocked_tools or ()})
 
 
 def _columns(stored: StoredPlan) -> dict[str, Any]:
-    plan = stored.plan
-    return {
-        "version": plan.version,
-        "goal": plan.goal,
-        "status": plan.status,
-        "current_step": plan.current_step,
-        "origin_message_id": plan.origin_message_id,
-        "expires_at": plan.expires_at,
-        "created_at": plan.created_at,
-        "steps": [asdict(step) for step in plan.steps],
-        "granted_to": stored.granted_to,
-        "granted_step": stored.granted_step,
-        "tool_hash": stored.tool_hash,
-        "asked_in": stored.asked_in,
-        "blocked_tools": list(stored.blocked_tools) or None,
-        "texts": dict(stored.texts),
-        "reminded": stored.reminded,
-        "taken_on_by": stored.taken_on_by,
-    }
+    columns = asdict(stored)
+    return {**columns.pop("plan"), **columns, "blocked_tools": stored.blocked_tools or None}

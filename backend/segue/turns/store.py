@@ -36,7 +36,7 @@ from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
 from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
 from segue.memory.fact_cues import may_state_facts
-from segue.memory.history import NEW_MESSAGE, insert_message, message_values
+from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Origin, held, last_ended_turn
@@ -95,7 +95,7 @@ def _begin() -> ReturningInsert[int]:
     """Takes the session's next seq only if it is still the one this statement has read. Then the open turns it has
     counted are all there are; a message that loses a race against another one is refused, and asks under the lock.
     """
-    session_id, now = NEW_MESSAGE["session_id"], NEW_MESSAGE["created_at"]
+    session_id, now = NEW_MESSAGE_COLUMNS["session_id"], NEW_MESSAGE_COLUMNS["created_at"]
     waiting = turns.alias("waiting")
     seen = (
         select(
@@ -117,7 +117,7 @@ def _begin() -> ReturningInsert[int]:
         .cte("owned")
     )
     turn = {
-        "id": NEW_MESSAGE["turn_id"],
+        "id": NEW_MESSAGE_COLUMNS["turn_id"],
         "session_id": session_id,
         "status": literal("queued"),
         "request": bindparam("asked", type_=turns.c.request.type).op("||")(
@@ -158,13 +158,7 @@ async def begin_turn(
     moment. Raises KeyTaken.
     """
     turn_id = request.turn_id or new_id("turn", now)
-    message = message_values(
-        TurnKey(session_id, turn_id, 0),
-        message_id=new_id("msg", now),
-        role="user",
-        content=request.message,
-        now=now,
-    )
+    message = message_values(TurnKey(session_id, turn_id, 0), NewMessage("user", request.message, now))
     asked = {
         "force_web_search": request.force_web_search,
         "decided_plan_id": request.decided_plan_id,
@@ -201,7 +195,7 @@ def _finish() -> ReturningInsert[int]:
             status="completed",
             report=bindparam("outcome", type_=turns.c.report.type),
             lease_until=None,
-            finished_at=NEW_MESSAGE["created_at"],
+            finished_at=NEW_MESSAGE_COLUMNS["created_at"],
         )
         .returning(turns.c.session_id)
         .cte("finished")
@@ -211,8 +205,8 @@ def _finish() -> ReturningInsert[int]:
         .where(sessions.c.id == finished.c.session_id)
         .values(
             next_seq=sessions.c.next_seq + 1,
-            updated_at=NEW_MESSAGE["created_at"],
-            last_turn_id=NEW_MESSAGE["turn_id"],
+            updated_at=NEW_MESSAGE_COLUMNS["created_at"],
+            last_turn_id=NEW_MESSAGE_COLUMNS["turn_id"],
             **due_columns(bindparam("cut_off", type_=BigInteger), bindparam("seen_seq", type_=BigInteger)),
         )
         .returning((sessions.c.next_seq - 1).label("seq"))
@@ -238,7 +232,7 @@ async def finish_turn(
 
     `cut_off` is the seq of the last turn that the summary is to cover, None if no summary is due.
     """
-    values = message_values(claim.key, message_id=message_id, role="assistant", content=answer, now=now)
+    values = message_values(claim.key, NewMessage("assistant", answer, now, id=message_id))
     outcome = {"outcome": asdict(report), "cut_off": cut_off, "seen_seq": claim.summary_seq}
     stored = await connection.execute(_FINISH, {**outcome, **held(claim), **values})
     seq = stored.scalar_one_or_none()
