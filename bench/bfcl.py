@@ -20,7 +20,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from segue.domain.recording import RecordedCall, RecordedTool, RecordedTurn, Recording, Round, recording_text
-from segue.replay.run import Report, replay
+from segue.replay.run import ReplayReport, replay
 
 RESULTS_IN_VIEW = 20  # as many as short-term memory holds
 
@@ -82,7 +82,7 @@ def result_of(text: str) -> Any:
         return text
 
 
-def table(report: Report, seconds: float, turns: int, calls: int) -> Iterable[str]:
+def table(report: ReplayReport, seconds: float, turns: int, calls: int) -> Iterable[str]:
     playbacks = report.playbacks
     same = sum(not playback.differences for playback in playbacks)
     yield "| what | |\n|---|---:|"

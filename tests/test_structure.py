@@ -5,6 +5,7 @@ Each exception is listed with its reason. An entry that is no longer needed fail
 
 import ast
 import importlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,6 +153,11 @@ def test_no_private_member_of_a_library_is_used_or_overridden() -> None:
         or overrides_something(name, module)
     }
     assert faults == PRIVATE.keys()
+
+
+def test_no_two_classes_have_one_name() -> None:
+    classes = (node for _, module in sources() for node in ast.walk(module) if isinstance(node, ast.ClassDef))
+    assert [name for name, times in Counter(kind.name for kind in classes).items() if times > 1] == []
 
 
 def test_each_of_these_can_fail() -> None:

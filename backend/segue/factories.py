@@ -38,7 +38,7 @@ from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.net.http_client import checked_client, tls_context
 from segue.offline.model import OfflineModel
-from segue.telemetry.gauges import ProcessState, ProcessStateCollector, RedisState
+from segue.telemetry.gauges import ProcessState, RedisState
 from segue.telemetry.metrics import Metrics
 from segue.telemetry.tracing import tracing
 from segue.tools.availability import ToolAvailability
@@ -328,7 +328,7 @@ class RedisHealth(Protocol):
     def outages(self) -> int: ...
 
 
-def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> ProcessStateCollector:
+def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> Callable[[], ProcessState]:
     """The state of this process, read anew at each scrape."""
     redis: dict[str, RedisHealth] = {
         "cache": stores.cache,
@@ -351,4 +351,4 @@ def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str
             mcp_ready={server: state == "ready" for server, state in mcp_states().items()},
         )
 
-    return ProcessStateCollector(read)
+    return read

@@ -117,7 +117,7 @@ async def _start(
     jobs = await factories.jobs(stack, base, long_term)
     deps = factories.turn_deps(base, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter)
     service = await stack.enter_async_context(TurnService(deps, base.stores.redis_url, takes_turns=takes_turns))
-    base.telemetry.metrics.add(factories.gauges(base.stores, service, tooling.mcp_states))
+    base.telemetry.metrics.add_process_state(factories.gauges(base.stores, service, tooling.mcp_states))
     return Services(
         authenticator=authenticator,
         limiter=limiter,

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from segue.config import Settings
 from segue.domain.recording import read_recording
 from segue.replay.config import replay_config
-from segue.replay.run import GivenService, Report, replay
+from segue.replay.run import GivenService, ReplayReport, replay
 from tests.support.plans import ASK, THREE_STEPS, deletion, planned
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.server import serving
@@ -133,7 +133,7 @@ async def export(client: Client, session: str, **options: Any) -> str:
     return response.text
 
 
-async def played(settings: Settings, *texts: str, **changed: Any) -> Report:
+async def played(settings: Settings, *texts: str, **changed: Any) -> ReplayReport:
     """What a replay on a service in this process says of recordings; `changed` are settings of that service."""
     folder = settings.mcp_config.parent
     files = [folder / f"recording-{number}.json" for number, _ in enumerate(texts, start=1)]

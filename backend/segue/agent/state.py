@@ -13,14 +13,14 @@ from segue.memory.short_term import ShortTermMemory
 from segue.plans.acknowledgement import Acknowledgement
 from segue.plans.policy import SearchDecision
 from segue.plans.store import StoredPlan
-from segue.tools.results import RecordedCall
+from segue.tools.results import LedgerCall
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempt:
     """What is stored of a turn that was cut off: its calls, and the plan it made, decided or amended."""
 
-    calls: tuple[RecordedCall, ...]
+    calls: tuple[LedgerCall, ...]
     plan: StoredPlan | None
 
 

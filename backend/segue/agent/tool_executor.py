@@ -25,7 +25,7 @@ from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.normalize import clean
 from segue.tools.outcome import Outcome, failed, lost
-from segue.tools.results import PlanStep, RecordedCall
+from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import accepts, run_tool
 
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
@@ -105,7 +105,7 @@ async def run_tool_calls(turn: TurnCalls, reply: Reply, *, started: StartedMessa
     return ToolRound([said, *given], held)
 
 
-async def resume_calls(turn: TurnCalls, earlier: Sequence[RecordedCall]) -> list[tuple[RequestedCall, str]]:
+async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall]) -> list[tuple[RequestedCall, str]]:
     """Returns what the calls of an attempt that was cut off gave. Those that had not ended are ended now."""
     ended: list[tuple[RequestedCall, str]] = []
     cut_off: list[ReadyCall | SettledCall] = []

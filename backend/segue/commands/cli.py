@@ -7,34 +7,34 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 
-class Entry(NamedTuple):
+class Subcommand(NamedTuple):
     target: str  # module:name below `segue.commands`
     help: str
 
 
 COMMANDS = {
-    "serve": Entry(
+    "serve": Subcommand(
         "serve:serve",
         "Serve the HTTP API and run turns. Without DATABASE_URL and REDIS_URL it starts its own servers in DATA_DIR.",
     ),
-    "worker": Entry(
+    "worker": Subcommand(
         "serve:worker",
         "Run turns that other processes accept. Shares their servers: the same URLs, or the same DATA_DIR.",
     ),
-    "migrate": Entry("stores:migrate", "Bring the database to the newest schema, once, before a rollout."),
-    "chat": Entry(
+    "migrate": Subcommand("stores:migrate", "Bring the database to the newest schema, once, before a rollout."),
+    "chat": Subcommand(
         "chat.command:chat", "Talk to the service. Without a service it starts one, and stops it when you leave."
     ),
-    "doctor": Entry(
+    "doctor": Subcommand(
         "doctor.command:doctor",
         "Say what is wrong and what to do. Exits with 0 if nothing is wrong, with 1 if something is, and with 2 if "
         "there is no such session.",
     ),
-    "keys": Entry("users:keys", "API keys, for AUTH=api_key."),
-    "erase": Entry(
+    "keys": Subcommand("users:keys", "API keys, for AUTH=api_key."),
+    "erase": Subcommand(
         "users:erase", "Remove everything a user has, for good: rows, payloads, keys and streams. Says what there was."
     ),
-    "replay": Entry(
+    "replay": Subcommand(
         "replay:replay", "Play recorded conversations and report what differs. Exits with 1 if anything does."
     ),
 }
@@ -56,7 +56,7 @@ class _Commands(TyperGroup):
         return name, _load(COMMANDS[name]) if name else None, rest
 
 
-def _load(entry: Entry) -> Any:
+def _load(entry: Subcommand) -> Any:
     module, _, name = entry.target.partition(":")
     found = getattr(import_module(f"segue.commands.{module}"), name)
     if not isinstance(found, typer.Typer):

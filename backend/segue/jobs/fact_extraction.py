@@ -70,11 +70,13 @@ class FactExtraction:
         embeddings = await self.long_term.embed([fact.content for fact in facts])
         source, now = Source(job.session_id, opening.id), self.clock()
         async with self.database.transaction() as connection:
-            if not await _lock_session(connection, job):
+            # Keeps the session from being deleted until the transaction ends.
+            session = select(sessions.c.id).where(sessions.c.id == job.session_id, sessions.c.owner == job.owner)
+            if await connection.scalar(session.with_for_update(read=True, key_share=True)) is None:
                 return
             for fact, embedding in zip(facts, embeddings or repeat(None), strict=False):
                 await self.long_term.store(connection, job.owner, fact, now=now, source=source, embedding=embedding)
-            await _set_done(connection, job)
+            await connection.execute(update(turns).where(turns.c.id == job.turn_id).values(facts_due_at=None))
         log.info("facts_extracted", turn_id=job.turn_id, kept=len(facts), not_said=len(proposed) - len(facts))
 
     async def give_back(self, job: DueExtraction) -> None:
@@ -123,13 +125,3 @@ async def _claim_due(connection: AsyncConnection, *, lease_s: float) -> DueExtra
     )
     row = claimed.one_or_none()
     return DueExtraction(row.owner, row.session_id, row.id) if row else None
-
-
-async def _lock_session(connection: AsyncConnection, job: DueExtraction) -> bool:
-    """Keeps the session from being deleted until the transaction ends. False if it is gone already."""
-    session = select(sessions.c.id).where(sessions.c.id == job.session_id, sessions.c.owner == job.owner)
-    return await connection.scalar(session.with_for_update(read=True, key_share=True)) is not None
-
-
-async def _set_done(connection: AsyncConnection, job: DueExtraction) -> None:
-    await connection.execute(update(turns).where(turns.c.id == job.turn_id).values(facts_due_at=None))

@@ -4,11 +4,11 @@ Pure. Both are in `offline.toml`. Knows nothing of tools and messages.
 """
 
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from segue.language.utterance import fold
 from segue.language.word_lists import load_toml
 
 VERBS = frozenset({"search", "read", "send", "reply"})
@@ -32,12 +32,6 @@ class Synonyms:
     def are_in(self, text: str, words: Iterable[str]) -> bool:
         """Whether one of them is in a text; `words` are its `words_of`."""
         return not self.words.isdisjoint(words) or bool(self.han and re.search(self.han, text))
-
-
-def fold(word: str) -> str:
-    """Returns the word without case and accents."""
-    decomposed = unicodedata.normalize("NFKD", word.casefold())
-    return "".join(char for char in decomposed if not unicodedata.combining(char))
 
 
 def words_of(text: str) -> list[str]:

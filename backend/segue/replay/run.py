@@ -33,7 +33,7 @@ class GivenService:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReplayReport:
     playbacks: list[Playback]
     restarts: int
 
@@ -67,7 +67,7 @@ async def replay(
     given: GivenService | None = None,
     restarting: bool = False,
     results_in_view: int = RESULTS_IN_VIEW,
-) -> Report:
+) -> ReplayReport:
     """Plays on the given service, or on its own one, killed after each turn if `restarting`. Raises CannotPlay."""
     recordings = {str(file): _read(file) for file in files}
     config = replay_config(recordings)
@@ -80,7 +80,7 @@ async def replay(
 
 async def _on_own_service(
     config: ReplayConfig, playbacks: list[Playback], *, restarting: bool, results_in_view: int
-) -> Report:
+) -> ReplayReport:
     servers = FakeServers(config.tools)
     async with _serving(servers, (LOOPBACK, 0)) as base_url:
         try:
@@ -94,7 +94,7 @@ async def _on_own_service(
 
                 again = restart if restarting else None
                 await play(client, servers, playbacks, restart=again, results_in_view=results_in_view)
-                return Report(playbacks, service.restarts)
+                return ReplayReport(playbacks, service.restarts)
         except AppError as error:
             raise CannotPlay(error.detail) from error
         except httpx2.TransportError as error:
@@ -103,7 +103,7 @@ async def _on_own_service(
 
 async def _on_given_service(
     config: ReplayConfig, playbacks: list[Playback], given: GivenService, *, results_in_view: int
-) -> Report:
+) -> ReplayReport:
     servers = FakeServers(config.tools)
     headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}
     async with (
@@ -119,7 +119,7 @@ async def _on_given_service(
             await delete_sessions(client, playbacks)
         except httpx2.TransportError as error:
             raise CannotPlay(f"{given.url} was lost on the way ({type(error).__name__}).") from error
-        return Report(playbacks, 0)
+        return ReplayReport(playbacks, 0)
 
 
 def _read(file: Path) -> Recording:
@@ -143,7 +143,7 @@ def _summary(playback: Playback) -> dict[str, Any]:
     }
 
 
-class _Server(uvicorn.Server):
+class _SignallessServer(uvicorn.Server):
     """Leaves signals to the replay, which stops it."""
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # a generator in uvicorn
@@ -162,7 +162,7 @@ async def _serving(servers: FakeServers, address: tuple[str, int]) -> AsyncItera
     config = uvicorn.Config(
         servers.app(host), log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
     )
-    server = _Server(config)
+    server = _SignallessServer(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="fake servers")
     try:
         yield f"http://{host}:{port}"

@@ -3,11 +3,10 @@
 Knows no store and no turn: its callers pass the values in.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +59,21 @@ def process_metrics(now: ProcessState) -> Iterator[Metric]:
     yield GaugeMetricFamily("segue_watchers", "Requests that wait for a turn or read its events.", now.watchers)
     yield GaugeMetricFamily("segue_database_pool_size", "Connections to PostgreSQL there may be.", now.pool_size)
     yield GaugeMetricFamily("segue_database_pool_in_use", "Connections that are in use.", now.pool_in_use)
-    lost = GaugeMetricFamily("segue_redis_degraded", "1 while Redis is lost.", labels=["client"])
+    lost = {name: client.lost for name, client in now.redis.items()}
+    yield _by_label("segue_redis_degraded", "1 while Redis is lost.", "client", lost)
     outages = CounterMetricFamily("segue_redis_outages_total", "Times Redis was lost.", labels=["client"])
     for name, client in now.redis.items():
-        lost.add_metric([name], client.lost)
         outages.add_metric([name], client.outages)
-    yield lost
     yield outages
-    ready = GaugeMetricFamily("segue_mcp_server_ready", "1 while an MCP server is connected.", labels=["server"])
-    for server, is_ready in now.mcp_ready.items():
-        ready.add_metric([server], is_ready)
-    yield ready
+    yield _by_label("segue_mcp_server_ready", "1 while an MCP server is connected.", "server", now.mcp_ready)
 
 
 def shared_metrics(now: SharedState) -> Iterator[Metric]:
-    up = GaugeMetricFamily("segue_store_up", "1 where the store answered just now.", labels=["store"])
-    up.add_metric(["postgres"], now.backlog is not None)
-    up.add_metric(["redis"], now.tools_failed is not None)
-    yield up
+    up = {"postgres": now.backlog is not None, "redis": now.tools_failed is not None}
+    yield _by_label("segue_store_up", "1 where the store answered just now.", "store", up)
     if now.backlog is not None:
-        open_turns = GaugeMetricFamily("segue_turns_open", "Turns that have not ended, of all.", labels=["status"])
-        open_turns.add_metric(["queued"], now.backlog.queued)
-        open_turns.add_metric(["running"], now.backlog.running)
-        yield open_turns
+        open_turns = {"queued": now.backlog.queued, "running": now.backlog.running}
+        yield _by_label("segue_turns_open", "Turns that have not ended, of all.", "status", open_turns)
         yield GaugeMetricFamily("segue_turns_lapsed", "Running turns whose lease is over.", now.backlog.lapsed)
         yield GaugeMetricFamily(
             "segue_turn_oldest_waiting_seconds", "How long a turn that could run has waited.", now.backlog.oldest_s
@@ -90,19 +81,11 @@ def shared_metrics(now: SharedState) -> Iterator[Metric]:
     if now.jobs is not None:
         yield GaugeMetricFamily("segue_queue_jobs", "Jobs on Redis that nobody has taken.", now.jobs)
     if now.tools_failed is not None:
-        failed = GaugeMetricFamily(
-            "segue_tool_failed_for_all", "1 for a tool that has failed for all.", labels=["tool"]
-        )
-        for tool, has_failed in now.tools_failed.items():
-            failed.add_metric([tool], has_failed)
-        yield failed
+        yield _by_label("segue_tool_failed_for_all", "1 for a tool that has failed for all.", "tool", now.tools_failed)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ProcessStateCollector(Collector):
-    """Reads the state at each scrape, in the thread of the scrape."""
-
-    read: Callable[[], ProcessState]
-
-    def collect(self) -> Iterator[Metric]:
-        return process_metrics(self.read())
+def _by_label(name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
+    gauge = GaugeMetricFamily(name, help_text, labels=[label])
+    for value_of_label, value in values.items():
+        gauge.add_metric([value_of_label], value)
+    return gauge

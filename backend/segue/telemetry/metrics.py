@@ -3,7 +3,7 @@
 A label takes few values: never an id, never text of a user. Values that can be read at a scrape are gauges.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -28,6 +28,7 @@ from segue.domain.telemetry import (
     TurnEnded,
     TurnRecovered,
 )
+from segue.telemetry.gauges import ProcessState, process_metrics
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
@@ -40,11 +41,13 @@ TOOL_SECONDS: Final = (0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Given(Collector):
-    metrics: tuple[Metric, ...]
+class _Scraped(Collector):
+    """Reads the metrics at each scrape, in the thread of the scrape."""
 
-    def collect(self) -> tuple[Metric, ...]:
-        return self.metrics
+    read: Callable[[], Iterable[Metric]]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.read()
 
 
 class Metrics:
@@ -56,13 +59,13 @@ class Metrics:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
 
-    def add(self, collector: Collector) -> None:
-        self.registry.register(collector)
+    def add_process_state(self, read: Callable[[], ProcessState]) -> None:
+        self.registry.register(_Scraped(lambda: process_metrics(read())))
 
     def text(self, more: Iterable[Metric] = ()) -> bytes:
         """All metrics of this process and `more`, in Prometheus' text format."""
         given = CollectorRegistry()
-        given.register(_Given(tuple(more)))
+        given.register(_Scraped(lambda: more))
         return generate_latest(self.registry) + generate_latest(given)
 
     def observe(self, observation: Observation) -> None:  # noqa: C901 (one line per kind of observation)

@@ -56,7 +56,7 @@ class StoredResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedCall:
+class LedgerCall:
     """A call as the ledger has it. `outcome` is None while it runs."""
 
     call: ToolCall
@@ -145,7 +145,7 @@ async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -
     return found
 
 
-async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[RecordedCall, ...]:
+async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[LedgerCall, ...]:
     """Returns the calls of a turn so far in the order they were made, each with its outcome."""
     statement = (
         select(tool_calls, tool_results.c.kind, tool_results.c.payload)
@@ -154,7 +154,7 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Rec
         .order_by(tool_calls.c.id)
     )
     return tuple(
-        RecordedCall(_tool_call(row), _reference(row), None if row.status == "running" else _outcome(row))
+        LedgerCall(_tool_call(row), _reference(row), None if row.status == "running" else _outcome(row))
         for row in await connection.execute(statement)
     )
 

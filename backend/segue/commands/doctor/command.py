@@ -11,7 +11,7 @@ from segue.commands.doctor.report import Report
 from segue.commands.doctor.service import look_at_mcp, look_at_service, mcp_servers
 from segue.commands.doctor.session import SESSION_PARTS, look_at_session
 from segue.commands.doctor.stores import (
-    Stores,
+    OpenStores,
     look_at_migrations,
     look_at_postgres,
     look_at_redis,
@@ -51,7 +51,7 @@ async def examine(settings: Settings, session_id: str | None = None) -> Report:
     """Returns what is found about the service, or about one session. Raises NotFound if there is no such session."""
     report = Report(f"Session {session_id}" if session_id else "Segue")
     async with AsyncExitStack() as stack:
-        stores: Stores | None = None
+        stores: OpenStores | None = None
         try:
             stores = await stack.enter_async_context(opened(settings))
         except AppError as error:
@@ -67,7 +67,7 @@ async def examine(settings: Settings, session_id: str | None = None) -> Report:
 
 
 async def _examine_session(
-    stack: AsyncExitStack, settings: Settings, session_id: str, stores: Stores, mcp: McpServers, report: Report
+    stack: AsyncExitStack, settings: Settings, session_id: str, stores: OpenStores, mcp: McpServers, report: Report
 ) -> None:
     _, server = await look_at_postgres(stores.database, stores.urls.database_url, report)
     migrations = look_at_migrations(server.revision, report) if server else None

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from segue import factories
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import (
-    Stores,
+    OpenStores,
     Unreachable,
     asking,
     look_at_migrations,
@@ -67,7 +67,7 @@ class DataFolder:
     used_bytes: int
 
 
-async def look_at_service(settings: Settings, stores: Stores | None, mcp: McpServers, report: Report) -> None:
+async def look_at_service(settings: Settings, stores: OpenStores | None, mcp: McpServers, report: Report) -> None:
     model = asyncio.create_task(look_at_model(settings, report))
     names = ("postgres", "redis", "migrations", "queue", "turns", "tools", "pgvector")
     look: dict[str, Any] = dict.fromkeys(names)
@@ -82,7 +82,7 @@ async def look_at_service(settings: Settings, stores: Stores | None, mcp: McpSer
     }
 
 
-async def _look_at_stores(settings: Settings, stores: Stores, report: Report) -> dict[str, Any]:
+async def _look_at_stores(settings: Settings, stores: OpenStores, report: Report) -> dict[str, Any]:
     (postgres, server), redis = await asyncio.gather(
         look_at_postgres(stores.database, stores.urls.database_url, report),
         look_at_redis(stores.cache, stores.urls.redis_url, report),
@@ -103,7 +103,7 @@ async def _look_at_stores(settings: Settings, stores: Stores, report: Report) ->
     }
 
 
-async def _look_at_turns(stores: Stores, queue: QueueFacts | None, report: Report) -> TurnsOverview | None:
+async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: Report) -> TurnsOverview | None:
     try:
         async with asking(stores.database) as connection:
             turns = await overview(connection)
@@ -121,7 +121,7 @@ async def _look_at_turns(stores: Stores, queue: QueueFacts | None, report: Repor
     return turns
 
 
-async def _look_at_tools(settings: Settings, stores: Stores, report: Report) -> dict[str, list[str]]:
+async def _look_at_tools(settings: Settings, stores: OpenStores, report: Report) -> dict[str, list[str]]:
     failed = sorted(await GlobalToolState(stores.cache, health_rules(settings), unobserved).load())
     for tool in failed:
         what = f"{tool} has failed in several sessions and is offered to nobody."
@@ -219,7 +219,7 @@ def _size_of(folder: Path) -> int:
     return total
 
 
-async def look_at_settings(settings: Settings, stores: Stores | None, report: Report) -> dict[str, object]:
+async def look_at_settings(settings: Settings, stores: OpenStores | None, report: Report) -> dict[str, object]:
     public = not is_loopback(settings.host)
     if settings.auth == "none" and public:
         what = f"AUTH=none on HOST={settings.host}: whoever reaches it may use it, and everybody is the same user."
@@ -248,7 +248,7 @@ async def look_at_settings(settings: Settings, stores: Stores | None, report: Re
     }
 
 
-async def _anybody_has_a_key(stores: Stores) -> bool:
+async def _anybody_has_a_key(stores: OpenStores) -> bool:
     """Taken for granted where it cannot be told."""
     try:
         async with asking(stores.database) as connection:

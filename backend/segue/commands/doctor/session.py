@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from segue.commands.doctor.report import Report
-from segue.commands.doctor.stores import Stores
+from segue.commands.doctor.stores import OpenStores
 from segue.db.inspection import share_of_session
 from segue.domain.clock import Clock
 from segue.domain.plan import Plan
@@ -52,7 +52,7 @@ class _Rows:
 
 
 async def look_at_session(
-    session_id: str, stores: Stores, tools: ToolAvailability, clock: Clock, report: Report
+    session_id: str, stores: OpenStores, tools: ToolAvailability, clock: Clock, report: Report
 ) -> None:
     """Fills the report. Raises NotFound, and AppError `storage_unavailable` if Postgres goes away."""
     rows = await _read(stores, session_id)
@@ -80,7 +80,7 @@ async def look_at_session(
     }
 
 
-async def _read(stores: Stores, session_id: str) -> _Rows:
+async def _read(stores: OpenStores, session_id: str) -> _Rows:
     async with stores.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
         ended = await last_ended(connection, session_id)
@@ -208,7 +208,7 @@ def _tools(states: dict[str, ToolState]) -> dict[str, Any]:
     }
 
 
-async def _in_redis(stores: Stores, session_id: str, rows: _Rows) -> dict[str, Any]:
+async def _in_redis(stores: OpenStores, session_id: str, rows: _Rows) -> dict[str, Any]:
     if not await stores.cache.ping():
         return {"short_term_memory": None, "event_log": None}
     memory = await short_term.read(stores.cache, session_id, last_turn_id=rows.last_ended_turn)

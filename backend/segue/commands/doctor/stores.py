@@ -34,7 +34,7 @@ _BY_SQLSTATE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
+class OpenStores:
     urls: ServerUrls
     database: Database
     cache: Cache
@@ -78,13 +78,13 @@ class Unreachable(Exception):
 
 
 @asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[Stores]:
+async def opened(settings: Settings) -> AsyncIterator[OpenStores]:
     """Yields clients that may not reach their servers. Raises AppError if there is nothing to open."""
     async with AsyncExitStack() as stack:
         given = settings.database_url, settings.redis_url, settings.data_dir
         urls = await stack.enter_async_context(server_urls(*given, join_only=True))
         try:
-            stores = Stores(
+            stores = OpenStores(
                 urls, Database(urls.database_url, writing=1, reading=2), Cache(urls.redis_url), Streams(urls.redis_url)
             )
         except (ArgumentError, ValueError) as error:
