@@ -15,14 +15,15 @@ from pydantic import SecretStr
 from segue.commands.doctor.command import examine
 from segue.commands.doctor.report import Report
 from segue.config import Settings
-from segue.db.migrations import missing_revisions
+from segue.db.migrations import missing_revisions, upgrade
 from segue.domain.clock import utc_now
 from segue.domain.errors import NotFound
+from segue.embedded.servers import embedded_servers
 from tests.support.commands import fresh_segue, piped
 from tests.support.health import MOODY, connect, fails_out, put
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, fails, says
-from tests.support.service import Process, running
+from tests.support.service import running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import looking_into
 
@@ -206,8 +207,9 @@ async def test_embedded_servers_are_looked_at_as_they_are_and_none_is_made(tmp_p
     assert f"There is no database in {data}" in said
     assert not data.exists()
     around = {"DATA_DIR": str(data), "MCP_CONFIG": str(mcp), "AUTH": "api_key"}
-    service = Process(around)
-    await asyncio.to_thread(service.start)
+    servers = embedded_servers(data, fast=True)
+    urls = await asyncio.to_thread(servers.__enter__)
+    await asyncio.to_thread(upgrade, urls.database_url)
     redis = int((data / "redis.pid").read_text())
     try:
         os.kill(redis, signal.SIGSTOP)
@@ -217,7 +219,7 @@ async def test_embedded_servers_are_looked_at_as_they_are_and_none_is_made(tmp_p
         )
     finally:
         os.kill(redis, signal.SIGCONT)
-        await asyncio.to_thread(service.stop)
+        await asyncio.to_thread(servers.__exit__, None, None, None)
     report = json.loads(whole.stdout)
     assert whole.returncode == 1
     assert areas(report["problems"]) == ["redis", "settings"]

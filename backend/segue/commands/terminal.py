@@ -1,5 +1,9 @@
-"""What all commands share: settings from flags and environment, and refusals. Knows no command."""
+"""What all commands share: settings from flags and environment, refusals, and text that is safe to print.
 
+Knows no command.
+"""
+
+import re
 from typing import Any
 
 import typer
@@ -7,6 +11,11 @@ from pydantic import ValidationError
 
 from segue.config import Settings
 from segue.log import configure_logging, never_log
+
+MAX_LINE_CHARS = 200
+
+# Control characters except tab and line feed, and those that change the direction of text. rich lets ESC through.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def settings_with(**flags: Any) -> Settings:
@@ -27,6 +36,17 @@ def refusal(text: str, *, code: int = 2) -> typer.Exit:
     """Prints what is wrong and what to do, and returns the exit for the caller to raise."""
     typer.secho(text, err=True, fg=typer.colors.RED)
     return typer.Exit(code=code)
+
+
+def printable(text: str) -> str:
+    """Returns the text without the characters that would do something to a terminal."""
+    return _CONTROL.sub("", text)
+
+
+def one_line(text: str) -> str:
+    """Returns printable text without line breaks, cut to a readable length."""
+    joined = " ".join(printable(text).split())
+    return joined if len(joined) <= MAX_LINE_CHARS else f"{joined[: MAX_LINE_CHARS - 1]}…"
 
 
 def _sentence(error: Any) -> str:

@@ -10,13 +10,7 @@ from segue import factories
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.service import look_at_mcp, look_at_service, mcp_servers
 from segue.commands.doctor.session import SESSION_PARTS, look_at_session
-from segue.commands.doctor.stores import (
-    OpenStores,
-    look_at_migrations,
-    look_at_postgres,
-    look_at_redis,
-    opened,
-)
+from segue.commands.doctor.stores import OpenStores, look_at_stores, opened
 from segue.commands.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.domain.clock import utc_now
@@ -49,19 +43,20 @@ def doctor(
 
 async def examine(settings: Settings, session_id: str | None = None) -> Report:
     """Returns what is found about the service, or about one session. Raises NotFound if there is no such session."""
-    report = Report(f"Session {session_id}" if session_id else "Segue")
+    report = Report(f"Session {session_id}" if session_id else "Segue", dict.fromkeys(SESSION_PARTS))
     async with AsyncExitStack() as stack:
         stores: OpenStores | None = None
         try:
-            stores = await stack.enter_async_context(opened(settings))
+            stores = await opened(stack, settings)
         except AppError as error:
             report.problem("stores", error.detail, "Nothing can be said of what is stored before that.")
-        mcp = await stack.enter_async_context(mcp_servers(settings, report))
+        mcp = await mcp_servers(stack, settings, report)
+        found = await look_at_stores(stores, report)
         if session_id is None:
-            await look_at_service(settings, stores, mcp, report)
+            await look_at_service(settings, stores, found, mcp, report)
             return report
-        report.parts = dict.fromkeys(SESSION_PARTS)
-        if stores is not None:
+        look_at_mcp(mcp, report)
+        if stores is not None and found.has_schema:
             await _examine_session(stack, settings, session_id, stores, mcp, report)
     return report
 
@@ -69,12 +64,6 @@ async def examine(settings: Settings, session_id: str | None = None) -> Report:
 async def _examine_session(
     stack: AsyncExitStack, settings: Settings, session_id: str, stores: OpenStores, mcp: McpServers, report: Report
 ) -> None:
-    _, server = await look_at_postgres(stores.database, stores.urls.database_url, report)
-    migrations = look_at_migrations(server.revision, report) if server else None
-    await look_at_redis(stores.cache, stores.urls.redis_url, report)
-    look_at_mcp(mcp, report)
-    if migrations is None or migrations.missing:
-        return
     builtin = await factories.builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
     catalog = ToolCatalog(builtin, mcp.tools)
     tools = factories.tool_availability(

@@ -1,30 +1,19 @@
-"""Examines the service: its stores, its turns, the model, the MCP servers, the disk and the settings.
+"""Examines the service: its turns, the model, the MCP servers, the disk and the settings.
 
 Each part is read by itself, so that one that is down does not hide the others.
 """
 
-import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from segue import factories
 from segue.commands.doctor.report import Report
-from segue.commands.doctor.stores import (
-    OpenStores,
-    Unreachable,
-    asking,
-    look_at_migrations,
-    look_at_postgres,
-    look_at_redis,
-)
+from segue.commands.doctor.stores import OpenStores, StoresFound, Unreachable, asking
 from segue.config import Settings
-from segue.db.inspection import ServerFacts
 from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
 from segue.domain.telemetry import unobserved
@@ -43,63 +32,27 @@ LITTLE_DISK_BYTES = 1_000_000_000
 LATE_S = 10.0  # how long a turn may wait while none runs
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """`answers` is None for the offline model, which is part of this process."""
-
-    name: str
-    at: str
-    answers: bool | None
-    latency_ms: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class McpServer:
-    name: str
-    state: str
-    tools: int
-
-
-@dataclass(frozen=True, slots=True)
-class DataFolder:
-    path: str
-    free_bytes: int
-    used_bytes: int
-
-
-async def look_at_service(settings: Settings, stores: OpenStores | None, mcp: McpServers, report: Report) -> None:
-    model = asyncio.create_task(look_at_model(settings, report))
-    names = ("postgres", "redis", "migrations", "queue", "turns", "tools", "pgvector")
-    look: dict[str, Any] = dict.fromkeys(names)
-    if stores is not None:
-        look = await _look_at_stores(settings, stores, report)
+async def look_at_service(
+    settings: Settings, stores: OpenStores | None, found: StoresFound, mcp: McpServers, report: Report
+) -> None:
+    parts = found.parts | dict.fromkeys(("queue", "turns", "tools", "pgvector"))
+    if stores is not None and found.redis_answers:
+        parts["queue"] = await look_at_queue(stores.urls.redis_url)
+        parts["tools"] = await _look_at_tools(settings, stores, report)
+    if stores is not None and found.has_schema:
+        parts["turns"] = await _look_at_turns(stores, parts["queue"], report)
+    if found.server:
+        parts["pgvector"] = {"version": found.server.pgvector, "embedding_model": settings.embedding_model}
+        if settings.embedding_model and found.server.pgvector is None:
+            what = "EMBEDDING_MODEL is set, but PostgreSQL has no pgvector: facts are found by their words only."
+            do = "Install pgvector and run CREATE EXTENSION vector, or unset EMBEDDING_MODEL."
+            report.problem("pgvector", what, do)
     report.parts = {
-        **look,
+        **parts,
         "mcp": look_at_mcp(mcp, report),
-        "model": await model,
-        "data_folder": look_at_data_folder(settings, report),
-        "settings": await look_at_settings(settings, stores if look["migrations"] else None, report),
-    }
-
-
-async def _look_at_stores(settings: Settings, stores: OpenStores, report: Report) -> dict[str, Any]:
-    (postgres, server), redis = await asyncio.gather(
-        look_at_postgres(stores.database, stores.urls.database_url, report),
-        look_at_redis(stores.cache, stores.urls.redis_url, report),
-    )
-    migrations = look_at_migrations(server.revision, report) if server else None
-    queue = await look_at_queue(stores.urls.redis_url) if redis.reachable else None
-    turns = None
-    if migrations is not None and not migrations.missing:
-        turns = await _look_at_turns(stores, queue, report)
-    return {
-        "postgres": postgres,
-        "redis": redis,
-        "migrations": migrations,
-        "queue": queue,
-        "turns": turns,
-        "tools": await _look_at_tools(settings, stores, report) if redis.reachable else None,
-        "pgvector": _pgvector(settings, server, report) if server else None,
+        "model": await _look_at_model(settings, report),
+        "data_folder": _look_at_data_folder(settings, report),
+        "settings": await _look_at_settings(settings, stores if found.has_schema else None, report),
     }
 
 
@@ -131,73 +84,56 @@ async def _look_at_tools(settings: Settings, stores: OpenStores, report: Report)
     return {"failed_for_all": failed}
 
 
-def _pgvector(settings: Settings, server: ServerFacts, report: Report) -> dict[str, Any]:
-    version, model = server.pgvector, settings.embedding_model
-    if model and version is None:
-        what = "EMBEDDING_MODEL is set, but PostgreSQL has no pgvector: facts are found by their words only."
-        report.problem("pgvector", what, "Install pgvector and run CREATE EXTENSION vector, or unset EMBEDDING_MODEL.")
-    return {"version": version, "embedding_model": model}
-
-
-async def look_at_model(settings: Settings, report: Report) -> Model:
-    bounded = settings.model_copy(
-        update={"llm_timeout_s": MODEL_S, "llm_idle_timeout_s": MODEL_S, "llm_max_retries": 0}
-    )
-    model = factories.chat_model(bounded, None, unobserved, untraced)
+async def _look_at_model(settings: Settings, report: Report) -> dict[str, Any]:
+    bounded = {"llm_timeout_s": MODEL_S, "llm_idle_timeout_s": MODEL_S, "llm_max_retries": 0}
+    model = factories.chat_model(settings.model_copy(update=bounded), None, unobserved, untraced)
     if not settings.model_configured:
         report.note(
             "model",
             "The offline model answers: it picks tools by their words and understands nothing.",
             "Set OPENAI_API_KEY, or OPENAI_BASE_URL for a model of your own, and LLM_MODEL.",
         )
-        return Model(model.name, "built in", answers=None)
+        return {"name": model.name, "at": "built in", "answers": None, "latency_ms": None}
     where = urlsplit(settings.openai_base_url or "https://api.openai.com/v1").hostname or "?"
+    latency_ms = None
     started = time.monotonic()
     try:
         await model.probe()
+        latency_ms = round((time.monotonic() - started) * 1000, 1)
     except AppError as error:
         what = f"{model.name} at {where} does not answer: {error.detail}"
         report.problem(
             "model", what, "Check OPENAI_BASE_URL, OPENAI_API_KEY and LLM_MODEL, and that this machine gets there."
         )
-        return Model(model.name, where, answers=False)
-    return Model(model.name, where, answers=True, latency_ms=round((time.monotonic() - started) * 1000, 1))
+    return {"name": model.name, "at": where, "answers": latency_ms is not None, "latency_ms": latency_ms}
 
 
-@asynccontextmanager
-async def mcp_servers(settings: Settings, report: Report) -> AsyncIterator[McpServers]:
-    """Connects to the servers of mcp.json for the report, without the service."""
-    config = McpConfig(mcpServers={})
+async def mcp_servers(stack: AsyncExitStack, settings: Settings, report: Report) -> McpServers:
+    """Returns the servers of mcp.json, connected for the report; none if the file cannot be used."""
     if "mcp_config" in settings.model_fields_set and not settings.mcp_config.exists():
         report.problem("mcp", f"There is no file {settings.mcp_config}.", "Correct MCP_CONFIG: its tools are missing.")
     try:
         config = read_mcp_config(settings.mcp_config)
-        servers = await _entered(config, settings)
+        servers = McpServers(config, timeout_s=settings.tool_timeout_s, start_timeout_s=MCP_START_S)
+        return await stack.enter_async_context(servers)
     except AppError as error:
         report.problem("mcp", error.detail, "The service does not start like this: correct the file.")
-        servers = await _entered(McpConfig(mcpServers={}), settings)
-    try:
-        yield servers
-    finally:
-        await servers.__aexit__(None, None, None)
+        return McpServers(McpConfig(mcpServers={}))
 
 
-async def _entered(config: McpConfig, settings: Settings) -> McpServers:
-    servers = McpServers(config, timeout_s=settings.tool_timeout_s, start_timeout_s=MCP_START_S)
-    return await servers.__aenter__()
-
-
-def look_at_mcp(servers: McpServers, report: Report) -> list[McpServer]:
+def look_at_mcp(servers: McpServers, report: Report) -> list[dict[str, Any]]:
     sources = [tool.spec.source for tool in servers.tools()]
-    found = [McpServer(name, state, sources.count(f"mcp:{name}")) for name, state in servers.states().items()]
-    for server in found:
-        if server.state != "ready":
-            what = f"The MCP server {server.name} is not ready ({server.state}): its tools are missing."
+    for name, state in servers.states().items():
+        if state != "ready":
+            what = f"The MCP server {name} is not ready ({state}): its tools are missing."
             report.problem("mcp", what, "Start it, or correct its command, url or headers in mcp.json.")
-    return found
+    return [
+        {"name": name, "state": state, "tools": sources.count(f"mcp:{name}")}
+        for name, state in servers.states().items()
+    ]
 
 
-def look_at_data_folder(settings: Settings, report: Report) -> DataFolder | None:
+def _look_at_data_folder(settings: Settings, report: Report) -> dict[str, Any] | None:
     """Returns None if both stores have URLs, or if there is no such folder."""
     folder = settings.data_dir.expanduser().resolve()
     if (settings.database_url and settings.redis_url) or not folder.is_dir():
@@ -205,21 +141,19 @@ def look_at_data_folder(settings: Settings, report: Report) -> DataFolder | None
     free = shutil.disk_usage(folder).free
     if free < LITTLE_DISK_BYTES:
         report.problem("data_folder", f"The disk of {folder} is nearly full.", "Make room, or move DATA_DIR.")
-    return DataFolder(str(folder), free, _size_of(folder))
+    return {"path": str(folder), "free_bytes": free, "used_bytes": _size_of(folder)}
 
 
 def _size_of(folder: Path) -> int:
     """Returns bytes. Files may go while it counts."""
     total = 0
     for path in folder.rglob("*"):
-        try:
+        with suppress(OSError):
             total += path.lstat().st_size
-        except OSError:
-            continue
     return total
 
 
-async def look_at_settings(settings: Settings, stores: OpenStores | None, report: Report) -> dict[str, object]:
+async def _look_at_settings(settings: Settings, stores: OpenStores | None, report: Report) -> dict[str, object]:
     public = not is_loopback(settings.host)
     if settings.auth == "none" and public:
         what = f"AUTH=none on HOST={settings.host}: whoever reaches it may use it, and everybody is the same user."
@@ -237,19 +171,17 @@ async def look_at_settings(settings: Settings, stores: OpenStores | None, report
             "Only one of DATABASE_URL and REDIS_URL is set: the other server is an embedded one of this machine alone."
         )
         report.note("settings", what, "Set both where more than one machine serves.")
-    if settings.auth == "api_key" and stores is not None and not await _anybody_has_a_key(stores):
+    if settings.auth == "api_key" and stores is not None and not await _has_valid_key(stores):
         report.problem("settings", "AUTH=api_key, and there is no valid key.", "Run `segue keys create --user NAME`.")
+    shown = ("auth", "turn_timeout_s", "turn_lease_s", "worker_concurrency")
     return {
         "listens_on": f"{settings.host}:{settings.port}",
-        "auth": settings.auth,
-        "turn_timeout_s": settings.turn_timeout_s,
-        "turn_lease_s": settings.turn_lease_s,
-        "worker_concurrency": settings.worker_concurrency,
+        **{name: getattr(settings, name) for name in shown},
     }
 
 
-async def _anybody_has_a_key(stores: OpenStores) -> bool:
-    """Taken for granted where it cannot be told."""
+async def _has_valid_key(stores: OpenStores) -> bool:
+    """Returns True if Postgres cannot be asked: that is a problem of its own."""
     try:
         async with asking(stores.database) as connection:
             return any(key.revoked_at is None for key in await list_keys(connection, None))

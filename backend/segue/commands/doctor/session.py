@@ -3,15 +3,14 @@
 Reads no message: of the conversation, only the words of the plan are shown.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import OpenStores
-from segue.db.inspection import share_of_session
+from segue.db.inspection import Share, share_of_session
 from segue.domain.clock import Clock
-from segue.domain.plan import Plan
 from segue.domain.session import Session
 from segue.domain.tool_state import ToolState
 from segue.memory import short_term, summary
@@ -47,7 +46,7 @@ class _Rows:
     last_failed: LastTurn | None
     plan: StoredPlan | None
     summary: summary.SummaryState
-    stored: dict[str, Any]
+    stored: dict[str, Share]
     last_ended_turn: str | None
 
 
@@ -84,7 +83,6 @@ async def _read(stores: OpenStores, session_id: str) -> _Rows:
     async with stores.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
         ended = await last_ended(connection, session_id)
-        shares = await share_of_session(connection, session_id)
         return _Rows(
             owner=owner,
             session=await get_session(connection, owner, session_id),
@@ -93,17 +91,15 @@ async def _read(stores: OpenStores, session_id: str) -> _Rows:
             last_failed=await last_turn_of(connection, session_id, failed=True),
             plan=await open_plan(connection, session_id),
             summary=await summary.summary_state(connection, session_id),
-            stored={table: {"rows": share.rows, "bytes": share.bytes} for table, share in shares.items()},
+            stored=await share_of_session(connection, session_id),
             last_ended_turn=ended.turn_id if ended else None,
         )
 
 
 def _status(rows: _Rows) -> Literal["running", "queued", "waiting", "idle"]:
     """Returns `waiting` if the plan waits for the user's yes."""
-    if any(turn.status == "running" for turn in rows.open_turns):
-        return "running"
     if rows.open_turns:
-        return "queued"
+        return "running" if any(turn.status == "running" for turn in rows.open_turns) else "queued"
     return "waiting" if rows.plan and rows.plan.plan.waiting_step else "idle"
 
 
@@ -145,17 +141,9 @@ def _judge_tools(states: dict[str, ToolState], report: Report) -> None:
 
 
 def _turn(turn: OpenTurn) -> dict[str, Any]:
-    return {
-        "turn_id": turn.turn_id,
-        "status": turn.status,
-        "held_by": turn.worker,
-        "lease_until": turn.lease_until,
-        "lease_left_s": turn.lease_left_s,
-        "epoch": turn.epoch,
-        "attempts": turn.attempts,
-        "waiting_s": turn.waiting_s if turn.status == "queued" else None,
-        "cancel_requested_at": turn.cancel_requested_at,
-    }
+    found = asdict(turn)
+    waiting_s = turn.waiting_s if turn.status == "queued" else None
+    return {"turn_id": found.pop("turn_id"), "held_by": found.pop("worker"), **found, "waiting_s": waiting_s}
 
 
 def _last_error(rows: _Rows) -> dict[str, Any] | None:
@@ -175,31 +163,24 @@ def _last_error(rows: _Rows) -> dict[str, Any] | None:
 def _plan(stored: StoredPlan | None) -> dict[str, Any] | None:
     if stored is None:
         return None
-    plan: Plan = stored.plan
+    plan = stored.plan
     step = plan.waiting_step or plan.running_step or plan.next_step
     return {
-        "id": plan.id,
-        "status": plan.status,
-        "version": plan.version,
-        "goal": plan.goal,
-        "expires_at": plan.expires_at,
+        **{name: getattr(plan, name) for name in ("id", "status", "version", "goal", "expires_at")},
         "steps": [each.status for each in plan.steps],
-        "current_step": step
-        and {"id": step.id, "status": step.status, "tool": step.tool, "description": step.description},
+        "current_step": step and {name: getattr(step, name) for name in ("id", "status", "tool", "description")},
         "blocked_tools": stored.blocked_tools,
     }
 
 
 def _tools(states: dict[str, ToolState]) -> dict[str, Any]:
+    shown = ("status", "reason_code", "reason", "retry_at")
     return {
         "available": [name for name, state in states.items() if state.available],
         "not_available": [
             {
                 "tool": name,
-                "status": state.status,
-                "reason_code": state.reason_code,
-                "reason": state.reason,
-                "retry_at": state.retry_at,
+                **{field: getattr(state, field) for field in shown},
                 "what_helps": state.suggested_actions,
             }
             for name, state in states.items()

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from socket import gaierror
 from typing import Any
-from urllib.parse import urlsplit
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -24,12 +23,19 @@ from segue.embedded.urls import ServerUrls, server_urls
 
 LOOK_S = 6.0
 NEARLY_FULL = 0.9
+POSTGRES_FACTS = ("version", "connections", "max_connections", "database_bytes")
 
 _BY_SQLSTATE = {
     "28": "it refuses the user or the password",
     "3D": "it has no database of this name",
     "53": "it takes no more connections",
     "57": "it is starting or stopping",
+}
+_BY_KIND = {
+    ConnectionRefusedError: "nothing listens there",
+    FileNotFoundError: "nothing listens there",
+    gaierror: "its host name is unknown",
+    TimeoutError: "it does not answer in time",
 }
 
 
@@ -42,79 +48,68 @@ class OpenStores:
 
 
 @dataclass(frozen=True, slots=True)
-class Postgres:
-    at: str
-    reachable: bool = False
-    why_not: str | None = None
-    latency_ms: float | None = None
-    version: str | None = None
-    connections: int | None = None
-    max_connections: int | None = None
-    database_bytes: int | None = None
+class StoresFound:
+    """`parts` are shown. `server` is None if Postgres cannot be used; `has_schema`: no migration is missing."""
 
-
-@dataclass(frozen=True, slots=True)
-class Redis:
-    at: str
-    reachable: bool = False
-    version: str | None = None
-    latency_ms: float | None = None
-    memory_bytes: int | None = None
-    max_memory_bytes: int | None = None
-    eviction: str | None = None
-    clients: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Migrations:
-    """`missing` is None if this version does not know the revision."""
-
-    revision: str | None
-    missing: tuple[str, ...] | None
+    parts: dict[str, Any]
+    server: ServerFacts | None = None
+    has_schema: bool = False
+    redis_answers: bool = False
 
 
 class Unreachable(Exception):
     """Postgres cannot be used; the message says why."""
 
 
-@asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[OpenStores]:
-    """Yields clients that may not reach their servers. Raises AppError if there is nothing to open."""
-    async with AsyncExitStack() as stack:
-        given = settings.database_url, settings.redis_url, settings.data_dir
-        urls = await stack.enter_async_context(server_urls(*given, join_only=True))
-        try:
-            stores = OpenStores(
-                urls, Database(urls.database_url, writing=1, reading=2), Cache(urls.redis_url), Streams(urls.redis_url)
-            )
-        except (ArgumentError, ValueError) as error:
-            raise AppError(
-                "url_invalid",
-                status=500,
-                title="Not a URL",
-                detail="DATABASE_URL or REDIS_URL is not a URL, as postgresql://… and redis://… are.",
-            ) from error
-        stack.push_async_callback(stores.database.close)
-        stack.push_async_callback(stores.cache.close)
-        stack.push_async_callback(stores.streams.close)
-        yield stores
+async def opened(stack: AsyncExitStack, settings: Settings) -> OpenStores:
+    """Returns clients that may not reach their servers. Raises AppError if there is nothing to open."""
+    given = settings.database_url, settings.redis_url, settings.data_dir
+    urls = await stack.enter_async_context(server_urls(*given, join_only=True))
+    try:
+        database = Database(urls.database_url, writing=1, reading=2)
+        stores = OpenStores(urls, database, Cache(urls.redis_url), Streams(urls.redis_url))
+    except (ArgumentError, ValueError) as error:
+        detail = "DATABASE_URL or REDIS_URL is not a URL, as postgresql://… and redis://… are."
+        raise AppError("url_invalid", status=500, title="Not a URL", detail=detail) from error
+    for client in (stores.database, stores.cache, stores.streams):
+        stack.push_async_callback(client.close)
+    return stores
 
 
 @asynccontextmanager
 async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
     """Raises Unreachable within seconds if Postgres cannot be used."""
     try:
-        async with asyncio.timeout(LOOK_S), database.autocommit() as connection:
+        async with asyncio.timeout(LOOK_S), database.read_only() as connection:
             yield connection
     except (AppError, DBAPIError, OSError, TimeoutError) as error:
         raise Unreachable(_reason(error)) from error
 
 
-async def look_at_postgres(database: Database, url: str, report: Report) -> tuple[Postgres, ServerFacts | None]:
-    """Returns what is shown of the server, and what it says of itself, or None if it does not answer."""
-    where = _postgres_place(url)
+async def look_at_stores(stores: OpenStores | None, report: Report) -> StoresFound:
+    if stores is None:
+        return StoresFound(dict.fromkeys(("postgres", "redis", "migrations")))
+    postgres, server = await _look_at_postgres(stores, report)
+    redis = await _look_at_redis(stores, report)
+    missing = missing_revisions(server.revision) if server else None
+    migrations = {"revision": server.revision, "missing": missing} if server else None
+    if server and missing is None:
+        what = f"The database is at {server.revision}, which this version does not know."
+        report.problem("migrations", what, "A newer version has migrated it: run that version here too.")
+    elif missing:
+        report.problem("migrations", f"The database lacks {', '.join(missing)}.", "Run `segue migrate`.")
+    return StoresFound(
+        {"postgres": postgres, "redis": redis, "migrations": migrations},
+        server=server,
+        has_schema=server is not None and not missing,
+        redis_answers=redis["reachable"],
+    )
+
+
+async def _look_at_postgres(stores: OpenStores, report: Report) -> tuple[dict[str, Any], ServerFacts | None]:
+    where = _place(stores.urls.database_url, 5432)
     try:
-        async with asking(database) as connection:
+        async with asking(stores.database) as connection:
             started = time.monotonic()
             await connection.exec_driver_sql("SELECT 1")
             latency_ms = _ms_since(started)
@@ -125,59 +120,43 @@ async def look_at_postgres(database: Database, url: str, report: Report) -> tupl
             f"PostgreSQL at {where} cannot be used: {error}.",
             "Nothing works without it. Start it, or correct DATABASE_URL; `segue serve` starts an embedded one again.",
         )
-        return Postgres(where, why_not=str(error)), None
+        unknown = dict.fromkeys(("latency_ms", *POSTGRES_FACTS))
+        return {"at": where, "reachable": False, "why_not": str(error), **unknown}, None
     if server.connections > server.max_connections * NEARLY_FULL:
         what = f"{server.connections} of {server.max_connections} connections are taken."
         report.problem("postgres", what, "Run fewer processes, raise max_connections, or put a pooler in front.")
-    postgres = Postgres(
-        where,
-        reachable=True,
-        latency_ms=latency_ms,
-        version=server.version,
-        connections=server.connections,
-        max_connections=server.max_connections,
-        database_bytes=server.database_bytes,
-    )
-    return postgres, server
+    facts = {name: getattr(server, name) for name in POSTGRES_FACTS}
+    return {"at": where, "reachable": True, "why_not": None, "latency_ms": latency_ms, **facts}, server
 
 
-def look_at_migrations(revision: str | None, report: Report) -> Migrations:
-    missing = missing_revisions(revision)
-    if missing is None:
-        what = f"The database is at {revision}, which this version does not know."
-        report.problem("migrations", what, "A newer version has migrated it: run that version here too.")
-    elif missing:
-        report.problem("migrations", f"The database lacks {', '.join(missing)}.", "Run `segue migrate`.")
-    return Migrations(revision, missing)
-
-
-async def look_at_redis(cache: Cache, url: str, report: Report) -> Redis:
-    where = _redis_place(url)
-    await cache.ping()  # the first connects
+async def _look_at_redis(stores: OpenStores, report: Report) -> dict[str, Any]:
+    where = _place(stores.urls.redis_url, 6379)
+    await stores.cache.ping()  # the first connects
     started = time.monotonic()
-    facts = await cache.server()
+    facts = await stores.cache.server()
+    latency_ms = _ms_since(started)
     if facts is None:
         report.problem(
             "redis",
             f"Redis at {where} cannot be used.",
             "Turns go on, more slowly. Start it, or correct REDIS_URL; `segue serve` starts an embedded one again.",
         )
-        return Redis(where)
-    redis = Redis(
-        where,
-        reachable=True,
-        version=str(facts.get("redis_version")),
-        latency_ms=_ms_since(started),
-        memory_bytes=facts.get("used_memory"),
-        max_memory_bytes=facts.get("maxmemory") or None,
-        eviction=facts.get("maxmemory_policy"),
-        clients=facts.get("connected_clients"),
-    )
-    if redis.max_memory_bytes and (redis.memory_bytes or 0) > redis.max_memory_bytes * NEARLY_FULL:
+    server = facts or {}
+    memory, max_memory = server.get("used_memory"), server.get("maxmemory") or None
+    if max_memory and (memory or 0) > max_memory * NEARLY_FULL:
         report.problem(
             "redis", "Its memory is nearly full.", "Raise maxmemory. It may also be flushed: nothing is lost."
         )
-    return redis
+    return {
+        "at": where,
+        "reachable": facts is not None,
+        "version": server.get("redis_version"),
+        "latency_ms": None if facts is None else latency_ms,
+        "memory_bytes": memory,
+        "max_memory_bytes": max_memory,
+        "eviction": server.get("maxmemory_policy"),
+        "clients": server.get("connected_clients"),
+    }
 
 
 def _reason(error: BaseException) -> str:
@@ -190,25 +169,17 @@ def _reason(error: BaseException) -> str:
     for cause in causes:
         if known := _BY_SQLSTATE.get(str(getattr(cause, "sqlstate", None) or "")[:2]):
             return known
-    kinds = [type(cause) for cause in causes]
-    if any(issubclass(kind, ConnectionRefusedError | FileNotFoundError) for kind in kinds):
-        return "nothing listens there"
-    if any(issubclass(kind, gaierror) for kind in kinds):
-        return "its host name is unknown"
-    if any(issubclass(kind, TimeoutError) for kind in kinds):
-        return "it does not answer in time"
-    return f"it cannot be spoken to ({kinds[-1].__name__})"
+    for kind, reason in _BY_KIND.items():
+        if any(isinstance(cause, kind) for cause in causes):
+            return reason
+    return f"it cannot be spoken to ({type(causes[-1]).__name__})"
 
 
-def _postgres_place(url: str) -> str:
+def _place(url: str, port: int) -> str:
     parts = make_url(url)
-    host: Any = parts.host or parts.query.get("host") or "localhost"
-    return f"{host}:{parts.port or 5432}/{parts.database}" if parts.host else f"{host} (socket)"
-
-
-def _redis_place(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.path} (socket)" if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}{parts.path}"
+    if parts.host:
+        return f"{parts.host}:{parts.port or port}/{parts.database or ''}"
+    return f"{parts.query.get('host') or f'/{parts.database}'} (socket)"
 
 
 def _ms_since(started: float) -> float:
