@@ -1,130 +1,205 @@
-"""`python -m bench`: what a turn of Segue costs, on this machine, beside the bare model call inside it.
+"""`python -m bench`: what a turn of Segue costs on this machine, beside the bare model call inside it.
 
-Everything runs on embedded servers of its own and a model that answers at once. Writes `bench/results.md`,
-`bench/results.svg` and the table in docs/performance.md; `--quick` takes a minute and only prints.
+Runs on embedded servers of its own and a model that answers at once. Writes bench/results.json, bench/results.md and
+the table in docs/performance.md after every measurement; one that fails or hangs costs its own line.
 """
 
 import argparse
+import asyncio
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import uvloop
 
-from bench import peers, plot, report
-from bench.cost import flushes_ms
-from bench.measure import Left, Measure
-from bench.processes import ROOT, surroundings
-from bench.profiling import Profile, profile
-from bench.throughput import GOAL, Throughput, all_loads, soak, soak_measures, throughput_measures
-from bench.turn import (
-    LongSession,
-    first_tokens,
-    long_session,
-    scene,
-    session_measures,
-    stream_measures,
-    tool_measures,
-    with_a_tool,
-)
+from bench import report
+from bench.load import Load, load
+from bench.meter import flushes_ms
+from bench.peers import measure_peer, peers
+from bench.processes import BareCaller, Group, Setup, bare_caller, serving, setup
+from bench.profiling import profile
+from bench.report import Results
+from bench.sessions import BATCH, FILLED, candidate, plain_turns, set_bare_window, streamed_turns, tool_turns
 from segue.embedded.servers import embedded_servers
-from segue.embedded.urls import ServerUrls
 
-FOLDER = ROOT / "bench"
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Turns of one session, plain or with a tool, of each other kind, of the soak; how long each load runs."""
-
-    session: int
-    kind: int
-    soak: int
-    seconds: float
-
-
-FULL = Size(session=1000, kind=200, soak=10_000, seconds=10)
-QUICK = Size(session=200, kind=50, soak=1000, seconds=3)
+ALONE = "1 × serve"
+GROUPS = {"2 × serve": ("serve", "serve"), "API + worker": ("serve --no-worker", "worker")}
+SESSIONS = {ALONE: (16,), "2 × serve": (16, 64), "API + worker": (16,)}
+START_TIMEOUT_S = 60
+ROUND_TIMEOUT_S = 30
+PROFILE_S = 5
+PROFILE_TIMEOUT_S = 60
+PEER_TIMEOUT_S = 60
+PEER_ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    machine: str
-    measures: list[Measure | Left]
-    session: LongSession
-    loads: list[Throughput]
-    profile: Profile | Left
+class Sizes:
+    """Rounds of turns of each kind, rounds of each load, and the seconds of each of the latter."""
+
+    plain: int
+    tool: int
+    streamed: int
+    load: int
+    load_s: float = 2.5
+
+    @property
+    def timeout_s(self) -> float:
+        """Of the turns of one kind: several times what they take on a calm machine."""
+        return 30.0 + 2 * self.plain
+
+    def __str__(self) -> str:
+        turns = f"{self.plain * BATCH} plain, {self.tool * BATCH} with a tool, {self.streamed * BATCH} streamed"
+        loads = f"each load {self.load} rounds of {self.load_s:g} s"
+        return f"A session for each kind of turn, {FILLED} turns old: {turns}, in rounds of {BATCH}; {loads}."
 
 
-async def run(servers: ServerUrls, folder: Path, size: Size, *, sampled: bool) -> Results:
-    machine = report.machine(flushes_ms(folder))
-    measures: list[Measure | Left] = []
-    async with surroundings(servers, folder) as within:
-        tell(f"{size.session:,} turns of one session, as many with a tool, then some streamed …")
-        async with scene(within) as alone:
-            session = await long_session(alone, turns=size.session)
-            measures += session_measures(session)
-            measures += tool_measures(*await with_a_tool(alone, turns=size.session))
-            measures += stream_measures(await first_tokens(alone, turns=size.kind))
-        tell("many sessions at once …")
-        loads, left = await all_loads(within, seconds=size.seconds)
-        measures += [*throughput_measures(loads), *left]
-        tell(f"{size.soak:,} turns on one process …")
-        measures += soak_measures(await soak(within, turns=size.soak))
-        tell("other servers …")
-        measures += await peers.measured(within, turns=size.kind, bare_ms=median(session.beside.bare))
-        tell("where the time goes …")
-        where = await profile(within, seconds=size.seconds) if sampled else Left("", "ask with --profile")
-    return Results(machine, measures, session, loads, where)
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A program `segue` to measure, and its results."""
+
+    program: Path
+    results: Results
 
 
-def tell(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """`publish` is called when something was added to the results."""
+
+    within: Setup
+    bare: BareCaller
+    versions: Sequence[Version]
+    sizes: Sizes
+    publish: Callable[[], None]
+
+    async def run(self) -> None:
+        async with AsyncExitStack() as stack:
+            started = [serving(self.within, str(each.program), ALONE, "serve") for each in self.versions]
+            alone = [await stack.enter_async_context(group) for group in started]
+            async with self.own_line("the turns of one session", self._all_results, 4 * self.sizes.timeout_s):
+                await self._sessions(alone)
+            loads = [
+                each
+                for version, group in zip(self.versions, alone, strict=True)
+                for each in await self._start_loads(stack, version, group)
+            ]
+            await self._load_rounds(loads)
+            if len(self.versions) == 1 and loads:
+                await self._peers()
+                await self._profile(loads[0])
+
+    @property
+    def _all_results(self) -> list[Results]:
+        return [version.results for version in self.versions]
+
+    @asynccontextmanager
+    async def own_line(self, name: str, results: Sequence[Results], timeout_s: float) -> AsyncIterator[None]:
+        """Publishes what the block adds to the results, or why it was left out."""
+        reason = ""
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                yield
+        except Exception as error:  # noqa: BLE001 (what fails in one measurement must not lose the others)
+            reason = f"timed out after {timeout_s:.0f} s" if limit.expired() else " ".join(repr(error).split())
+        for each in results if reason else ():
+            each.left_out[name] = reason
+        self.publish()
+
+    async def _sessions(self, alone: Sequence[Group]) -> None:
+        results, sizes = self._all_results, self.sizes
+        async with AsyncExitStack() as stack:
+            opened = [candidate(*pair, self.bare) for pair in zip(results, alone, strict=True)]
+            candidates = [await stack.enter_async_context(each) for each in opened]
+            await set_bare_window(self.within, candidates[0], self.bare)
+            for name, measure, number in (
+                ("plain turns", plain_turns, sizes.plain),
+                ("turns with a tool", tool_turns, sizes.tool),
+                ("streamed turns", streamed_turns, sizes.streamed),
+            ):
+                log(name)
+                async with self.own_line(name, results, sizes.timeout_s):
+                    await measure(self.bare, candidates, number=number)
+
+    async def _start_loads(self, stack: AsyncExitStack, version: Version, alone: Group) -> list[Load]:
+        loads: list[Load] = []
+        for name, sessions in SESSIONS.items():
+            log(f"starting {name}")
+            async with self.own_line(name, [version.results], START_TIMEOUT_S):
+                group = alone
+                if name != ALONE:
+                    started = serving(self.within, str(version.program), name, *GROUPS[name])
+                    group = await stack.enter_async_context(started)
+                loads += [
+                    await stack.enter_async_context(load(version.results, group, sessions=count)) for count in sessions
+                ]
+        return loads
+
+    async def _load_rounds(self, loads: Sequence[Load]) -> None:
+        log("many sessions at once")
+        for _ in range(self.sizes.load):
+            for each in loads:
+                if each.name not in each.results.left_out:
+                    async with self.own_line(each.name, [each.results], ROUND_TIMEOUT_S):
+                        await each.round(self.bare, seconds=self.sizes.load_s)
+        for each in loads:
+            if each.name not in each.results.left_out:
+                each.record()
+                if each.group.name == ALONE:
+                    each.record_memory()
+        self.publish()
+
+    async def _peers(self) -> None:
+        (version,) = self.versions
+        for peer in peers():
+            log(peer.name)
+            if peer.program is None:
+                version.results.left_out[peer.name] = peer.missing
+                continue
+            async with self.own_line(peer.name, [version.results], PEER_TIMEOUT_S):
+                version.results.measures += await measure_peer(self.within, peer, self.bare, rounds=PEER_ROUNDS)
+
+    async def _profile(self, alone: Load) -> None:
+        log("where the time goes")
+        async with self.own_line("where the time goes", [alone.results], PROFILE_TIMEOUT_S):
+            alone.results.profile += await profile(alone, self.within.folder, seconds=PROFILE_S)
 
 
-def words(results: Results) -> Iterator[str]:
-    costs = {"one after another": results.session.cost_ms} | {load.name: load.cost_ms for load in results.loads}
-    yield "# What a turn costs\n"
-    yield f"Measured by `make bench`: {results.machine}\n"
-    yield from report.table(results.measures)
-    yield "\n## Processor time, ms a turn\n"
-    yield from report.costs_table(costs)
-    yield "\n## Where a plain turn's goes\n"
-    yield from report.profile_tables(results.profile)
+def log(what: str) -> None:
+    print(f"{what} …", file=sys.stderr, flush=True)
 
 
-def write(results: Results) -> None:
-    (FOLDER / "results.md").write_text("\n".join(words(results)) + "\n", "utf-8")
-    picture = plot.picture(
-        results.session.beside.turns,
-        results.session.beside.bare,
-        [(load.name, load.turns_per_s) for load in results.loads],
-        goal=GOAL,
-        caption=results.machine.partition(";")[0],
-    )
-    (FOLDER / "results.svg").write_text(picture, "utf-8")
-    with_targets = [measure for measure in results.measures if isinstance(measure, Measure) and measure.met is not None]
-    page = ROOT / "docs" / "performance.md"
-    report.fill_page(page, [*report.table(with_targets), "", f"Measured: {results.machine}"])
+async def run(versions: Sequence[Version], folder: Path, sizes: Sizes, publish: Callable[[], None]) -> None:
+    with embedded_servers(folder / "data") as servers:
+        async with setup(servers, folder) as within, bare_caller(within) as bare:
+            await Bench(within, bare, versions, sizes, publish).run()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer of everything, printed and not written")
-    parser.add_argument("--profile", action="store_true", help="sample a serving process with py-spy as well")
+    parser.add_argument("--scale", type=float, default=1, help="0.2 takes less than a minute; only 1 writes")
+    parser.add_argument("--against", type=Path, help="another checkout with a .venv, to compare with in the same run")
     options = parser.parse_args()
+    sizes = Sizes(*(max(4, round(rounds * options.scale)) for rounds in (60, 30, 20, 8)))
+    before = report.read()
     with tempfile.TemporaryDirectory(prefix="segue-bench-") as made:
         folder = Path(made)
-        folder.chmod(0o711)  # as root, PostgreSQL runs as somebody else, who has to get through
-        with embedded_servers(folder / "data") as servers:
-            size = QUICK if options.quick else FULL
-            results = uvloop.run(run(servers, folder, size, sampled=options.profile))
-    if not options.quick:
-        write(results)
-    print("\n".join(words(results)))
+        folder.chmod(0o711)  # PostgreSQL cannot run as root, and its own user must get through
+        programs = [Path(sys.executable).with_name("segue")]
+        if options.against:
+            programs.append(options.against.resolve() / ".venv" / "bin" / "segue")
+        machine = report.machine(flushes_ms(folder))
+        versions = [Version(program, Results(machine, str(sizes))) for program in programs]
+        kept = options.scale == 1 and not options.against
+        this = versions[0].results
+        try:
+            uvloop.run(run(versions, folder, sizes, lambda: report.write(this, before) if kept else None))
+        finally:
+            print("\n".join(report.page(this, before)))
+            if options.against:
+                print("\n".join(report.side_by_side(versions[1].results, this)))
 
 
 if __name__ == "__main__":

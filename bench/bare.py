@@ -1,7 +1,7 @@
-"""A process that does nothing but call `ChatOpenAI`: what a turn is compared with.
+"""A process that only calls `ChatOpenAI`, to compare a turn with.
 
-`python -m bench.bare BASE_URL` reads orders on stdin, a line of JSON each: first the messages to call with, then how
-many calls to make and whether to stream. It answers an order for calls with the milliseconds of each.
+`python -m bench.bare BASE_URL` reads one order as JSON from each line of stdin: either the messages to call with, or
+how many calls to make and whether to stream; then it answers with the milliseconds of each call.
 """
 
 import sys
@@ -21,7 +21,7 @@ async def whole_answer(model: ChatOpenAI, window: list[BaseMessage]) -> float:
 
 
 async def first_token(model: ChatOpenAI, window: list[BaseMessage]) -> float:
-    """The stream is read to its end, but the time stops at its first word."""
+    """Returns the milliseconds until the first word; the stream is read to its end."""
     started = time.perf_counter()
     came = [time.perf_counter() async for chunk in model.astream(window) if chunk.content]
     return (came[0] - started) * 1000

@@ -1,132 +1,73 @@
-"""The load generator: just enough HTTP/1.1 on asyncio streams, since it shares the cores with what it measures."""
+"""Many sessions at once on one process or several, and the memory of a process that has run many turns."""
 
-import asyncio
-import re
-import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Self
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from statistics import median
 
-import orjson
+from bench.client import Session, conversations, turns_of
+from bench.meter import Meter, meter_of, processor_ms, resident_mb
+from bench.processes import BareCaller, Group
+from bench.report import Measure, Results, count, deviation, p99
 
-from bench.provider import MESSAGE
-
-TIMEOUT_S = 60
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
-_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked\r\n", re.IGNORECASE)
-
-
-class Refused(Exception):
-    """An answer that is none of the 200s, or no stream where one was asked for."""
+BARE_CALLS = 20
+GOAL = 90  # turns a second of GOAL_OF
+GOAL_OF = "16 sessions, 2 × serve"
 
 
 @dataclass(slots=True)
-class Connection:
-    """One request at a time to a server on this machine, over one connection that is kept."""
+class Load:
+    """Sessions on processes. `rates` are turns a second of each round, `ratios` the same ÷ bare calls a second."""
 
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    results: Results
+    group: Group
+    sessions: list[Session]
+    meter: Meter
+    used: Counter[str] = field(default_factory=Counter)
+    rates: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    megabytes: list[float] = field(default_factory=list)
 
-    async def get(self, path: str) -> Any:
-        return orjson.loads(await self._answer("GET", path))
+    @property
+    def name(self) -> str:
+        return f"{len(self.sessions)} sessions, {self.group.name}"
 
-    async def post(self, path: str, body: dict[str, Any]) -> Any:
-        return orjson.loads(await self._answer("POST", path, orjson.dumps(body)))
+    async def round(self, bare: BareCaller, *, seconds: float) -> None:
+        bare_ms = median(await bare.milliseconds(BARE_CALLS))
+        async with self.meter.adding_to(self.used):
+            turns, latencies = await turns_of(self.sessions, seconds=seconds)
+        self.rates.append(turns / seconds)
+        self.ratios.append(self.rates[-1] * bare_ms / 1000)
+        self.latencies += latencies
+        self.megabytes.append(resident_mb(self.group.pids[0]))
 
-    async def stream(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
-        """What arrives of an answer, as it arrives."""
-        head = await self._ask("POST", path, orjson.dumps(body))
-        if b"text/event-stream" not in head.lower():
-            raise Refused(b"".join([part async for part in self._parts(head)]).decode(errors="replace"))
-        async for part in self._parts(head):
-            yield part
+    def record(self) -> None:
+        goal, aim = (GOAL, "aim 140") if self.name == GOAL_OF else (None, "")
+        noise = deviation(self.ratios) / median(self.ratios)
+        rate, spread, relative = median(self.rates), deviation(self.rates), median(self.ratios)
+        self.results.measures += [
+            Measure(
+                self.name, rate, "turns/s", 0, spread, at_least=goal, aim=aim,
+                compared=relative, noise=noise, more_is_better=True,
+            ),
+            Measure(f"{self.name}: p99 of a turn", p99(self.latencies), "ms", 0),
+        ]  # fmt: skip
+        self.results.processor_ms[self.name] = processor_ms(self.used, len(self.latencies))
 
-    async def _answer(self, method: str, path: str, body: bytes = b"") -> bytes:
-        async with asyncio.timeout(TIMEOUT_S):
-            head = await self._ask(method, path, body)
-            answer = b"".join([part async for part in self._parts(head)])
-        if head[9:10] != b"2":
-            raise Refused(f"{method} {path}: {head[9:12].decode()} {answer.decode(errors='replace')}")
-        return answer
-
-    async def _ask(self, method: str, path: str, body: bytes) -> bytes:
-        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        self.writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        return await self.reader.readuntil(b"\r\n\r\n")
-
-    async def _parts(self, head: bytes) -> AsyncIterator[bytes]:
-        if length := _LENGTH.search(head):
-            yield await self.reader.readexactly(int(length[1]))
-        elif _CHUNKED.search(head):
-            while size := int(await self.reader.readuntil(b"\r\n"), 16):
-                yield (await self.reader.readexactly(size + 2))[:-2]
-            await self.reader.readexactly(2)
-
-
-@asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Connection]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        yield Connection(reader, writer)
-    finally:
-        writer.close()
-
-
-@dataclass(slots=True)
-class Session:
-    """A conversation, each message sent when the last one has been answered."""
-
-    connection: Connection
-    id: str
-
-    @classmethod
-    async def new(cls, connection: Connection) -> Self:
-        return cls(connection, (await connection.post("/sessions", {}))["id"])
-
-    async def turn(self, message: str = MESSAGE, **options: Any) -> Any:
-        return await self.connection.post(f"/sessions/{self.id}/chat", {"message": message, **options})
-
-    async def timed_turn(self, message: str = MESSAGE) -> float:
-        """Milliseconds."""
-        started = time.perf_counter()
-        await self.turn(message)
-        return (time.perf_counter() - started) * 1000
-
-    async def first_token(self) -> float:
-        """Milliseconds until the first words of a streamed answer are here. Raises Refused where it is not streamed."""
-        started, came, parts = time.perf_counter(), 0.0, b""
-        body = {"message": MESSAGE, "stream": True}
-        async with asyncio.timeout(TIMEOUT_S):
-            async for part in self.connection.stream(f"/sessions/{self.id}/chat", body):
-                parts += part
-                if not came and b"TEXT_MESSAGE_CONTENT" in parts:
-                    came = time.perf_counter()
-        if not came:
-            raise RuntimeError(f"a stream without words: {parts.decode(errors='replace')}")
-        return (came - started) * 1000
+    def record_memory(self) -> None:
+        half = self.megabytes[len(self.megabytes) // 2]
+        self.results.measures += [
+            count("memory of `segue serve` at the end", self.megabytes[-1], "MB", 0, at_most=250),
+            count("the same ÷ half-way", self.megabytes[-1] / half, digits=2, at_most=1.05),
+        ]
 
 
 @asynccontextmanager
-async def conversations(ports: Sequence[int], count: int) -> AsyncIterator[list[Session]]:
-    """Sessions with a turn behind them, spread evenly over the processes that listen on `ports`."""
-    async with AsyncExitStack() as stack:
-        connections = [await stack.enter_async_context(connected(ports[index % len(ports)])) for index in range(count)]
-        sessions = [await Session.new(connection) for connection in connections]
-        await asyncio.gather(*(session.turn() for session in sessions))
-        yield sessions
-
-
-async def turns_of(sessions: Sequence[Session], *, seconds: float) -> list[float]:
-    """The milliseconds of the turns that ended within `seconds`, all sessions talking at once."""
-    deadline = time.perf_counter() + seconds
-    latencies: list[float] = []
-
-    async def talk(session: Session) -> None:
-        while time.perf_counter() < deadline:
-            latency = await session.timed_turn()
-            if time.perf_counter() < deadline:
-                latencies.append(latency)
-
-    await asyncio.gather(*map(talk, sessions))
-    return latencies
+async def load(results: Results, group: Group, *, sessions: int) -> AsyncIterator[Load]:
+    async with (
+        meter_of(group.stores, {"segue": group.pids}) as meter,
+        conversations(group.ports, sessions) as talking,
+    ):
+        yield Load(results, group, talking, meter)

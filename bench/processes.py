@@ -1,38 +1,43 @@
-"""What is measured, as processes of its own: Segue started as a user starts it, the provider, the bare caller.
+"""The processes of a run: `segue` as a user starts it, the provider, the bare caller. Each ends with its block.
 
-Whatever is started here is gone when its block is left. Knows nothing of what is asked of them.
+Knows nothing of the requests they get.
 """
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from asyncio import StreamReader, StreamWriter
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
 import orjson
 
-from bench.load import connected
+from bench.client import connected
+from bench.meter import database_of
+from bench.report import ROOT
 from segue.embedded.urls import ServerUrls
 
-ROOT = Path(__file__).resolve().parents[1]
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
+OUR_MODULES = {"PYTHONPATH": str(ROOT)}
 START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 10
+_numbers = count(1)
 
 
 class NotStarted(Exception):
-    """A process that ended instead; with the last it said."""
+    """A process ended before it listened. Says its last words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all the processes of a run share. Their logs go to `folder`."""
+class Setup:
+    """What all processes of a run share. They log to `folder`."""
 
     servers: ServerUrls
     provider: Process
@@ -43,25 +48,36 @@ class Surroundings:
     def provider_url(self) -> str:
         return f"http://127.0.0.1:{self.provider_port}/v1"
 
+    async def new_stores(self) -> ServerUrls:
+        """Returns an empty database and Redis database: processes that share stores take each other's turns."""
+        number = next(_numbers)
+        async with database_of(self.servers) as database:
+            await database.execute(f"CREATE DATABASE bench_{number}")
+        path, _, query = self.servers.database_url.partition("?")
+        database_url = f"{path.rpartition('/')[0]}/bench_{number}?{query}"
+        return ServerUrls(database_url=database_url, redis_url=f"{self.servers.redis_url}?db={number}")
+
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """A `segue serve`."""
+class Group:
+    """`segue` processes that share stores: the ports of those that listen, the ids of all."""
 
-    process: Process
-    port: int
+    name: str
+    stores: ServerUrls
+    ports: list[int]
+    pids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class BareCaller:
-    """`bench.bare`: bare calls of one window."""
+    """A process that makes bare calls of one window."""
 
     pid: int
     orders: StreamWriter
     answers: StreamReader
 
-    def take(self, window: list[dict[str, Any]]) -> None:
-        self._order({"messages": window})
+    def set_window(self, messages: list[dict[str, Any]]) -> None:
+        self._order({"messages": messages})
 
     async def milliseconds(self, calls: int, *, stream: bool = False) -> list[float]:
         self._order({"calls": calls, "stream": stream})
@@ -79,63 +95,65 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def surroundings(servers: ServerUrls, folder: Path) -> AsyncIterator[Surroundings]:
+async def setup(servers: ServerUrls, folder: Path) -> AsyncIterator[Setup]:
     port = free_port()
-    async with started("-m", "bench.provider", str(port), folder=folder) as provider:
+    arguments = ("-m", "bench.provider", str(port))
+    async with started(sys.executable, *arguments, folder=folder, settings=OUR_MODULES) as provider:
         await listens(provider, port, folder)
-        yield Surroundings(servers, provider, port, folder)
+        yield Setup(servers, provider, port, folder)
 
 
 @asynccontextmanager
-async def segue(within: Surroundings, *options: str) -> AsyncIterator[Serving]:
-    """`segue serve` with these options, migrated and ready."""
-    port = free_port()
-    command = ("-m", "segue", "serve", "--port", str(port), *options)
-    async with started(*command, folder=within.folder, settings=_settings(within)) as process:
-        await listens(process, port, within.folder)
-        yield Serving(process, port)
-
-
-@asynccontextmanager
-async def several(within: Surroundings, count: int) -> AsyncIterator[list[Serving]]:
-    """That many `segue serve` on the same stores."""
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(segue(within)) for _ in range(count)]
-
-
-@asynccontextmanager
-async def worker(within: Surroundings) -> AsyncIterator[Process]:
-    """`segue worker`. It says nothing when it is ready: the first turn it runs tells."""
-    async with started("-m", "segue", "worker", folder=within.folder, settings=_settings(within)) as process:
-        yield process
-
-
-@asynccontextmanager
-async def bare_caller(within: Surroundings) -> AsyncIterator[BareCaller]:
-    async with started("-m", "bench.bare", within.provider_url, folder=within.folder) as process:
+async def bare_caller(within: Setup) -> AsyncIterator[BareCaller]:
+    arguments = ("-m", "bench.bare", within.provider_url)
+    async with started(sys.executable, *arguments, folder=within.folder, settings=OUR_MODULES) as process:
         yield BareCaller(process.pid, cast(StreamWriter, process.stdin), cast(StreamReader, process.stdout))
 
 
-async def knows(*words: str) -> bool:
-    """Whether the command line has such a command or option."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "segue", *words[:1], "--help", cwd=ROOT, stdout=PIPE, stderr=DEVNULL
-    )
-    told, _ = await process.communicate()
-    return process.returncode == 0 and all(word.encode() in told for word in words[1:])
+@asynccontextmanager
+async def serving(within: Setup, program: str, name: str, *commands: str) -> AsyncIterator[Group]:
+    """Yields one process for each of the `commands` (`serve`, `worker`) of the program `segue`, on stores of their own.
+
+    A worker does not say when it is ready: the first turn waits for it.
+    """
+    group = Group(name, await within.new_stores(), [], [])
+    async with AsyncExitStack() as stack:
+        for command in commands:
+            await stack.enter_async_context(_segue(within, program, command.split(), group))
+        yield group
+
+
+@asynccontextmanager
+async def _segue(within: Setup, program: str, command: list[str], group: Group) -> AsyncIterator[None]:
+    port = free_port()
+    settings = {
+        "LOG_FORMAT": "json",
+        "DATABASE_URL": group.stores.database_url,
+        "REDIS_URL": group.stores.redis_url,
+        "OPENAI_BASE_URL": within.provider_url,
+        "LLM_MODEL": "scripted",
+        "PORT": str(port),
+    }
+    async with started(program, *command, folder=within.folder, settings=settings) as process:
+        group.pids.append(process.pid)
+        if command[0] == "serve":
+            await listens(process, port, within.folder)
+            group.ports.append(port)
+        yield
 
 
 @asynccontextmanager
 async def started(
-    *arguments: str, folder: Path, settings: Mapping[str, str] | None = None, program: str = sys.executable
+    program: str, *arguments: str, folder: Path, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Process]:
-    """A program until the block is left, with nothing of our environment that could set anything."""
+    """Yields a process whose environment sets nothing but `settings`, and ends it with all it has started."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    environment = {**inherited, "PYTHONPATH": str(ROOT), **(settings or {})}
+    environment = inherited | dict(settings or {})
     with (folder / "processes.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            program, *arguments, cwd=folder, env=environment, stdin=PIPE, stdout=PIPE, stderr=log
-        )
+            program, *arguments, cwd=folder, env=environment, stdin=PIPE, stdout=PIPE, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
     try:
         yield process
     finally:
@@ -147,13 +165,17 @@ async def _end(process: Process) -> None:
         process.terminate()
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
-            await process.communicate()
+            await process.wait()
     except TimeoutError:
-        process.kill()
-        await process.communicate()
+        pass
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 async def listens(process: Process, port: int, folder: Path) -> None:
+    """Returns when the port accepts connections. Raises NotStarted, or TimeoutError after START_TIMEOUT_S."""
     async with asyncio.timeout(START_TIMEOUT_S):
         while process.returncode is None:
             try:
@@ -161,14 +183,4 @@ async def listens(process: Process, port: int, folder: Path) -> None:
                     return
             except ConnectionError:
                 await asyncio.sleep(0.05)
-    raise NotStarted("a process did not start:\n" + (folder / "processes.log").read_text()[-2000:])
-
-
-def _settings(within: Surroundings) -> dict[str, str]:
-    return {
-        "LOG_FORMAT": "json",
-        "DATABASE_URL": within.servers.database_url,
-        "REDIS_URL": within.servers.redis_url,
-        "OPENAI_BASE_URL": within.provider_url,
-        "LLM_MODEL": "scripted",
-    }
+    raise NotStarted("\n".join((folder / "processes.log").read_text().splitlines()[-5:]))

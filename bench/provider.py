@@ -1,7 +1,7 @@
 """A scripted OpenAI-compatible server that answers at once: words, one tool call, or 24 tokens as a stream.
 
 `python -m bench.provider PORT`. It shares the cores with what is measured, so it is a bare protocol on httptools and
-looks no deeper into a request than it must. `prompt_tokens` is the request's size in bytes, `GET /` the last request.
+reads no more of a request than it needs. `prompt_tokens` is the request's size in bytes; `GET /` returns the last one.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ TOOL_CALL: Final = {"id": "call_0", "type": "function", "function": {"name": TOO
 
 
 class Provider(asyncio.Protocol):
-    """One connection."""
+    """One connection; `last` is the last request to any."""
 
     last: bytes = b"{}"
 
@@ -55,7 +55,7 @@ def _reply(body: bytes) -> bytes:
     message: dict[str, Any] = {"role": "assistant", "content": None if calls_tool else ANSWER}
     if calls_tool:
         message["tool_calls"] = [TOOL_CALL]
-    choice = {"index": 0, "message": message, "finish_reason": _why(calls_tool=calls_tool)}
+    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(calls_tool=calls_tool)}
     answer = {**COMPLETION, "object": "chat.completion", "choices": [choice], "usage": usage}
     return _response(orjson.dumps(answer), b"application/json")
 
@@ -67,14 +67,14 @@ def _stream(usage: dict[str, int], *, calls_tool: bool) -> bytes:
     choices = [
         {"index": 0, "delta": {"role": "assistant", "content": None}, "finish_reason": None},
         *({"index": 0, "delta": delta, "finish_reason": None} for delta in deltas),
-        {"index": 0, "delta": {}, "finish_reason": _why(calls_tool=calls_tool)},
+        {"index": 0, "delta": {}, "finish_reason": _finish_reason(calls_tool=calls_tool)},
     ]
     chunks = [{"choices": [choice]} for choice in choices] + [{"choices": [], "usage": usage}]
     events = (orjson.dumps({**COMPLETION, "object": "chat.completion.chunk", **chunk}) for chunk in chunks)
     return b"".join(b"data: %b\n\n" % event for event in (*events, b"[DONE]"))
 
 
-def _why(*, calls_tool: bool) -> str:
+def _finish_reason(*, calls_tool: bool) -> str:
     return "tool_calls" if calls_tool else "stop"
 
 

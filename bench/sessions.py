@@ -1,0 +1,200 @@
+"""One turn after another in one session: plain, with a tool, streamed.
+
+Every batch of turns follows a batch of bare calls, so that other work of the machine slows down both.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from statistics import median
+
+import asyncpg
+
+from bench.client import Session, connected
+from bench.meter import COMMANDS, Meter, database_of, meter_of, processor_ms, stored, transactions, waits_ms
+from bench.processes import BareCaller, Group, Setup
+from bench.provider import TOOL, TOOL_MESSAGE
+from bench.report import Measure, Results, count, deviation, growth, p99, ratio
+
+BATCH = 10
+FILLED = 30  # turns after which the window is full
+SETTLE_S = 1.1  # PostgreSQL publishes its statistics once a second
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One version of Segue with a session of each kind, every window full."""
+
+    results: Results
+    database: asyncpg.Connection
+    meter: Meter
+    plain: Session
+    tool: Session
+    streamed: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Milliseconds by round, of turns and of the bare calls before them, and what all of them used."""
+
+    turns: list[list[float]] = field(default_factory=list)
+    bare: list[list[float]] = field(default_factory=list)
+    used: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def ratios(self) -> list[float]:
+        return [median(turns) / median(bare) for turns, bare in zip(self.turns, self.bare, strict=True)]
+
+    def __add__(self, later: "Series") -> "Series":
+        return Series(self.turns + later.turns, self.bare + later.bare, self.used + later.used)
+
+
+@asynccontextmanager
+async def candidate(results: Results, group: Group, bare: BareCaller) -> AsyncIterator[Candidate]:
+    async with (
+        database_of(group.stores) as database,
+        meter_of(group.stores, {"segue": group.pids, "bare caller": [bare.pid]}) as meter,
+        connected(group.ports[0]) as connection,
+    ):
+        plain, tool, streamed = [await Session.new(connection) for _ in range(3)]
+        for _ in range(FILLED):
+            await plain.turn()
+            await streamed.turn()
+            answer = await tool.turn(TOOL_MESSAGE)
+        if [call["tool_name"] for call in answer["tool_calls"]] != [TOOL]:
+            raise RuntimeError(f"the turn did not call {TOOL}: {answer['tool_calls']}")
+        yield Candidate(results, database, meter, plain, tool, streamed)
+
+
+async def set_bare_window(within: Setup, candidate: Candidate, bare: BareCaller) -> None:
+    """Lets the bare caller send the messages that a plain turn sends."""
+    await candidate.plain.turn()
+    async with connected(within.provider_port) as provider:
+        bare.set_window((await provider.get("/"))["messages"])
+    await bare.milliseconds(FILLED)
+
+
+async def rounds(
+    bare: BareCaller,
+    candidates: Sequence[Candidate],
+    turn: Callable[[Candidate], Awaitable[float]],
+    *,
+    number: int,
+    stream: bool = False,
+) -> list[Series]:
+    """Returns a series for each candidate; they take turns, round by round."""
+    measured = [Series() for _ in candidates]
+    for _ in range(number):
+        for each, series in zip(candidates, measured, strict=True):
+            async with each.meter.adding_to(series.used):
+                series.bare.append(await bare.milliseconds(BATCH, stream=stream))
+                series.turns.append([await turn(each) for _ in range(BATCH)])
+    return measured
+
+
+async def plain_turns(bare: BareCaller, candidates: Sequence[Candidate], *, number: int) -> None:
+    def turn(each: Candidate) -> Awaitable[float]:
+        return each.plain.timed_turn()
+
+    starts = [await _snapshot(each) for each in candidates]
+    first = await rounds(bare, candidates, turn, number=number // 2)
+    middles = [await _snapshot(each) for each in candidates]
+    second = await rounds(bare, candidates, turn, number=number // 2)
+    ends = [await _snapshot(each) for each in candidates]
+    for at, each in enumerate(candidates):
+        series = first[at] + second[at]
+        each.results.measures += [
+            *_plain_measures(each.results, series),
+            *_stored_measures(starts[at], middles[at], ends[at], turns=(number // 2 + 1) * BATCH * 2),
+            *_wait_measures(series, (await waits_ms(each.database, each.plain.id))[FILLED:]),
+        ]
+
+
+def _plain_measures(results: Results, series: Series) -> list[Measure]:
+    turns = len(series.turns) * BATCH
+    spent = processor_ms(series.used, turns)
+    results.processor_ms["one after another"] = spent
+    results.rounds_ms["a plain turn"] = [median(batch) for batch in series.turns]
+    results.rounds_ms["a bare call of the same window"] = [median(batch) for batch in series.bare]
+    processor = sum(spent.values()) / spent["bare caller"] - 1
+    return [
+        ratio("plain turn ÷ bare call of the same window", series.ratios, at_most=4, aim="aim 2.5"),
+        count("the same in processor time, servers included", processor, digits=2),
+        growth("time of a plain turn, last quarter of the session ÷ first", series.ratios, at_most=1.1),
+        _milliseconds("plain turn", series.turns),
+        _milliseconds("bare call", series.bare),
+        count("Redis commands a turn", series.used[COMMANDS] / turns),
+    ]
+
+
+def _milliseconds(name: str, batches: Sequence[Sequence[float]]) -> Measure:
+    middles = [median(batch) for batch in batches]
+    return Measure(name, median(middles), "ms", spread=deviation(middles))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the plain session has stored, transactions of all sessions, and the size of the newest prompt."""
+
+    rows: int
+    bytes: int
+    text: int
+    transactions: int
+    prompt: int
+
+
+async def _snapshot(each: Candidate) -> Snapshot:
+    await asyncio.sleep(SETTLE_S)
+    answers = [await each.plain.turn() for _ in range(BATCH)]  # on every connection, so that each publishes its count
+    committed, prompt = await transactions(each.database), answers[-1]["usage"]["input_tokens"]
+    return Snapshot(*await stored(each.database, each.plain.id), transactions=committed, prompt=prompt)
+
+
+def _stored_measures(start: Snapshot, middle: Snapshot, end: Snapshot, *, turns: int) -> list[Measure]:
+    size, text = end.bytes - start.bytes, end.text - start.text
+    halves = (end.bytes - middle.bytes) / (middle.bytes - start.bytes)
+    return [
+        count("PostgreSQL transactions a turn", (end.transactions - start.transactions) / turns),
+        count("rows a turn", (end.rows - start.rows) / turns),
+        count("rows' bytes a turn beyond its text", (size - text) / turns, "B", 0, at_most=2000),
+        count("rows' bytes a turn, second half of the session ÷ first", halves, digits=2, at_most=1.1),
+        count("prompt, end of the session ÷ start", end.prompt / start.prompt, digits=2, at_most=1.1),
+    ]
+
+
+def _wait_measures(series: Series, waits: Sequence[float]) -> list[Measure]:
+    name, middle, spread = "accepted → started", median(waits), deviation(waits)
+    ratio_to_bare = middle / median(median(batch) for batch in series.bare)
+    return [
+        Measure(f"{name}, median", middle, "ms", 1, spread, 2, compared=ratio_to_bare, noise=spread / middle),
+        Measure(f"{name}, p99", p99(waits), "ms", at_most=20),
+    ]
+
+
+async def tool_turns(bare: BareCaller, candidates: Sequence[Candidate], *, number: int) -> None:
+    async def prompt_bytes(each: Candidate) -> int:
+        size: int = (await each.tool.turn())["usage"]["input_tokens"]
+        return size
+
+    starts = [await prompt_bytes(each) for each in candidates]
+    measured = await rounds(bare, candidates, lambda each: each.tool.timed_turn(TOOL_MESSAGE), number=number)
+    for each, series, start in zip(candidates, measured, starts, strict=True):
+        prompts = await prompt_bytes(each) / start
+        each.results.processor_ms["with a tool"] = processor_ms(series.used, number * BATCH)
+        each.results.measures += [
+            ratio("turn with one tool call ÷ bare call", series.ratios),
+            growth("time of a turn with a tool call, last quarter of the session ÷ first", series.ratios, at_most=1.1),
+            count("prompt with tool calls, end of the session ÷ start", prompts, digits=2, at_most=1.05),
+            _milliseconds("turn with one tool call", series.turns),
+        ]
+
+
+async def streamed_turns(bare: BareCaller, candidates: Sequence[Candidate], *, number: int) -> None:
+    measured = await rounds(bare, candidates, lambda each: each.streamed.first_token(), number=number, stream=True)
+    for each, series in zip(candidates, measured, strict=True):
+        each.results.measures += [
+            ratio("stream: first token ÷ that of a bare stream", series.ratios),
+            _milliseconds("stream: first token", series.turns),
+        ]
