@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check mutants mutants-sample bench bench-quick bench-language bfcl lock clean
+.PHONY: help install run test check mutants mutants-sample bench bench-quick bench-against bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -42,11 +42,14 @@ mutants-sample: install  ## a seeded sample of small changes to the pure rules, 
 	$(COSMIC)/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==$(shell sed -n 's/^COSMIC_RAY = "\(.*\)"/\1/p' tests/mutants/sample.py)
 	$(BIN)/python -m tests.mutants.sample --cosmic-ray $(COSMIC)/bin --at-most $(or $(SAMPLE),400)
 
-bench: install  ## measure what a turn costs; writes bench/results.md, its picture and the table in docs/performance.md
-	$(BIN)/python -m bench --profile
+bench: install  ## measure what a turn costs in three minutes; writes bench/results.* and the table in docs/performance.md
+	$(BIN)/python -m bench
 
-bench-quick: install  ## measure it in one minute, and only print it
-	$(BIN)/python -m bench --quick
+bench-quick: install  ## measure it in less than a minute, and only print it
+	$(BIN)/python -m bench --scale 0.2
+
+bench-against: install  ## measure another checkout in the same minutes: make bench-against OTHER=path/to/checkout
+	$(BIN)/python -m bench --against $(or $(OTHER),$(error give a checkout with a .venv: make bench-against OTHER=path/to/checkout))
 
 bench-language: install  ## measure how well a yes is recognised: make bench-language DATA=ack_dev.jsonl
 	$(BIN)/python bench/language.py $(or $(DATA),$(error give the data: make bench-language DATA=path/to/ack_dev.jsonl))

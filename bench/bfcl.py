@@ -2,9 +2,9 @@
 
     python bench/bfcl.py bfcl_multi_turn_base.jsonl [--keep FOLDER]
 
-Beside the file stands bfcl_tools.json, its tool definitions. Each conversation becomes a recording: the calls of a turn
-one after the other, as a model would make them, the results of the file, and an answer of our own. `segue replay` plays
-them all. Prints a markdown table; exits with 1 where anything came out otherwise.
+Reads the tool definitions from bfcl_tools.json in the same folder. Makes a recording of each conversation: the calls of
+a turn one after the other, their results from the file, and an answer of our own. Plays them all as `segue replay` does.
+Prints a markdown table; exits with 1 if anything differs from the recordings.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def read_definitions(path: Path) -> Definitions:
 
 
 def widen(definitions: Definitions, conversations: Iterable[dict[str, Any]]) -> list[str]:
-    """Drops the declared type of an argument that the file itself calls with another; says which."""
+    """Drops the declared type of an argument that the file itself calls with another. Returns which."""
     widened = []
     for call in (call for each in conversations for turn in each["turns"] for call in turn["calls"]):
         schema = definitions[call["name"]]["parameters"]

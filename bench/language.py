@@ -1,15 +1,16 @@
-"""How well acknowledgements are read, per language, over a JSONL file of labelled utterances.
+"""How well acknowledgements are read, by language, over a JSONL file of labelled utterances. Prints a markdown table.
 
     python bench/language.py ack_dev.jsonl [--failures]
 
-Only rows that one label fits are counted (`also` is empty). Prints a markdown table and writes nothing.
+Counts the rows to which one label applies (`also` is empty). µs/message is the median of the messages of a language; of
+each message, the median of its five readings, which are a whole pass over the file apart.
 """
 
 import argparse
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,7 +18,7 @@ from typing import Final, Literal
 
 from segue.plans.acknowledgement import Acknowledgement, classify
 
-ROUNDS: Final = 5
+PASSES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,18 @@ def strict_rows(path: Path) -> list[Row]:
     return [Row(line["text"], line["label"], line["lang"]) for line in lines if not line["also"]]
 
 
-def measure(row: Row) -> Outcome:
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        read = classify(row.text)
-        times.append(time.perf_counter() - start)
-    return Outcome(row, read, min(times) * 1e6)
+def outcomes_of(rows: Sequence[Row]) -> list[Outcome]:
+    passes = [[timed(row) for row in rows] for _ in range(PASSES)]
+    return [
+        Outcome(row, readings[0][0], median(microseconds for _, microseconds in readings))
+        for row, *readings in zip(rows, *passes, strict=True)
+    ]
+
+
+def timed(row: Row) -> tuple[Acknowledgement, float]:
+    started = time.perf_counter()
+    read = classify(row.text)
+    return read, (time.perf_counter() - started) * 1e6
 
 
 def table(outcomes: Iterable[Outcome]) -> Iterable[str]:
@@ -93,7 +99,7 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--failures", action="store_true", help="list the rows that were read wrongly")
     options = parser.parse_args()
-    outcomes = [measure(row) for row in strict_rows(options.path)]
+    outcomes = outcomes_of(strict_rows(options.path))
     print("\n".join(table(outcomes)))
     if options.failures:
         for outcome in filter(lambda outcome: outcome.failed, outcomes):
