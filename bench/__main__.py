@@ -26,13 +26,17 @@ from bench.sessions import BATCH, FILLED, candidate, plain_turns, set_bare_windo
 from segue.embedded.servers import embedded_servers
 
 ALONE = "1 × serve"
-GROUPS = {"2 × serve": ("serve", "serve"), "API + worker": ("serve --no-worker", "worker")}
-SESSIONS = {ALONE: (16,), "2 × serve": (16, 64), "API + worker": (16,)}
+GROUPS = {  # commands, and how many sessions talk at once
+    ALONE: (("serve",), (16,)),
+    "2 × serve": (("serve", "serve"), (16, 64)),
+    "API + worker": (("serve --no-worker", "worker"), (16,)),
+}
+WITH_ANOTHER_VERSION = 2  # of the groups; all of both need more connections than PostgreSQL has
 START_TIMEOUT_S = 60
 ROUND_TIMEOUT_S = 30
 PROFILE_S = 5
 PROFILE_TIMEOUT_S = 60
-PEER_TIMEOUT_S = 60
+PEER_TIMEOUT_S = 40
 PEER_ROUNDS = 10
 
 
@@ -125,12 +129,13 @@ class Bench:
 
     async def _start_loads(self, stack: AsyncExitStack, version: Version, alone: Group) -> list[Load]:
         loads: list[Load] = []
-        for name, sessions in SESSIONS.items():
+        number = len(GROUPS) if len(self.versions) == 1 else WITH_ANOTHER_VERSION
+        for name, (commands, sessions) in list(GROUPS.items())[:number]:
             log(f"starting {name}")
             async with self.own_line(name, [version.results], START_TIMEOUT_S):
                 group = alone
                 if name != ALONE:
-                    started = serving(self.within, str(version.program), name, *GROUPS[name])
+                    started = serving(self.within, str(version.program), name, *commands)
                     group = await stack.enter_async_context(started)
                 loads += [
                     await stack.enter_async_context(load(version.results, group, sessions=count)) for count in sessions

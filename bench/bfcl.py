@@ -3,7 +3,7 @@
     python bench/bfcl.py bfcl_multi_turn_base.jsonl [--keep FOLDER]
 
 Reads the tool definitions from bfcl_tools.json in the same folder. Makes a recording of each conversation: the calls of
-a turn one after the other, their results from the file, and an answer of our own. Plays them all as `segue replay` does.
+a turn one after the other, their results from the file, and an answer of our own. Plays them as `segue replay` does.
 Prints a markdown table; exits with 1 if anything differs from the recordings.
 """
 

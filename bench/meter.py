@@ -82,8 +82,9 @@ async def database_of(stores: ServerUrls) -> AsyncIterator[asyncpg.Connection]:
 @asynccontextmanager
 async def meter_of(stores: ServerUrls, pids: Mapping[str, Sequence[int]]) -> AsyncIterator[Meter]:
     """Yields a meter of these groups of processes, of PostgreSQL and of Redis."""
-    async with database_of(stores) as database, Redis.from_url(stores.redis_url, protocol=2) as redis:
+    async with database_of(stores) as database:
         postmaster = psutil.Process(await database.fetchval("SELECT pg_backend_pid()")).ppid()
+    async with Redis.from_url(stores.redis_url, protocol=2) as redis:
         servers = {"PostgreSQL": [postmaster], "Redis": [(await redis.info("server"))["process_id"]]}
         yield Meter(redis, {name: [*map(psutil.Process, group)] for name, group in (dict(pids) | servers).items()})
 

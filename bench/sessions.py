@@ -160,7 +160,7 @@ def _stored_measures(start: Snapshot, middle: Snapshot, end: Snapshot, *, turns:
         count("rows a turn", (end.rows - start.rows) / turns),
         count("rows' bytes a turn beyond its text", (size - text) / turns, "B", 0, at_most=2000),
         count("rows' bytes a turn, second half of the session ÷ first", halves, digits=2, at_most=1.1),
-        count("prompt, end of the session ÷ start", end.prompt / start.prompt, digits=2, at_most=1.1),
+        Measure("prompt, end of the session ÷ start", end.prompt / start.prompt, digits=2, at_most=1.1),
     ]
 
 
@@ -186,7 +186,7 @@ async def tool_turns(bare: BareCaller, candidates: Sequence[Candidate], *, numbe
         each.results.measures += [
             ratio("turn with one tool call ÷ bare call", series.ratios),
             growth("time of a turn with a tool call, last quarter of the session ÷ first", series.ratios, at_most=1.1),
-            count("prompt with tool calls, end of the session ÷ start", prompts, digits=2, at_most=1.05),
+            Measure("prompt with tool calls, end of the session ÷ start", prompts, digits=2, at_most=1.05),
             _milliseconds("turn with one tool call", series.turns),
         ]
 
