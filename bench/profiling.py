@@ -24,7 +24,9 @@ ENTRY = "commands/cli.py"  # below everything
 RUNNER = "/asyncio/runners.py"  # runs uvloop, which is not Python and has no frames
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):\d+\)")
 _IN_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
-_WAITING = re.compile(r"_worker \(\S+/concurrent/futures/thread\.py:\d+\)$")  # py-spy takes it for busy
+_IDLE_THREAD = re.compile(
+    r"(_worker|wait) \(\S+/(concurrent/futures/thread|threading)\.py:\d+\)$"
+)  # py-spy sees it busy
 
 
 async def profile(load: Load, folder: Path, *, seconds: float) -> list[str]:
@@ -52,7 +54,7 @@ def _tables(stacks: Iterable[str], *, ms_a_turn: float) -> Iterator[str]:
     functions: Counter[str] = Counter()
     for line in stacks:
         frames, _, seen = line.rpartition(" ")
-        if _WAITING.search(frames):
+        if _IDLE_THREAD.search(frames):
             continue
         stack = [_read(frame) for frame in frames.split(";")]
         packages[next((package for package, _ in reversed(stack) if package), "python")] += int(seen)
