@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from segue.config import Settings
 from segue.log import configure_logging, never_log
+from segue.tools import summaries
 
 MAX_LINE_CHARS = 200
 
@@ -45,8 +46,7 @@ def printable(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Returns printable text without line breaks, cut to a readable length."""
-    joined = " ".join(printable(text).split())
-    return joined if len(joined) <= MAX_LINE_CHARS else f"{joined[: MAX_LINE_CHARS - 1]}…"
+    return summaries.one_line(printable(text), MAX_LINE_CHARS)
 
 
 def _sentence(error: Any) -> str:

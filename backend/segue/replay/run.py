@@ -1,8 +1,10 @@
 """Runs a replay: reads the files, starts the fake servers, plays on its own service or a given one, and reports."""
 
 import asyncio
+import os
 import signal
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -14,12 +16,14 @@ import uvicorn
 
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
+from segue.embedded.own_service import OwnService
+from segue.embedded.servers import embedded_servers
 from segue.replay.config import CannotPlay, ReplayConfig, replay_config
 from segue.replay.fake_servers import FakeServers
 from segue.replay.play import RESULTS_IN_VIEW, TURN_TIMEOUT_S, Playback, delete_sessions, play, wait_until_ready
-from segue.replay.service import own_service
 
 LOOPBACK = "127.0.0.1"
+INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +88,51 @@ async def _on_own_service(
     servers = FakeServers(config.tools)
     async with _serving(servers, (LOOPBACK, 0)) as base_url:
         try:
-            running = own_service(config.environment(base_url), config.mcp_config(base_url))
+            running = _own_service(config, base_url)
             async with running as service, httpx2.AsyncClient(base_url=service.url, timeout=TURN_TIMEOUT_S) as client:
-                await wait_until_ready(client, config, service.check)
+                restarts = 0
+
+                def check() -> None:
+                    if service.has_ended:
+                        raise CannotPlay(f"The service has stopped. Its log ends so:\n{service.log_end()}")
 
                 async def restart() -> None:
-                    await service.restart()
-                    await wait_until_ready(client, config, service.check)
+                    nonlocal restarts
+                    await asyncio.to_thread(service.kill)
+                    restarts += 1
+                    service.start()
+                    await wait_until_ready(client, config, check)
 
+                await wait_until_ready(client, config, check)
                 again = restart if restarting else None
                 await play(client, servers, playbacks, restart=again, results_in_view=results_in_view)
-                return ReplayReport(playbacks, service.restarts)
+                return ReplayReport(playbacks, restarts)
         except AppError as error:
             raise CannotPlay(error.detail) from error
         except httpx2.TransportError as error:
             raise CannotPlay(f"The service was lost on the way ({type(error).__name__}).") from error
+
+
+@asynccontextmanager
+async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[OwnService]:
+    """Yields a started service with none of the caller's settings. Its stores survive it when it is killed."""
+    with tempfile.TemporaryDirectory(prefix="segue-replay-") as name:
+        folder = Path(name)
+        (folder / "mcp.json").write_text(config.mcp_config(base_url), "utf-8")
+        stores = embedded_servers(folder / "data", fast=True)
+        urls = await asyncio.to_thread(stores.__enter__)
+        try:
+            environment = {variable: os.environ[variable] for variable in INHERITED if variable in os.environ}
+            environment |= {"DATABASE_URL": urls.database_url, "REDIS_URL": urls.redis_url, "MCP_CONFIG": "mcp.json"}
+            environment |= config.environment(base_url)
+            service = OwnService(folder / "service.log", environment, folder=folder)
+            try:
+                service.start()
+                yield service
+            finally:
+                await asyncio.to_thread(service.stop)
+        finally:
+            await asyncio.to_thread(stores.__exit__, None, None, None)
 
 
 async def _on_given_service(

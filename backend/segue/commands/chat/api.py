@@ -62,13 +62,12 @@ class Api:
     def all_items(self, path: str) -> list[Any]:
         """Returns a whole list, read page by page. Raises Refused."""
         items: list[Any] = []
-        cursor = None
-        while True:
-            page = self.get(path, limit=PAGE, **({"cursor": cursor} if cursor else {}))
+        after: dict[str, str] | None = {}
+        while after is not None:
+            page = self.get(path, limit=PAGE, **after)
             items += page["items"]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return items
+            after = {"cursor": page["next_cursor"]} if page["next_cursor"] else None
+        return items
 
     def events(self, method: str, path: str, **request: Any) -> Iterator[tuple[int, Event]]:
         """Yields the events of a stream with their ids. Raises Refused, and httpx2.TransportError if it is cut."""

@@ -1,9 +1,14 @@
-"""`segue chat`: talks to the service over its HTTP API, in a terminal or through a pipe."""
+"""`segue chat`: talks to the service over its HTTP API, in a terminal or through a pipe.
+
+Without --url it talks to the service that runs, or to one that it starts and stops.
+"""
 
 import json
 import os
 import signal
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -13,16 +18,21 @@ from types import FrameType
 from typing import Annotated
 from urllib.parse import quote
 
+import httpx2
 import typer
 
 from segue.commands.chat.api import Api, Refused
 from segue.commands.chat.conversation import Conversation, Read
-from segue.commands.chat.own_service import local_service
 from segue.commands.chat.screen import Screen
 from segue.commands.terminal import refusal, settings_with
+from segue.domain.identity import is_loopback
+from segue.embedded.own_service import HOST, OwnService
 
 ENDED_BY = 128
 INTERRUPTED = ENDED_BY + signal.SIGINT
+ASK_S = 2.0
+START_S = 120.0  # the first start makes a database
+POLL_S = 0.05
 
 
 def chat(
@@ -50,7 +60,7 @@ def chat(
         with _service(url, screen) as (base_url, name), closing(Api(base_url, api_key)) as api:
             api.get("/health/live")
             conversation = Conversation(api, screen, partial(_remember, name))
-            last = None if new else _last_session(name)
+            last = None if new else _last_sessions().get(name)
             _open(conversation, quote(session, safe="") if session else last, given=session is not None)
             code = _talk(conversation, screen)
     except Refused as refused:
@@ -77,8 +87,45 @@ def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
         yield url.rstrip("/"), url.rstrip("/")
         return
     settings = settings_with()
-    with local_service(settings, screen.note) as local:
-        yield local, str(settings.data_dir.expanduser().resolve())
+    name = str(settings.data_dir.expanduser().resolve())
+    host = settings.host if is_loopback(settings.host) else HOST
+    local = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    if settings.port and _answers(local):
+        yield local, name
+        return
+    screen.note(
+        f"No service answers at {local}; starting one for this conversation, with DATA_DIR={settings.data_dir} …"
+    )
+    with _own_service() as own:
+        screen.note(f"It serves at {own} until you leave.")
+        yield own, name
+
+
+@contextmanager
+def _own_service() -> Iterator[str]:
+    """Yields its base URL. Raises Refused if it does not start."""
+    with tempfile.TemporaryDirectory(prefix="segue-chat-") as folder:
+        service = OwnService(Path(folder) / "service.log", os.environ)
+        try:
+            service.start()
+            deadline = time.monotonic() + START_S
+            while not _answers(service.url):
+                if service.has_ended or time.monotonic() > deadline:
+                    raise Refused(f"The service does not start. Its log ends so:\n{service.log_end()}")
+                time.sleep(POLL_S)
+            yield service.url
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing else would stop the service
+            service.stop()
+
+
+def _answers(url: str) -> bool:
+    """Returns whether Segue answers there."""
+    try:
+        response = httpx2.get(f"{url}/health/live", timeout=ASK_S, trust_env=False)
+    except httpx2.HTTPError:
+        return False
+    return response.is_success and "X-Request-Id" in response.headers
 
 
 def _open(conversation: Conversation, session_id: str | None, *, given: bool) -> None:
@@ -122,11 +169,6 @@ def _last_sessions() -> dict[str, str]:
     except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home
         return {}
     return sessions if isinstance(sessions, dict) else {}
-
-
-def _last_session(service: str) -> str | None:
-    session_id = _last_sessions().get(service)
-    return session_id if isinstance(session_id, str) else None
 
 
 def _remember(service: str, session_id: str) -> None:

@@ -3,11 +3,13 @@
 `y` and `n` decide by the route of the button, bound to the version that was shown. Any other line is a message.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from segue.commands.chat.api import Api, Refused, TurnStream
-from segue.commands.chat.screen import Json, Screen, TurnView, one_line
+from segue.commands.chat.screen import Json, Screen, TurnView
+from segue.commands.terminal import one_line
 
 Read = Callable[[str], "str | None"]  # shows a prompt and returns a line, None after the last one
 
@@ -142,9 +144,11 @@ class Conversation:
         return self.api.get(f"/sessions/{self.session_id}")["pending_plan"] if self.session_id else None
 
     def _show_plan(self, plan: Json) -> None:
+        """Prints the arguments too that a yes would run the waiting step with."""
         self.screen.plan(plan)
-        if step := _waiting_step(plan):
-            self.screen.waiting(step)
+        for name, value in (_waiting_step(plan).get("args") or {}).items():
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            self.screen.line(f"      {name}: {text}")
 
     # --- commands ---
 
@@ -158,11 +162,10 @@ class Conversation:
             case "/sessions":
                 self._sessions(argument)
             case "/plan":
-                plan = self._open_plan()
-                if plan is None:
-                    self.screen.note("No plan is open.")
-                else:
+                if plan := self._open_plan():
                     self._show_plan(plan)
+                else:
+                    self.screen.note("No plan is open.")
             case "/tools":
                 self._tools()
             case "/memory":
@@ -184,25 +187,22 @@ class Conversation:
             self.screen.note("There are none yet.")
 
     def _tools(self) -> None:
-        tools = self.api.get("/tools")["items"]
-        path = f"/sessions/{self.session_id}/tool-states"
-        states = self.api.get(path)["tool_states"] if self.session_id else {}
-        for tool in tools:
+        states = self.api.get(f"/sessions/{self.session_id}/tool-states")["tool_states"] if self.session_id else {}
+        for tool in self.api.get("/tools")["items"]:
             state = states.get(tool["name"])
-            asks = " (asks first)" if tool["confirmation"] else ""
-            if state is None or state["available"]:
-                self.screen.item(f"{tool['name']}{asks}: {tool['description']}")
-            else:
+            if state is not None and not state["available"]:
                 self.screen.item(f"{tool['name']}: {state['reason']}", "-", "yellow")
+            else:
+                asks = " (asks first)" if tool["confirmation"] else ""
+                self.screen.item(f"{tool['name']}{asks}: {tool['description']}")
 
     def _memory(self) -> None:
-        facts = self.api.get("/memories")["items"]
         memory = self.api.get(f"/sessions/{self.session_id}/memory")["short_term"] if self.session_id else None
-        for result in memory["results"] if memory else ():
-            self.screen.item(f"{result['tool_name']}: {result['summary']}")
-        for fact in facts:
-            self.screen.item(f"{fact['kind']}: {fact['content']}")
-        if not facts and not (memory and memory["results"]):
+        known = [f"{result['tool_name']}: {result['summary']}" for result in (memory or {"results": ()})["results"]]
+        known += [f"{fact['kind']}: {fact['content']}" for fact in self.api.get("/memories")["items"]]
+        for each in known:
+            self.screen.item(each)
+        if not known:
             self.screen.note("Nothing yet.")
 
 

@@ -4,28 +4,23 @@ What a model or a tool wrote is data: none of its control characters reaches the
 """
 
 import json
-import re
 from copy import deepcopy
 from typing import Any, TextIO
 
 from rich.console import Console
 
 from segue.commands.chat.api import Event, problem_line
+from segue.commands.terminal import one_line, printable
 
-MAX_LINE_CHARS = 160
-MARKS = {
-    "pending": "[ ]",
-    "running": "[>]",
-    "waiting": "[?]",
-    "complete": "[x]",
-    "failed": "[!]",
-    "skipped": "[-]",
-    "unknown": "[!?]",
+MARKS: dict[str, tuple[str, str | None]] = {  # and the style
+    "pending": ("[ ]", None),
+    "running": ("[>]", "cyan"),
+    "waiting": ("[?]", "yellow"),
+    "complete": ("[x]", "green"),
+    "failed": ("[!]", "red"),
+    "skipped": ("[-]", None),
+    "unknown": ("[!?]", "red"),
 }
-_STYLES = {"complete": "green", "failed": "red", "unknown": "red", "waiting": "yellow", "running": "cyan"}
-
-# Control characters except tab and line feed, and those that change the direction of text. rich lets ESC through.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 Json = dict[str, Any]
 
@@ -40,9 +35,9 @@ class Screen:
 
     def words(self, text: str) -> None:
         """Prints a piece of a text; the next piece continues its line."""
-        if printable := _CONTROL.sub("", text):
-            self._out.out(printable, end="")
-            self._within_line = not printable.endswith("\n")
+        if shown := printable(text):
+            self._out.out(shown, end="")
+            self._within_line = not shown.endswith("\n")
 
     def end_line(self) -> None:
         if self._within_line:
@@ -62,34 +57,20 @@ class Screen:
     def problem(self, text: str) -> None:
         self._print(self._aside, text, "red")
 
-    def _print(self, console: Console, text: str, style: str | None) -> None:
-        self.end_line()
-        console.out(_CONTROL.sub("", text), style=style)
-
-    def call(self, name: str, args: str) -> None:
-        self.line(f"  → {name} {one_line(args)}", "dim")
-
-    def result(self, reference: Json) -> None:
-        if reference["status"] == "succeeded":
-            self.line(f"  ← {one_line(reference['summary'])}", "dim")
-        else:
-            self.line(f"  ← {reference['tool_name']} {reference['status']}: {one_line(reference['summary'])}", "red")
-
     def step(self, step: Json) -> None:
         tool = f" ({step['tool']})" if step["tool"] else ""
         error = f": {step['error']}" if step["error"] else ""
-        text = one_line(f"{step['id']}. {step['description']}{tool}{error}")
-        self.line(f"  {MARKS.get(step['status'], '[ ]')} {text}", _STYLES.get(step["status"]))
+        mark, style = MARKS.get(step["status"], MARKS["pending"])
+        self.item(f"{step['id']}. {step['description']}{tool}{error}", f"  {mark}", style)
 
     def plan(self, plan: Json) -> None:
         self.line(f"Plan, {plan['status']}: {one_line(plan['goal'])}", "cyan")
         for step in plan["steps"]:
             self.step(step)
 
-    def waiting(self, step: Json) -> None:
-        """Prints the arguments that a yes would run the step with."""
-        for name, value in (step["args"] or {}).items():
-            self.line(f"      {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+    def _print(self, console: Console, text: str, style: str | None) -> None:
+        self.end_line()
+        console.out(printable(text), style=style)
 
 
 class TurnView:
@@ -99,36 +80,51 @@ class TurnView:
         self.answered = False
         self.plan: Json | None = None
         self._screen = screen
-        self._calls: dict[str, list[str]] = {}
+        self._calls: dict[str, str] = {}
         self._texts: dict[str, str] = {}
 
-    def show(self, event: Event) -> None:  # noqa: C901 (one line or two per kind of event)
+    def show(self, event: Event) -> None:  # noqa: C901, PLR0912 (one line or two per kind of event)
+        screen = self._screen
         match event:
             case {"type": "TEXT_MESSAGE_START", "messageId": message}:
                 self._texts[message] = ""
             case {"type": "TEXT_MESSAGE_CONTENT", "messageId": message, "delta": words}:
                 self._texts[message] = self._texts.get(message, "") + words
-                self._screen.words(words)
+                screen.words(words)
             case {"type": "TEXT_MESSAGE_END"}:
-                self._screen.end_line()
+                screen.end_line()
             case {"type": "TOOL_CALL_START", "toolCallId": call, "toolCallName": name}:
-                self._calls[call] = [name, ""]
+                self._calls[call] = f"{name} "
             case {"type": "TOOL_CALL_ARGS", "toolCallId": call, "delta": args} if call in self._calls:
-                self._calls[call][1] += args
+                self._calls[call] += args
             case {"type": "TOOL_CALL_END", "toolCallId": call} if call in self._calls:
-                self._screen.call(*self._calls.pop(call))
+                screen.item(self._calls.pop(call), "  →", "dim")
             case {"type": "TOOL_CALL_RESULT", "content": content}:
-                self._screen.result(json.loads(content))
+                self._show_result(json.loads(content))
             case {"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}}:
                 self._show_plan(plan)
             case {"type": "STATE_DELTA", "delta": changes}:
                 self._show_plan(_patched(self.plan, changes))
-            case {"type": "CUSTOM", "name": name, "value": value}:
-                self._custom(name, value)
+            case {"type": "CUSTOM", "name": "attempt"}:
+                screen.note("(another process has taken the turn over and begins it again)")
+            case {"type": "CUSTOM", "name": "replay_gap"}:
+                screen.note("(some of what happened meanwhile is not shown)")
+            case {"type": "CUSTOM", "name": "tool_state", "value": {"tool_name": tool, "state": state}}:
+                if not state["available"]:
+                    screen.problem(f"  {tool} is out: {state['reason']}")
             case {"type": "RUN_FINISHED", "result": answer}:
-                self._finished(answer)
-            case {"type": "RUN_ERROR"}:
-                self._failed(event)
+                self._finish(answer)
+            case {"type": "RUN_ERROR", "message": message}:
+                problem = event.get("metadata", {}).get("problem", {})
+                title, status = problem.get("title", "The turn failed"), problem.get("status", 0)
+                screen.problem(problem_line(title, message, status=status))
+
+    def _show_result(self, reference: Json) -> None:
+        if reference["status"] == "succeeded":
+            self._screen.item(reference["summary"], "  ←", "dim")
+        else:
+            text = f"{reference['tool_name']} {reference['status']}: {reference['summary']}"
+            self._screen.item(text, "  ←", "red")
 
     def _show_plan(self, plan: Json | None) -> None:
         before, self.plan = self.plan, plan
@@ -141,26 +137,13 @@ class TurnView:
             if was["status"] != step["status"]:
                 self._screen.step(step)
 
-    def _custom(self, name: str, value: Any) -> None:
-        if name == "attempt":
-            self._screen.note("(another process has taken the turn over and begins it again)")
-        elif name == "replay_gap":
-            self._screen.note("(some of what happened meanwhile is not shown)")
-        elif name == "tool_state" and not value["state"]["available"]:
-            self._screen.problem(f"  {value['tool_name']} is out: {value['state']['reason']}")
-
-    def _finished(self, answer: Json) -> None:
+    def _finish(self, answer: Json) -> None:
         self.answered = True
         message = answer["message"]
         if self._texts.get(message["id"], "") != message["content"]:
             self._screen.line(message["content"])
         if answer["plan"] is not None:
             self._show_plan(answer["plan"])
-
-    def _failed(self, event: Event) -> None:
-        problem = event.get("metadata", {}).get("problem", {})
-        line = problem_line(problem.get("title", "The turn failed"), event["message"], status=problem.get("status", 0))
-        self._screen.problem(line)
 
 
 def _patched(plan: Json | None, changes: list[Json]) -> Json | None:
@@ -174,9 +157,3 @@ def _patched(plan: Json | None, changes: list[Json]) -> Json | None:
         place[last] = change["value"]
     patched: Json | None = state["plan"]
     return patched
-
-
-def one_line(text: str) -> str:
-    """Returns the text without line breaks, cut to a readable length."""
-    joined = " ".join(text.split())
-    return joined if len(joined) <= MAX_LINE_CHARS else f"{joined[: MAX_LINE_CHARS - 1]}…"
