@@ -1,6 +1,6 @@
 """Dependencies of the routes: the services of this process, the caller, ids in the path, and bodies in strict JSON."""
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, Literal, TypedDict
@@ -167,13 +167,8 @@ def _json_fault(value: Any, depth: int = 0) -> str | None:
             return "a number beyond 64 bits"
         case dict() | list() if depth == MAX_DEPTH:
             return f"nested deeper than {MAX_DEPTH} levels"
-        case dict():
-            return _first_fault(chain(value, value.values()), depth + 1)
-        case list():
-            return _first_fault(value, depth + 1)
+        case dict() | list():
+            parts = chain(value, value.values()) if isinstance(value, dict) else value
+            return next(filter(None, (_json_fault(part, depth + 1) for part in parts)), None)
         case _:
             return None
-
-
-def _first_fault(values: Iterable[Any], depth: int) -> str | None:
-    return next(filter(None, (_json_fault(value, depth) for value in values)), None)

@@ -36,9 +36,8 @@ class NewSession(Body):
     metadata: Metadata = {}
 
 
-class SessionChanges(Body):
-    title: Title | None = None
-    metadata: Metadata = {}
+class SessionChanges(NewSession):
+    pass
 
 
 class ChatBody(Body):

@@ -135,12 +135,12 @@ async def list_facts(connection: AsyncConnection, owner: str, *, before: str | N
 
 async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> None:
     """Deletes the fact and those it corrected. Raises NotFound if it is missing or has another owner."""
-    gone = await connection.execute(
+    deleted = await connection.execute(
         delete(memories)
         .where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
         .returning(memories.c.id)
     )
-    if gone.one_or_none() is None:
+    if deleted.one_or_none() is None:
         raise NotFound("memory")
 
 

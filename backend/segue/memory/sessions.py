@@ -108,10 +108,10 @@ async def lock_idle(connection: AsyncConnection, *, before: datetime) -> tuple[s
 
 async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Deletes the session and, by its foreign keys, all that is in it. Raises NotFound as `get_session`."""
-    gone = await connection.execute(
+    deleted = await connection.execute(
         delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
     )
-    if gone.one_or_none() is None:
+    if deleted.one_or_none() is None:
         raise NotFound("session")
 
 

@@ -80,14 +80,14 @@ class ShownResult:
 
 def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIMessage:
     """Returns the reply to a conversation: a call, or a text that presents fresh results."""
-    said = [str(message.content) for message in messages if isinstance(message, HumanMessage)]
-    language = reply_language(said)
+    requests = [str(message.content) for message in messages if isinstance(message, HumanMessage)]
+    language = reply_language(requests)
     tools = [tool for tool in tools if tool.name not in UNUSED_TOOLS]
     results = results_in(messages)
     fresh = next((at for at, message in enumerate(reversed(messages)) if not isinstance(message, ToolMessage)), 0)
     if fresh:
         return _reply(language, "\n\n".join(_present(result, tools, language) for result in results[-fresh:]))
-    message, newest_first = said[-1] if said else "", results[::-1]
+    message, newest_first = requests[-1] if requests else "", results[::-1]
     verdict = classify(message).verdict
     if verdict == "reject":
         return _reply(language, sentence(language, "declined"))
@@ -101,7 +101,7 @@ def _accepted(
     messages: Sequence[BaseMessage], message: str, newest_first: Sequence[ShownResult], tools: Sequence[OfferedTool]
 ) -> AIMessage | None:
     """Returns the call that the last answer offered; None if the yes names something else to do."""
-    offer = next((str(said.content) for said in reversed(messages) if isinstance(said, AIMessage)), "")
+    offer = next((str(reply.content) for reply in reversed(messages) if isinstance(reply, AIMessage)), "")
     for result in newest_first:
         tool = _follow_up(result, tools)
         names = result.names_for(tool) if tool else []
@@ -269,7 +269,7 @@ def _cut(text: str) -> str:
 
 def results_in(messages: Sequence[BaseMessage]) -> list[ShownResult]:
     """Returns the results in a conversation, oldest first."""
-    calls = {call["id"]: call for said in messages if isinstance(said, AIMessage) for call in said.tool_calls}
+    calls = {call["id"]: call for reply in messages if isinstance(reply, AIMessage) for call in reply.tool_calls}
     return [
         ShownResult(call["name"], call["args"], _parsed(unfenced(str(message.content))))
         for message in messages

@@ -40,7 +40,7 @@ def words_of(text: str) -> list[str]:
 
 
 _VOCABULARY: Mapping[str, Any] = load_toml("offline.toml", package="segue.offline")
-_SAY: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
+_SENTENCES: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
 _CONCEPTS = {concept: Synonyms.of(listed) for concept, listed in _VOCABULARY["concepts"].items()}
 _ORDINALS = {int(place): Synonyms.of(listed) for place, listed in _VOCABULARY["ordinals"].items()}
 _SEQUENCE = re.compile(
@@ -87,7 +87,7 @@ def reply_language(messages: Sequence[str]) -> str:
         for language, script in (("zh", _HAN), ("ar", _ARABIC_WORD)):
             if len(script.findall(text)) >= max(latin, 1):
                 return language
-        scores = {language: len(set(words_of(text)) & set(_SAY[language]["words"])) for language in ("en", "it")}
+        scores = {language: len(set(words_of(text)) & set(_SENTENCES[language]["words"])) for language in ("en", "it")}
         if any(scores.values()):
             return max(scores, key=lambda language: scores[language])
     return "en"
@@ -95,7 +95,7 @@ def reply_language(messages: Sequence[str]) -> str:
 
 def sentence(language: str, key: str, **values: object) -> str:
     """Returns a sentence of `offline.toml` with its values filled in."""
-    return str(_SAY[language][key]).format(**values)
+    return str(_SENTENCES[language][key]).format(**values)
 
 
 def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
@@ -103,7 +103,7 @@ def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
     about = sentence(language, "about", query=query) if query else ""
     if not number:
         return sentence(language, "nothing_found", about=about)
-    forms = _SAY[language]["nouns"].get(noun, _SAY[language]["nouns"]["thing"])
+    forms = _SENTENCES[language]["nouns"].get(noun, _SENTENCES[language]["nouns"]["thing"])
     return sentence(language, "found", things=_counted(number, forms), about=about)
 
 

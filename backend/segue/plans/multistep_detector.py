@@ -75,10 +75,6 @@ class _Clause:
         asked = [kind for at, kind in enumerate(self.kinds) if kind in VERBS and self._asks(at)]
         return asked if self.place == "anywhere" else sorted(asked)[:1]
 
-    @property
-    def has_one_done_first(self) -> bool:
-        return "having" in self.kinds
-
     def _asks(self, at: int) -> bool:
         if at and self.kinds[at - 1] == "shield":
             return False
@@ -92,7 +88,10 @@ Sentence = Sequence[_Clause]
 def asks_for_several_steps(message: str) -> bool:
     """Returns whether a plan may be worth a model call. What stands in quotation marks does not count."""
     text = _QUOTED.sub(" ", message[:LONGEST_READ])
-    return any(map(_are_in_a_row, _sentences(text).values())) or any(map(_has_request, _list_items(text)))
+    if any(map(_are_in_a_row, _sentences(text).values())):
+        return True
+    read_items = (sentences for item in _list_items(text) for sentences in _sentences(item).values())
+    return any(clause.requests for sentences in read_items for sentence in sentences for clause in sentence)
 
 
 def _list_items(text: str) -> Sequence[str]:
@@ -102,17 +101,11 @@ def _list_items(text: str) -> Sequence[str]:
     return items if len(items) > 1 else inline.groups() if inline else ()
 
 
-def _has_request(text: str) -> bool:
-    return any(
-        clause.requests for sentences in _sentences(text).values() for sentence in sentences for clause in sentence
-    )
-
-
 def _are_in_a_row(sentences: Iterable[Sentence]) -> bool:
     """Two requests with a sequence word between them, two in a sentence, or MANY_REQUESTS in all."""
     acts, asked_before = 0, False
     for sentence in sentences:
-        asked_here = any(clause.has_one_done_first for clause in sentence)
+        asked_here = any("having" in clause.kinds for clause in sentence)
         for clause in sentence:
             for request in clause.requests:
                 if (asked_before and clause.sequenced) or (asked_here and request == "act"):
@@ -131,7 +124,8 @@ def _sentences(text: str) -> dict[str, list[Sentence]]:
             for words in map(words_of, _PIECE_END.split(sentence))
             if words
         ]
-        for language in _languages_with_verbs(pieces):
+        cues = (cue for piece in pieces for found in piece for cue in found.items())
+        for language in dict.fromkeys(language for language, cue in cues if cue.kind in {*VERBS, "act_and"}):
             kinds = _until_asking([kind for piece in pieces for kind in (*_kinds(piece, language), "comma")])
             read[language].append(_clauses(kinds, CUES.verb_place[language]))
     return read
@@ -147,16 +141,6 @@ def _cues_at(words: Phrase, at: int) -> CuesAtWord:
                 if language == joining:
                     found.setdefault(language, _Cue(kind, len(phrase), joined=True))
     return found
-
-
-def _languages_with_verbs(pieces: Iterable[Iterable[CuesAtWord]]) -> Iterable[str]:
-    return dict.fromkeys(
-        language
-        for piece in pieces
-        for found in piece
-        for language, cue in found.items()
-        if cue.kind in ("act", "act_and", "tell")
-    )
 
 
 def _kinds(piece: Sequence[CuesAtWord], language: str) -> Iterator[str]:
@@ -199,13 +183,11 @@ def _clauses(kinds: Iterable[str], place: VerbPlace) -> Sentence:
 def _with_later_sequence_words(clauses: Sentence) -> Sentence:
     """`lies dann die neueste` is as sequenced as `dann lies die neueste`."""
     return [
-        replace(clause, sequenced=True) if following and _sequences_clause_before(following) else clause
+        replace(clause, sequenced=True)
+        if following and following.sequenced and following.follows_verb and not following.requests
+        else clause
         for clause, following in zip_longest(clauses, clauses[1:])
     ]
-
-
-def _sequences_clause_before(clause: _Clause) -> bool:
-    return clause.sequenced and clause.follows_verb and not clause.requests
 
 
 def parse_cues(sections: Mapping[str, Mapping[str, Any]]) -> Cues:

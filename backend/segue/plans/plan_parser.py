@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from segue.domain.plan import MAX_STEPS, Step
 
@@ -29,8 +29,6 @@ _NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
 
 class DraftStep(BaseModel):
     """A step as the model writes it; its id only serves to follow the model's references."""
-
-    model_config = ConfigDict(extra="ignore")
 
     id: int | str | None = None
     description: str = Field(min_length=1)
@@ -50,8 +48,6 @@ class DraftStep(BaseModel):
 
 
 class Draft(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     steps: list[DraftStep]
 
 
@@ -76,8 +72,7 @@ def _usable_steps(drafts: list[DraftStep], tools: Collection[str], done: int) ->
         except _ForwardReference:
             return ()
         description = " ".join(draft.description.split())[:MAX_DESCRIPTION_CHARS]
-        confirm = draft.requires_confirmation
-        steps.append(Step(index, description, tool, args, requires_confirmation=confirm))
+        steps.append(Step(index, description, tool, args, requires_confirmation=draft.requires_confirmation))
     return tuple(steps)
 
 

@@ -122,18 +122,18 @@ async def _played(client: httpx2.AsyncClient, session_id: str, turn: RecordedTur
     response = await _send(client, session_id, turn)
     if "json" not in response.headers.get("Content-Type", ""):
         raise _unexpected(response)
-    said = response.json()
-    if said.get("model", "replay") != "replay":
-        raise CannotPlay(f"The service asks the model {said['model']}, not the recording: see the settings above.")
-    if "turn_id" not in said:
-        return Played(f"refused ({said.get('code', response.status_code)})")
+    answer = response.json()
+    if answer.get("model", "replay") != "replay":
+        raise CannotPlay(f"The service asks the model {answer['model']}, not the recording: see the settings above.")
+    if "turn_id" not in answer:
+        return Played(f"refused ({answer.get('code', response.status_code)})")
     listed = await _json(
-        client.get(f"/sessions/{session_id}/tool-results", params={"turn_id": said["turn_id"], "limit": 200})
+        client.get(f"/sessions/{session_id}/tool-results", params={"turn_id": answer["turn_id"], "limit": 200})
     )
     calls = listed["items"][::-1]
     if response.status_code != httpx2.codes.OK:
         return Played("failed", calls=calls)
-    return Played("completed", said["message"]["content"], calls, said["plan"])
+    return Played("completed", answer["message"]["content"], calls, answer["plan"])
 
 
 async def _send(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn) -> httpx2.Response:
@@ -157,5 +157,5 @@ async def _json(request: Awaitable[httpx2.Response]) -> Mapping[str, Any]:
 
 def _unexpected(response: httpx2.Response) -> CannotPlay:
     hint = " Set SEGUE_API_KEY to a key it knows." if response.status_code == httpx2.codes.UNAUTHORIZED else ""
-    said = f"{response.request.method} {response.url} answered {response.status_code}: {response.text[:SHOWN_CHARS]}"
-    return CannotPlay(f"{said}{hint}")
+    text = f"{response.request.method} {response.url} answered {response.status_code}: {response.text[:SHOWN_CHARS]}"
+    return CannotPlay(f"{text}{hint}")
