@@ -3,7 +3,7 @@
 One turn plays at a time. A request that the recording cannot answer gets an error and is kept as a fault.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,7 +134,12 @@ def _error(text: str) -> CallToolResult:
 
 def _completion(reply: ModelReply, *, stream: bool) -> Response:
     calls = [
-        {"index": index, "id": f"call_{index}", "type": "function", "function": _function(name, args)}
+        {
+            "index": index,
+            "id": f"call_{index}",
+            "type": "function",
+            "function": {"name": name, "arguments": orjson.dumps(args).decode()},
+        }
         for index, (name, args) in enumerate(reply.calls)
     ]
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
@@ -143,7 +148,8 @@ def _completion(reply: ModelReply, *, stream: bool) -> Response:
     reason = "tool_calls" if calls else "stop"
     if not stream:
         choice = {"index": 0, "message": message, "finish_reason": reason}
-        return _json({"object": "chat.completion", "choices": [choice], "usage": USAGE})
+        body = {**HEAD, "object": "chat.completion", "choices": [choice], "usage": USAGE}
+        return Response(orjson.dumps(body), media_type="application/json")
     pieces: list[dict[str, Any]] = [
         {"choices": [{"index": 0, "delta": message, "finish_reason": None}]},
         {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]},
@@ -151,11 +157,3 @@ def _completion(reply: ModelReply, *, stream: bool) -> Response:
     ]
     shown = [orjson.dumps({**HEAD, "object": "chat.completion.chunk", **piece}).decode() for piece in pieces]
     return Response("".join(f"data: {each}\n\n" for each in [*shown, "[DONE]"]), media_type="text/event-stream")
-
-
-def _function(name: str, args: Mapping[str, Any]) -> dict[str, str]:
-    return {"name": name, "arguments": orjson.dumps(args).decode()}
-
-
-def _json(body: Mapping[str, Any]) -> Response:
-    return Response(orjson.dumps({**HEAD, **body}), media_type="application/json")

@@ -17,7 +17,7 @@ from segue.domain.telemetry import OpenSpan, Span
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span as OtelSpan
-    from opentelemetry.trace import StatusCode, Tracer
+    from opentelemetry.trace import Tracer
 
 SEND_WITHIN_S: Final = 3.0
 
@@ -43,10 +43,9 @@ def untraced(name: str, *, parent: str | None = None, **attributes: str | float)
 
 
 class _Traced:
-    def __init__(self, span: "OtelSpan", error: "StatusCode") -> None:
+    def __init__(self, span: "OtelSpan") -> None:
         context = span.get_span_context()
         self._span = span
-        self._error = error
         self.trace_id = f"{context.trace_id:032x}"
         self.traceparent = f"00-{self.trace_id}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
@@ -54,34 +53,34 @@ class _Traced:
         self._span.set_attributes({f"segue.{name}": value for name, value in attributes.items()})
 
     def fail(self, reason: str) -> None:
-        self._span.set_status(self._error, reason)
-
-
-class _Traces:
-    def __init__(self, tracer: "Tracer") -> None:
         from opentelemetry.trace import StatusCode  # noqa: PLC0415 (of the extra `otel`)
-        from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 (the same)
-            TraceContextTextMapPropagator,
-        )
 
-        self._tracer = tracer
-        self._error = StatusCode.ERROR
-        self._read = TraceContextTextMapPropagator().extract
+        self._span.set_status(StatusCode.ERROR, reason)
+
+
+def _opens_spans(tracer: "Tracer") -> OpenSpan:
+    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 (of the extra `otel`)
+        TraceContextTextMapPropagator,
+    )
+
+    propagator = TraceContextTextMapPropagator()
 
     @contextmanager
-    def span(self, name: str, *, parent: str | None = None, **attributes: str | float) -> Iterator[Span]:
+    def span(name: str, *, parent: str | None = None, **attributes: str | float) -> Iterator[Span]:
         """A failed span has the error's code or type, not its text, which may be the user's."""
-        above = self._read({"traceparent": parent}) if parent else None
-        with self._tracer.start_as_current_span(
+        above = propagator.extract({"traceparent": parent}) if parent else None
+        with tracer.start_as_current_span(
             name, context=above, record_exception=False, set_status_on_exception=False
-        ) as span:
-            traced = _Traced(span, self._error)
+        ) as opened:
+            traced = _Traced(opened)
             traced.set_attributes(**attributes)
             try:
                 yield traced
             except BaseException as error:
                 traced.fail(error.code if isinstance(error, AppError) else type(error).__name__)
                 raise
+
+    return span
 
 
 @asynccontextmanager
@@ -97,7 +96,7 @@ async def tracing(endpoint: str | None) -> AsyncIterator[OpenSpan]:
         yield untraced
         return
     try:
-        yield _Traces(provider.get_tracer("segue")).span
+        yield _opens_spans(provider.get_tracer("segue"))
     finally:
         await asyncio.to_thread(provider.shutdown)
 
