@@ -68,7 +68,7 @@ def _storable(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 def _plannable(guard: ToolGuard) -> dict[str, Tool]:
     """Returns the tools a plan may name: an earlier step may unlock one, but none can mend one that has failed."""
     tools = {name: tool for name, tool in guard.tools().items() if not tool.spec.ephemeral}
-    states = guard.states(tools.values())
+    states = guard.states(tool.spec for tool in tools.values())
     return {name: tool for name, tool in tools.items() if not is_blocked(states[name])}
 
 

@@ -89,7 +89,7 @@ async def answer_or_events(services: Services, turn: TurnKey, *, stream: bool) -
     """The events of a turn as they happen or, after its end, its ChatAnswer. Raises the AppError it ended with."""
     if stream:
         return EventStream(_framed(services.events, turn, after=0))
-    return Response(await services.turns.answer(turn), media_type="application/json")
+    return Response(await services.events.answer(turn), media_type="application/json")
 
 
 async def _framed(log: EventLog, turn: TurnKey, after: int) -> AsyncIterator[bytes]:

@@ -126,10 +126,14 @@ class EventLog:
 
     async def answer(self, turn: TurnKey) -> bytes:
         """Waits for the end of a turn and returns its ChatAnswer as JSON. Raises the AppError the turn ended with."""
-        async with aclosing(self.follow(turn, tokens=False, patient=False)) as entries:
-            async for position, event in entries:
-                if position == END:
-                    return agui.answer_json(event)
+        try:
+            async with aclosing(self.follow(turn, tokens=False, patient=False)) as entries:
+                async for position, event in entries:
+                    if position == END:
+                        return agui.answer_json(event)
+        except AppError as error:
+            error.with_extra(turn_id=turn.turn_id)
+            raise
         raise AssertionError("a log ends with its terminal event")
 
     async def follow(

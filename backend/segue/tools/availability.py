@@ -15,8 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.domain.errors import AppError
+from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
-from segue.domain.tool import Tool, ToolSpec
+from segue.domain.tool import ToolSpec
 from segue.domain.tool_state import ManualStatus, SessionToolState, ToolOverview, ToolState, ToolStatus
 from segue.tools import states
 from segue.tools.catalog import ToolCatalog
@@ -68,10 +69,6 @@ class ToolAvailability:
         self.timeout_s = timeout_s
         self.rules = rules
         self._observe = observe
-
-    def for_turn(self, session_id: str, turn_id: str, stored: Mapping[str, StoredHealth]) -> "ToolGuard":
-        """`stored` holds the session's states as the turn's snapshot has them."""
-        return ToolGuard(self, session_id, turn_id, stored)
 
     def specs(self, name: str | None = None) -> Specs:
         """Returns all tools by name, or the one that is named. Raises AppError `unknown_tool`."""
@@ -145,25 +142,26 @@ class ToolAvailability:
 
 
 class ToolGuard:
-    """The tools of one turn. The agent asks it before every model call and around every tool call."""
+    """The tools of one turn. The agent asks it before every model call and around every tool call.
 
-    def __init__(
-        self, availability: ToolAvailability, session_id: str, turn_id: str, stored: Mapping[str, StoredHealth]
-    ) -> None:
+    `stored` holds the session's states as the turn's claim has read them.
+    """
+
+    def __init__(self, availability: ToolAvailability, turn: TurnKey, stored: Mapping[str, StoredHealth]) -> None:
         self.tools = availability.tools
         self._availability = availability
-        self._session_id = session_id
-        self._turn_id = turn_id
+        self._session_id = turn.session_id
+        self._turn_id = turn.turn_id
         self._stored = dict(stored)
         self._failed_for_all: Mapping[str, ToolHealth] = {}
         self._probing: set[str] = set()
 
     def state(self, spec: ToolSpec) -> ToolState:
-        [state] = self._judge([spec]).values()
-        return state
+        return self.states([spec])[spec.name]
 
-    def states(self, tools: Iterable[Tool]) -> dict[str, ToolState]:
-        return self._judge(tool.spec for tool in tools)
+    def states(self, specs: Iterable[ToolSpec]) -> dict[str, ToolState]:
+        """Returns by name whether each tool may run now, and if not, why."""
+        return self._availability.judge(specs, healths(self._stored), self._failed_for_all)
 
     async def load_global_state(self) -> None:
         self._failed_for_all = await self._availability.failed_for_all()
@@ -224,14 +222,11 @@ class ToolGuard:
 
     def summary(self) -> dict[str, Any]:
         """Returns what the log says of a turn's tools: how many may run, and the names of those that may not."""
-        found = self.states(self.tools().values())
+        found = self.states(self._availability.specs().values())
         locked = [name for name, state in found.items() if state.reason_code == "missing_dependencies"]
         blocked = [name for name, state in found.items() if is_blocked(state)]
         free = len(found) - len(locked) - len(blocked)
         return {"tools_available": free, "tools_blocked": blocked, "tools_locked": locked}
-
-    def _judge(self, specs: Iterable[ToolSpec]) -> dict[str, ToolState]:
-        return self._availability.judge(specs, healths(self._stored), self._failed_for_all)
 
 
 def refusal(spec: ToolSpec, state: ToolState) -> str | None:

@@ -66,8 +66,17 @@ class Limiter:
     @asynccontextmanager
     async def starting(self, user: str) -> AsyncIterator[str]:
         """Yields the id of a turn that may be accepted within the block. Raises AppError `rate_limited`."""
-        turn_id = new_id("turn", self._clock())
-        await self._admit(user, turn_id)
+        limits, turn_id = self._limits, new_id("turn", self._clock())
+        if limits.tokens_per_day:
+            wait_s = await self._rates.spent("tokens", user, self._tokens)
+            if wait_s is not None:
+                raise _limited("tokens_per_day", limits.tokens_per_day, wait_s)
+        if limits.turns_per_minute:
+            wait_s = await self._rates.count("turns", user, self._turns)
+            if wait_s is not None:
+                raise _limited("turns_per_minute", limits.turns_per_minute, wait_s)
+        if limits.concurrent_turns and not await self._concurrency.take(user, turn_id):
+            raise _limited("concurrent_turns", limits.concurrent_turns, ASK_AGAIN_S)
         try:
             yield turn_id
         except AppError:  # nothing was accepted
@@ -83,19 +92,6 @@ class Limiter:
         """Counts the tokens of a turn, also beyond the limit: a running turn is not cut off."""
         if self._limits.tokens_per_day and tokens:
             await self._rates.count("tokens", user, self._tokens, amount=tokens)
-
-    async def _admit(self, user: str, turn_id: str) -> None:
-        limits = self._limits
-        if limits.tokens_per_day:
-            wait_s = await self._rates.spent("tokens", user, self._tokens)
-            if wait_s is not None:
-                raise _limited("tokens_per_day", limits.tokens_per_day, wait_s)
-        if limits.turns_per_minute:
-            wait_s = await self._rates.count("turns", user, self._turns)
-            if wait_s is not None:
-                raise _limited("turns_per_minute", limits.turns_per_minute, wait_s)
-        if limits.concurrent_turns and not await self._concurrency.take(user, turn_id):
-            raise _limited("concurrent_turns", limits.concurrent_turns, ASK_AGAIN_S)
 
 
 def _limited(limit: str, at_most: int, wait_s: int) -> AppError:

@@ -13,19 +13,21 @@ from structlog.contextvars import bound_contextvars
 
 from segue.agent.context import TurnContext
 from segue.agent.model import MeteredModel
-from segue.agent.state import TurnState
+from segue.agent.state import TurnState, acknowledgement_report, web_search_report
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.session import ChatAnswer
+from segue.domain.events import Event
+from segue.domain.session import ChatAnswer, TurnReport
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
 from segue.memory import short_term
+from segue.tools.availability import ToolGuard
 from segue.turns import store, terminations
 from segue.turns.claims import Claim
 from segue.turns.context import load_context
 from segue.turns.deps import TurnDeps
 from segue.turns.queries import chat_answer
 from segue.turns.store import StaleTurn
-from segue.turns.turn_metrics import TurnMetrics, turn_report
+from segue.turns.turn_metrics import TurnMetrics, memory_report
 
 Stop = Literal["cancelled", "handed_back", "lost"]
 
@@ -73,8 +75,7 @@ class TurnRun:
         self._task: asyncio.Task[ChatAnswer | None] | None = None
         self._finishing = False
         self._model = MeteredModel(deps.model, deps.agent_limits.model)
-        key = claim.key
-        self._guard = deps.tools.for_turn(key.session_id, key.turn_id, claim.tool_states)
+        self._guard = ToolGuard(deps.tools, claim.key, claim.tool_states)
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
     def start(self) -> asyncio.Task[ChatAnswer | None]:
@@ -133,6 +134,11 @@ class TurnRun:
             deps.database, deps.cache, deps.long_term, claim, limits=deps.limits.context, now=deps.clock()
         )
         self._metrics.start_from(state)
+
+        def emit(event: Event) -> None:
+            self._metrics.count(event)
+            events.emit(event)
+
         context = TurnContext(
             owner=claim.owner,
             turn=claim.key,
@@ -142,15 +148,22 @@ class TurnRun:
             cache=deps.cache,
             limits=deps.agent_limits,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
-            emit=self._metrics.counting(events.emit),
+            emit=emit,
             span=deps.span,
             listened=events.wants_tokens,
         )
         return cast(TurnState, await deps.graph.ainvoke(state, context=context))
 
     async def _finish(self, state: TurnState) -> ChatAnswer:
-        claim = self.claim
-        report = turn_report(state, self._metrics.stop(), model=self._model.name)
+        claim, touched = self.claim, state["touched_plan"]
+        report = TurnReport(
+            acknowledgement=acknowledgement_report(state),
+            plan=touched.plan if touched else None,
+            web_search=web_search_report(state),
+            memory_used=memory_report(state),
+            usage=self._metrics.stop(),
+            model=self._model.name,
+        )
         self._finishing = True
         async with self._deps.database.autocommit() as connection:
             message = await store.finish_turn(

@@ -13,7 +13,6 @@ from collections import Counter
 import structlog
 
 from segue.domain.errors import AppError
-from segue.domain.session import Message
 from segue.turns import claims
 from segue.turns.claims import Claim
 from segue.turns.deps import TurnDeps
@@ -127,13 +126,16 @@ class TurnWorker:
             del self._running[claim.key.turn_id]
         if claim.tells_facts:
             self._deps.fact_extraction.wake()
-        await self._wake_passed_over()
+        if self._passed_over:
+            await self._wake_passed_over()
         answer = None if task.cancelled() else task.result()
-        return answer is None or not _has_last_word(claim, answer.message)
+        # If the answer's seq follows on that of its message, no turn waits: accepting a message and ending a turn both
+        # take the session's next seq under the lock of its row, so that the later one sees the earlier one's row.
+        return answer is None or answer.message.seq != claim.key.turn_seq + 1
 
     async def _claim(self, session_id: str) -> Claim | None:
         """Returns None if the session has no queued turn, or if its owner is passed over for others who wait."""
-        served = _well_served(self._places_by_owner(), self._deps.limits.concurrency)
+        served = self._well_served()
         try:
             async with self._deps.database.autocommit() as connection:
                 claim = await claims.claim_next(
@@ -150,14 +152,11 @@ class TurnWorker:
 
         Sessions that every process has passed over are found by recovery.
         """
-        if not self._passed_over:
-            return
         self._passed_over = False
-        held, places = self._places_by_owner(), self._deps.limits.concurrency
-        free = places - held.total()
+        free = self._deps.limits.concurrency - len(self._running)
         try:
             async with self._deps.database.read_only() as connection:
-                waiting = await claims.sessions_waiting(connection, last=_well_served(held, places), at_most=free)
+                waiting = await claims.sessions_waiting(connection, last=self._well_served(), at_most=free)
         except AppError as error:
             log.warning("waiting_not_found", code=error.code)
             return
@@ -165,8 +164,10 @@ class TurnWorker:
         for session_id in waiting:
             self.wake(session_id)
 
-    def _places_by_owner(self) -> Counter[str]:
-        return Counter(run.claim.owner for run in self._running.values())
+    def _well_served(self) -> list[str]:
+        """Returns the owners that hold as many places as each could have if one more owner came."""
+        held = Counter(run.claim.owner for run in self._running.values())
+        return [owner for owner, count in held.items() if count * (len(held) + 1) >= self._deps.limits.concurrency]
 
     async def _check_claims(self, *, renew: bool) -> None:
         running = dict(self._running)
@@ -182,15 +183,3 @@ class TurnWorker:
                 self.stop(turn_id, "lost")
             elif turn_id in cancelled:
                 self.stop(turn_id, "cancelled")
-
-
-def _has_last_word(claim: Claim, answer: Message) -> bool:
-    """Whether the answer's seq follows on that of its message; then no turn waits. Accepting a message and ending
-    a turn both take the session's next seq under the lock of its row, so that the later one sees the earlier one's row.
-    """
-    return answer.seq == claim.key.turn_seq + 1
-
-
-def _well_served(places: Counter[str], most: int) -> list[str]:
-    """Returns the owners that hold as many places as each could have if one more owner came."""
-    return [owner for owner, count in places.items() if count * (len(places) + 1) >= most]

@@ -5,7 +5,7 @@ answer. A client that leaves stops nothing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Self
@@ -93,27 +93,16 @@ class TurnService:
     async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
         """Stores a message as a turn and dispatches it. Raises what `admit` raises, and AppError `rate_limited`."""
         deps = self._deps
-
-        async def begin(turn_id: str) -> Admitted:
-            named = replace(request, turn_id=turn_id)
-            return await admit(deps.database, owner, session_id, named, now=deps.clock())
-
-        admitted = await self._within_limits(owner, session_id, request.once, begin)
-        if not admitted.fresh:
-            return admitted
-        if request.on_busy == "interrupt":
+        if request.once and (known := await self._accepted_before(owner, session_id, request.once)):
+            return known
+        async with deps.limiter.starting(owner) as turn_id:
+            request = replace(request, turn_id=turn_id)
+            admitted = await admit(deps.database, owner, session_id, request, now=deps.clock())
+        if admitted.fresh and request.on_busy == "interrupt":
             async with deps.database.autocommit() as connection:
                 self._carry_out(session_id, await terminations.cancel_before(connection, owner, admitted.turn))
-        await self._dispatch(admitted.turn)
+        await self._dispatch(owner, turn_id, admitted)
         return admitted
-
-    async def answer(self, turn: TurnKey) -> bytes:
-        """Waits for a turn, wherever it runs, and returns its ChatAnswer as JSON. Raises the AppError it ended with."""
-        try:
-            return await self._deps.events.answer(turn)
-        except AppError as error:
-            error.with_extra(turn_id=turn.turn_id)
-            raise
 
     async def decide(
         self,
@@ -131,25 +120,17 @@ class TurnService:
         Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `rate_limited`; then nothing was accepted.
         """
         now = self._deps.clock()
-
-        async def begin(turn_id: str) -> Admitted:
+        if once and (known := await self._accepted_before(owner, session_id, once)):
+            return known.turn
+        async with self._deps.limiter.starting(owner) as turn_id:
+            request = ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin)
             async with self._deps.database.transaction() as connection:
                 admitted = await begin_decision(
-                    connection,
-                    owner,
-                    session_id,
-                    decision,
-                    version=version,
-                    request=ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin),
-                    now=now,
+                    connection, owner, session_id, decision, version=version, request=request, now=now
                 )
-            if admitted is None:
+            if admitted is None:  # raised after the commit, since the plan is stored as expired
                 raise expired()
-            return admitted
-
-        admitted = await self._within_limits(owner, session_id, once, begin)
-        if admitted.fresh:
-            await self._dispatch(admitted.turn)
+        await self._dispatch(owner, turn_id, admitted)
         return admitted.turn
 
     async def cancel(self, owner: str, session_id: str, turn_id: str) -> Turn:
@@ -184,24 +165,17 @@ class TurnService:
         await short_term.forget(self._deps.cache, session_id)
         await self._deps.cache.delete_listed(plans_of_owner_key(owner))  # made from what was said in any session
 
-    async def _within_limits(
-        self, owner: str, session_id: str, once: Once | None, begin: Callable[[str], Awaitable[Admitted]]
-    ) -> Admitted:
-        """Returns what `begin` makes of the turn's id. A request for a turn that exists counts for no limit."""
-        if once is not None:
-            async with self._deps.database.read_only() as connection:
-                if (known := await accepted_before(connection, owner, session_id, once)) is not None:
-                    return known
-        async with self._deps.limiter.starting(owner) as turn_id:
-            admitted = await begin(turn_id)
+    async def _accepted_before(self, owner: str, session_id: str, once: Once) -> Admitted | None:
+        """Asked before the limits: a request for a turn that exists counts for none."""
+        async with self._deps.database.read_only() as connection:
+            return await accepted_before(connection, owner, session_id, once)
+
+    async def _dispatch(self, owner: str, turn_id: str, admitted: Admitted) -> None:
+        """Puts the turn into the queue. Without Redis it runs here, even in a process that takes no turns."""
         if not admitted.fresh:  # the same request came twice at the same moment
             await self._deps.limiter.release(owner, turn_id)
-        return admitted
-
-    async def _dispatch(self, turn: TurnKey) -> None:
-        """Puts the turn into the queue. Without Redis it runs here, even in a process that takes no turns."""
-        if not await self._queue.send(turn.session_id, turn.turn_id):
-            self._worker.wake(turn.session_id)
+        elif not await self._queue.send(admitted.turn.session_id, turn_id):
+            self._worker.wake(admitted.turn.session_id)
 
     def _carry_out(self, session_id: str, cancelled: Mapping[str, bool]) -> None:
         for turn_id, ended in cancelled.items():

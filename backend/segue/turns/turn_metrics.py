@@ -12,12 +12,11 @@ from typing import Any
 import structlog
 
 from segue.agent.model import MeteredModel
-from segue.agent.state import TurnInput, TurnState, acknowledgement_report, web_search_report
+from segue.agent.state import TurnInput
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import (
     AcknowledgementDetected,
-    Emit,
     Event,
     PlanChanged,
     SearchDecided,
@@ -25,7 +24,7 @@ from segue.domain.events import (
     ToolStateChanged,
 )
 from segue.domain.plan import Plan
-from segue.domain.session import MemoryReport, TurnKey, TurnReport, Usage, Verdict, WebSearchReport
+from segue.domain.session import MemoryReport, TurnKey, Usage, Verdict, WebSearchReport
 from segue.domain.telemetry import Observe, PlanEnded, SessionToolStateChanged, ToolCalled, TurnEnded, TurnOutcome
 from segue.turns.claims import Claim
 
@@ -54,13 +53,6 @@ class TurnMetrics:
     def start_from(self, start: TurnInput) -> None:
         self._plan = start["open_plan"].plan if start["open_plan"] else None
         self._memory = memory_report(start)
-
-    def counting(self, emit: Emit) -> Emit:
-        def count_and_emit(event: Event) -> None:
-            self._count(event)
-            emit(event)
-
-        return count_and_emit
 
     def stop(self) -> Usage:
         """Ends the measured time, before the outcome is stored. Returns what the run used."""
@@ -103,7 +95,7 @@ class TurnMetrics:
             **self._tools(),
         )
 
-    def _count(self, event: Event) -> None:
+    def count(self, event: Event) -> None:
         match event:
             case ToolRan(tool, outcome, duration_ms):
                 self._calls[outcome] += 1
@@ -147,18 +139,6 @@ def record_end(observe: Observe, turn: TurnKey, ended: TurnEnded, **fields: obje
         **fields,
     )
     observe(ended)
-
-
-def turn_report(state: TurnState, usage: Usage, *, model: str) -> TurnReport:
-    touched = state["touched_plan"]
-    return TurnReport(
-        acknowledgement=acknowledgement_report(state),
-        plan=touched.plan if touched else None,
-        web_search=web_search_report(state),
-        memory_used=memory_report(state),
-        usage=usage,
-        model=model,
-    )
 
 
 def memory_report(start: TurnInput) -> MemoryReport:

@@ -89,7 +89,7 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
         if turn.count >= context.limits.max_calls or context.model.nearly_spent:
             break
         # Recomputed each round: a call may have unlocked one tool and broken another.
-        states = context.guard.states(turn.tools.values())
+        states = context.guard.states(tool.spec for tool in turn.tools.values())
         withheld = prompts.withheld_note(states)
         shown = prompts.with_note(conversation, withheld) if withheld else conversation
         offered = [tool.spec for name, tool in turn.tools.items() if states[name].available]
