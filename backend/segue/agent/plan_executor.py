@@ -91,12 +91,15 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[B
     Raises StalePlan if the plan was changed meanwhile.
     """
     run = PlanRun(turn, stored, conversation)
-    if (cut_off := run.plan.running_step) is not None:
+    if (step := run.plan.running_step) is not None:
+        # Its process died in the call, which is in the ledger: it runs again under its id, or is unknown.
         await run.context.guard.refresh()
-        await _resume_step(run, cut_off)
+        request = RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
+        await _finish_call(run, step, interrupted_call(request, turn.tools.get(request.name)))
     while run.plan.status == "active" and (step := run.plan.next_step) is not None:
         await run.context.guard.refresh()
-        if run.stored.granted_to == run.turn_id and _is_newly_blocked(run):
+        newly_blocked = blocked_tools(turn, run.plan).keys() - set(run.stored.blocked_tools)
+        if run.stored.granted_to == run.turn_id and newly_blocked:  # the yes was given to a plan that could run
             run.changed = True
             await _hold(run, step, tool_hash=run.stored.tool_hash)
         elif step.tool is None:
@@ -111,11 +114,6 @@ def blocked_tools(turn: TurnCalls, plan: Plan) -> dict[str, str]:
     needed = dict.fromkeys(step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in turn.tools)
     states = {name: turn.context.guard.state(turn.tools[name].spec) for name in needed if name}
     return {name: state.reason or state.status for name, state in states.items() if is_blocked(state)}
-
-
-def _is_newly_blocked(run: PlanRun) -> bool:
-    """Whether a tool has failed since the user approved: the yes was given to a plan that could run."""
-    return not blocked_tools(run.turn, run.plan).keys() <= set(run.stored.blocked_tools)
 
 
 async def _run_without_tool(run: PlanRun, step: Step) -> None:
@@ -188,12 +186,6 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
     run.context.emit(PlanChanged(run.plan))
     run.turn.count += 1
     await _finish_call(run, step, call)
-
-
-async def _resume_step(run: PlanRun, step: Step) -> None:
-    """Ends a step whose process died in its call, which is in the ledger: it runs again under its id, or is unknown."""
-    request = RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
-    await _finish_call(run, step, interrupted_call(request, run.turn.tools.get(request.name)))
 
 
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:

@@ -39,6 +39,8 @@ CONFIRMED = (
     "do not ask again for what was just approved."
 )
 REJECTED = "The user's last message is a no. Do not do what you last proposed; acknowledge it in one sentence."
+# What a plain yes or no means if no plan waits: it is about what the assistant last proposed.
+VERDICT_NOTES: dict[Verdict, str] = {"confirm": CONFIRMED, "reject": REJECTED}
 TOO_LATE = (
     "The user's last message answers a plan that has been decided or has ended in the meantime. Say how it stands; "
     "carry out nothing because of this message."
@@ -138,11 +140,6 @@ def with_note(conversation: Sequence[BaseMessage], note: str) -> list[BaseMessag
     return [SystemMessage(f"{system.text}\n\n{note}"), *rest]
 
 
-def verdict_note(verdict: Verdict) -> str | None:
-    """Returns what a plain yes or no means if no plan waits: it is about what the assistant last proposed."""
-    return {"confirm": CONFIRMED, "reject": REJECTED}.get(verdict)
-
-
 def withheld_note(states: Mapping[str, ToolState]) -> str | None:
     """Returns why tools that exist are not offered now, and what would unlock them; None if all are offered."""
     lines = [f"- {name}: {_why_withheld(state)}" for name, state in states.items() if not state.available]
@@ -157,7 +154,11 @@ def _why_withheld(state: ToolState) -> str:
 
 
 def planner_note(tools: Iterable[ToolSpec]) -> str:
-    return f"{PLANNER}\n\nTools:\n{_bounded_lines(map(_tool_line, tools), MAX_TOOLS_CHARS)}"
+    lines = (
+        as_json({"name": tool.name, "description": tool.description, "effect": tool.effect, "args": tool.input_schema})
+        for tool in tools
+    )
+    return f"{PLANNER}\n\nTools:\n{_bounded_lines(lines, MAX_TOOLS_CHARS)}"
 
 
 def amender_note(plan: Plan, tools: Iterable[ToolSpec]) -> str:
@@ -201,12 +202,6 @@ def synthesis_note(plan: Plan) -> str:
 
 def as_json(value: Any) -> str:
     return orjson.dumps(value).decode()
-
-
-def _tool_line(tool: ToolSpec) -> str:
-    return as_json(
-        {"name": tool.name, "description": tool.description, "effect": tool.effect, "args": tool.input_schema}
-    )
 
 
 def _fenced_lines(heading: str, lines: Iterable[str]) -> str:

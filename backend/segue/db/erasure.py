@@ -40,7 +40,8 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> Erased:
     deleted: set[str] = set()
     while True:
         async with database.transaction() as connection:
-            batch = await _some_sessions(connection, owner)
+            mine = select(sessions.c.id).where(sessions.c.owner == owner).limit(BATCH)
+            batch = list((await connection.execute(mine)).scalars())
             if not batch:
                 break
             deleted.update(batch, await _lock_turns(connection, batch))
@@ -74,11 +75,6 @@ async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> N
         async with database.transaction() as connection:
             removed = await connection.execute(delete(table).where(table.c.owner == owner))
         rows[table.name] += removed.rowcount
-
-
-async def _some_sessions(connection: AsyncConnection, owner: str) -> list[str]:
-    mine = select(sessions.c.id).where(sessions.c.owner == owner).limit(BATCH)
-    return list((await connection.execute(mine)).scalars())
 
 
 async def _lock_turns(connection: AsyncConnection, session_ids: Collection[str]) -> list[str]:

@@ -43,16 +43,9 @@ class Share:
 
 
 async def look_at_server(connection: AsyncConnection) -> ServerFacts:
-    row = (await connection.execute(_SERVER)).one()
-    revision = await connection.scalar(_REVISION) if row.is_migrated else None
-    return ServerFacts(
-        version=row.version,
-        connections=row.connections,
-        max_connections=row.max_connections,
-        database_bytes=row.database_bytes,
-        pgvector=row.pgvector,
-        revision=revision,
-    )
+    facts = dict((await connection.execute(_SERVER)).mappings().one())
+    is_migrated = facts.pop("is_migrated")
+    return ServerFacts(**facts, revision=await connection.scalar(_REVISION) if is_migrated else None)
 
 
 async def share_of_session(connection: AsyncConnection, session_id: str) -> dict[str, Share]:

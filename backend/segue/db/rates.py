@@ -7,7 +7,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeVar
+from typing import Literal
 
 import structlog
 from limits import RateLimitItem
@@ -20,7 +20,6 @@ from segue.db.redis import OPERATION_TIMEOUT_S, RATE_CONNECTIONS, connections
 AWAY_S = 5.0  # how long a lost Redis is not asked
 
 Kind = Literal["requests", "turns", "tokens"]
-Answer = TypeVar("Answer")
 
 log = structlog.get_logger()
 
@@ -45,35 +44,27 @@ class Rates:
 
     async def count(self, kind: Kind, user: str, limit: RateLimitItem, *, amount: int = 1) -> int | None:
         """Counts `amount`. Returns None within the limit, else the seconds until the next window."""
-
-        async def ask(limiter: FixedWindowRateLimiter) -> int | None:
-            within = await limiter.hit(limit, kind, user, cost=amount)
-            return None if within else await _seconds_left(limiter, limit, kind, user)
-
-        return await self._ask(ask)
+        return await self._ask(lambda rates: rates.hit(limit, kind, user, cost=amount), limit, kind, user)
 
     async def spent(self, kind: Kind, user: str, limit: RateLimitItem) -> int | None:
         """Counts nothing. Returns None if something is left of the limit, else the seconds until the next window."""
-
-        async def ask(limiter: FixedWindowRateLimiter) -> int | None:
-            left = await limiter.test(limit, kind, user)
-            return None if left else await _seconds_left(limiter, limit, kind, user)
-
-        return await self._ask(ask)
+        return await self._ask(lambda rates: rates.test(limit, kind, user), limit, kind, user)
 
     async def close(self) -> None:
         await self._pool.aclose()
 
-    async def _ask(self, ask: Callable[[FixedWindowRateLimiter], Awaitable[Answer]]) -> Answer:
+    async def _ask(
+        self, is_within: Callable[[FixedWindowRateLimiter], Awaitable[bool]], limit: RateLimitItem, *names: str
+    ) -> int | None:
         if time.monotonic() >= self._away_until:
             try:
                 async with asyncio.timeout(OPERATION_TIMEOUT_S):
-                    return await ask(self._shared)
+                    return await _seconds_to_wait(self._shared, is_within, limit, *names)
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("rates_degraded", error=type(error).__name__, for_s=AWAY_S)
                 self._away_until = time.monotonic() + AWAY_S
                 self.outages += 1
-        return await ask(self._local)
+        return await _seconds_to_wait(self._local, is_within, limit, *names)
 
 
 def belongs_to(key: str, user: str) -> bool:
@@ -81,6 +72,13 @@ def belongs_to(key: str, user: str) -> bool:
     return any(key.startswith(f"segue:rate:user/{kind}/{user}/") for kind in ("requests", "turns", "tokens"))
 
 
-async def _seconds_left(limiter: FixedWindowRateLimiter, limit: RateLimitItem, kind: Kind, user: str) -> int:
-    reset_at, _ = await limiter.get_window_stats(limit, kind, user)
+async def _seconds_to_wait(
+    rates: FixedWindowRateLimiter,
+    is_within: Callable[[FixedWindowRateLimiter], Awaitable[bool]],
+    limit: RateLimitItem,
+    *names: str,
+) -> int | None:
+    if await is_within(rates):
+        return None
+    reset_at, _ = await rates.get_window_stats(limit, *names)
     return max(math.ceil(reset_at - time.time()), 1)

@@ -18,6 +18,8 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import ConnectionError as LostConnectionError
 from redis.exceptions import RedisError
 
+from segue.domain.session import TurnKey
+
 OPERATION_TIMEOUT_S = 1.0
 TURN_EVENTS_TTL_S = 3600
 TURN_WATCHED_TTL_S = 600
@@ -30,6 +32,8 @@ CACHE_CONNECTIONS = 8
 STREAM_CONNECTIONS = 3
 RATE_CONNECTIONS = 4
 QUEUE_CONNECTIONS = 8
+
+FAILED_TOOLS_KEY = "segue:tools:failed"
 
 Answer = TypeVar("Answer")
 
@@ -59,10 +63,6 @@ def plans_of_owner_key(owner: str) -> str:
 
 def turn_places_key(user: str) -> str:
     return f"segue:places:{user}"
-
-
-def failed_tools_key() -> str:
-    return "segue:tools:failed"
 
 
 def failed_sessions_key(tool: str) -> str:
@@ -119,12 +119,8 @@ class _Client:
 
     def __init__(self, url: str, most: int = CACHE_CONNECTIONS) -> None:
         self._redis = Redis.from_pool(connections(url, most))
-        self._degraded = False
+        self.degraded = False
         self.outages = 0
-
-    @property
-    def degraded(self) -> bool:
-        return self._degraded
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -137,14 +133,14 @@ class _Client:
             async with asyncio.timeout(OPERATION_TIMEOUT_S):
                 answer = await operation
         except (RedisError, OSError, TimeoutError) as error:
-            if not self._degraded:
+            if not self.degraded:
                 log.warning("redis_degraded", error=type(error).__name__)
                 self.outages += 1
-            self._degraded = True
+            self.degraded = True
             return None
-        if self._degraded:
+        if self.degraded:
             log.info("redis_recovered")
-        self._degraded = False
+        self.degraded = False
         return answer
 
 
@@ -200,7 +196,7 @@ class Cache(_Client):
     async def take(self, key: str, holder: str, *, ttl_s: float) -> bool:
         """Returns whether the holder got the lease. If Redis cannot be asked, every caller gets it."""
         taken = await self._attempt("SET", key, holder, "NX", "PX", math.ceil(ttl_s * 1000))
-        return bool(taken) or self._degraded
+        return bool(taken) or self.degraded
 
     async def give_back(self, key: str, holder: str) -> None:
         await self.evaluate(_GIVE_BACK, (key,), holder)
@@ -218,8 +214,7 @@ class Cache(_Client):
 class Batch:
     """Entries that are appended to a stream under one id. Only a batch that `opens` its stream creates one."""
 
-    session_id: str
-    turn_id: str
+    turn: TurnKey
     last: int
     body: bytes
     opens: bool
@@ -237,31 +232,33 @@ class Streams(_Client):
         """
         pipeline = self._redis.pipeline(transaction=False)
         for batch in batches:
-            key = turn_events_key(batch.session_id, batch.turn_id)
+            key = turn_events_key(batch.turn.session_id, batch.turn.turn_id)
             anew = () if batch.opens else ("NOMKSTREAM",)
             bound = ("MAXLEN", "~", MAX_LOG_ENTRIES)
             pipeline.execute_command("XADD", key, *anew, *bound, f"{batch.last}-0", "events", batch.body)
             pipeline.execute_command("EXPIRE", key, TURN_EVENTS_TTL_S)
         return await self._within_time(pipeline.execute(raise_on_error=False)) is not None
 
-    async def read(self, after: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], list[bytes]] | None:
-        """Returns the batches after a position of each log, by session and turn. Waits READ_BLOCK_MS if there are none.
+    async def read(self, after: Mapping[TurnKey, int]) -> dict[TurnKey, list[bytes]] | None:
+        """Returns by turn the batches after a position of its log. Waits READ_BLOCK_MS if there are none.
 
         Returns None if Redis cannot be reached.
         """
-        turns = {turn_events_key(*turn).encode(): turn for turn in after}
+        turns = {turn_events_key(turn.session_id, turn.turn_id).encode(): turn for turn in after}
         ids = [f"{position}-0" for position in after.values()]
         answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", READ_BLOCK_MS, "STREAMS", *turns, *ids)
         if answer is None:
             return None
         return {turns[key]: [fields.get(b"events", b"") for _, fields in entries] for key, entries in answer}
 
-    async def mark_watched(self, session_id: str, turn_id: str) -> None:
+    async def mark_watched(self, turn: TurnKey) -> None:
         """Asks the process that runs a turn to emit the model's words as they come, because a reader follows it."""
-        await self._attempt("SET", turn_watched_key(session_id, turn_id), 1, "EX", TURN_WATCHED_TTL_S)
+        await self._attempt("SET", turn_watched_key(turn.session_id, turn.turn_id), 1, "EX", TURN_WATCHED_TTL_S)
 
-    async def is_watched(self, session_id: str, turn_id: str) -> bool:
-        return not self._degraded and await self._attempt("EXISTS", turn_watched_key(session_id, turn_id)) == 1
+    async def is_watched(self, turn: TurnKey) -> bool:
+        if self.degraded:
+            return False
+        return await self._attempt("EXISTS", turn_watched_key(turn.session_id, turn.turn_id)) == 1
 
     async def length(self, session_id: str, turn_id: str) -> int | None:
         """Returns how many batches a log has; None if Redis cannot be reached."""

@@ -53,10 +53,6 @@ class EventBuffer:
         self._changed = asyncio.Event()
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.turn.session_id, self.turn.turn_id
-
-    @property
     def last(self) -> int:
         """The position of the last entry; 0 if there is none."""
         return self.entries[-1].position if self.entries else 0

@@ -50,11 +50,16 @@ class EventPublisher:
     def emit(self, event: Event) -> None:
         if self._closed:
             return
-        if isinstance(event, TextAdded):
-            self._hold(event)
+        if not isinstance(event, TextAdded):
+            self._flush_text()
+            self._encode(event)
             return
-        self._flush_text()
-        self._encode(event)
+        self._held.append(event)
+        wait = self._next_text_at - self._loop.time()
+        if wait <= 0:
+            self._flush_text()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(wait, self._flush_text)
 
     async def wants_tokens(self) -> bool:
         """Whether a client, of this process or another, reads the answer token by token.
@@ -65,7 +70,7 @@ class EventPublisher:
             return True
         if self.buffer.followers and self._loop.time() < self._opened_at + UNKNOWN_S:
             return False
-        self._stream_tokens = await self._streams.is_watched(*self.buffer.key)
+        self._stream_tokens = await self._streams.is_watched(self.buffer.turn)
         return self._stream_tokens
 
     def append(self, event: bytes) -> None:
@@ -91,14 +96,6 @@ class EventPublisher:
             return
         for each in encoded:
             self.append(each)
-
-    def _hold(self, event: TextAdded) -> None:
-        self._held.append(event)
-        wait = self._next_text_at - self._loop.time()
-        if wait <= 0:
-            self._flush_text()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(wait, self._flush_text)
 
     def _flush_text(self) -> None:
         """Publishes the text held since the last text event, as one event."""

@@ -150,7 +150,7 @@ class EventLog:
             if not buffer.published_here:
                 self._someone_follows.set()
                 if tokens:
-                    await self._streams.mark_watched(turn.session_id, turn.turn_id)
+                    await self._streams.mark_watched(turn)
             async with aclosing(buffer.after(after, patient=patient)) as entries:
                 async for entry in entries:
                     yield entry
@@ -208,16 +208,16 @@ class EventLog:
                 self._someone_follows.clear()
                 continue
             # blocks for 50 ms at most: a log that is followed from now on needs no way to interrupt the read
-            found = await self._streams.read({buffer.key: buffer.last for buffer in buffers})
+            found = await self._streams.read({buffer.turn: buffer.last for buffer in buffers})
             for buffer in buffers:
                 buffer.loaded, buffer.redis_lost = True, found is None
-                _append_lines(buffer, (found or {}).get(buffer.key, ()))
+                _append_lines(buffer, (found or {}).get(buffer.turn, ()))
             if found is None:
                 await asyncio.sleep(RETRY_S)
 
     async def _load(self, buffer: EventBuffer) -> None:
-        while found := await self._streams.read({buffer.key: buffer.last}):
-            _append_lines(buffer, found[buffer.key])
+        while found := await self._streams.read({buffer.turn: buffer.last}):
+            _append_lines(buffer, found[buffer.turn])
 
     def _published_elsewhere(self) -> list[EventBuffer]:
         return [
@@ -259,7 +259,7 @@ class EventLog:
 def _batch(buffer: EventBuffer) -> Batch:
     fresh = [entry for entry in buffer.entries[buffer.saved :] if len(entry.event) <= MAX_EVENT_BYTES]
     return Batch(
-        *buffer.key,
+        buffer.turn,
         last=fresh[-1].position if fresh else 0,
         body=b"".join(b"%d %b\n" % entry for entry in fresh),
         opens=buffer.saved == 0,

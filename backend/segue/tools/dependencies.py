@@ -39,7 +39,7 @@ def to_unlock(group: DependencyGroup, successes: Successes) -> str:
 def marks_of_success(name: str, specs: Iterable[ToolSpec], successes: Successes) -> tuple[str, ...]:
     """Returns the keys of the sequences in which a success of this tool would now be at its place."""
     keys = []
-    for group in _sequences(specs):
+    for group in (group for spec in specs for group in spec.depends_on if group.type == "sequence"):
         place = group.tools.index(name) if name in group.tools else -1
         if place == 0 or (place > 0 and _key(group) in successes.get(group.tools[place - 1], ())):
             keys.append(_key(group))
@@ -95,10 +95,6 @@ def _missing(group: DependencyGroup, successes: Successes) -> tuple[str, ...]:
             return tuple(name for name in group.tools if name not in successes)
         case "sequence":
             return tuple(name for name in group.tools if _key(group) not in successes.get(name, ()))
-
-
-def _sequences(specs: Iterable[ToolSpec]) -> Iterable[DependencyGroup]:
-    return (group for spec in specs for group in spec.depends_on if group.type == "sequence")
 
 
 def _key(group: DependencyGroup) -> str:

@@ -13,7 +13,7 @@ import orjson
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from segue.db.redis import Cache, failed_sessions_key, failed_tools_key, tool_try_key
+from segue.db.redis import FAILED_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.tools.health import HealthRules, ToolHealth
 
@@ -52,7 +52,7 @@ class GlobalToolState:
 
     async def load(self) -> dict[str, ToolHealth]:
         """Returns the tools that have failed for all, by name; one round trip."""
-        stored = await self._cache.hash(failed_tools_key())
+        stored = await self._cache.hash(FAILED_TOOLS_KEY)
         read = {tool: _readable(tool, value) for tool, value in stored.items()}
         return {tool: health for tool, health in read.items() if health is not None}
 
@@ -64,7 +64,7 @@ class GlobalToolState:
         at = now.timestamp()
         opened = await self._cache.evaluate(
             _FAILED,
-            (failed_sessions_key(tool), failed_tools_key()),
+            (failed_sessions_key(tool), FAILED_TOOLS_KEY),
             tool,
             session_id or "",
             at,
@@ -80,13 +80,13 @@ class GlobalToolState:
 
     async def record_success(self, tool: str) -> None:
         """A success in any session makes the tool available for all."""
-        if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), failed_tools_key()), tool):
+        if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool):
             log.info("tool_recovered_for_all", tool=tool)
             self._observe(GlobalToolStateChanged(tool, failed=False))
 
     async def reset(self, tools: Iterable[str]) -> None:
         for tool in tools:
-            if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), failed_tools_key()), tool):
+            if await self._cache.evaluate(_SUCCEEDED, (failed_sessions_key(tool), FAILED_TOOLS_KEY), tool):
                 self._observe(GlobalToolStateChanged(tool, failed=False))
             await self._cache.delete(tool_try_key(tool))
 

@@ -1,11 +1,10 @@
 """The one way a tool runs. Each layer adds one policy and calls the next:
 
-run_tool         whatever happens becomes an Outcome
-└ _call          validates the arguments
-  └ _within      limits the time
-    └ _contained keeps SystemExit from the event loop
-      └ tool.run
-_read            cleans, caps, redacts and summarises what came back
+run_tool       validates the arguments; whatever happens becomes an Outcome
+└ _within      limits the time
+  └ _contained keeps SystemExit from the event loop
+    └ tool.run
+_read          cleans, caps, redacts and summarises what came back
 """
 
 import asyncio
@@ -59,7 +58,8 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     """Returns the outcome of one call; raises CancelledError if the caller is cancelled, and nothing else."""
     started = time.monotonic()
     try:
-        output = await _call(tool, args, context, limits.timeout_s)
+        check_args(tool, args)
+        output = await _within(tool.spec.timeout_s or limits.timeout_s, tool, args, context)
         # Megabytes take a while to read; not on asyncio's own threads, which names that do not resolve may hold up.
         answer = await anyio.to_thread.run_sync(_read, tool, args, output, limits.max_result_bytes)
     except asyncio.CancelledError:
@@ -95,11 +95,6 @@ def accepts(tool: Tool, args: dict[str, Any]) -> bool:
     except (ToolRetry, ToolFailed):
         return False
     return True
-
-
-async def _call(tool: Tool, args: dict[str, Any], context: ToolContext, timeout_s: float) -> object:
-    check_args(tool, args)
-    return await _within(tool.spec.timeout_s or timeout_s, tool, args, context)
 
 
 async def _within(timeout_s: float, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import ColumnElement, Row, ScalarSelect, bindparam, delete, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, ScalarSelect, bindparam, delete, func, insert, select, tuple_
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -124,7 +124,10 @@ async def list_changes(
     if before is not None:
         statement = statement.where(tool_state_changes.c.id < before)
     rows = await connection.execute(statement.order_by(tool_state_changes.c.id.desc()).limit(limit))
-    return [_change(row) for row in rows]
+    return [
+        StatusMoved(row.id, row.tool, row.before, row.after, row.reason, row.reason_code, row.at, row.turn_id)
+        for row in rows
+    ]
 
 
 async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> int:
@@ -211,10 +214,6 @@ def _readable(tool: str, health: Any) -> ToolHealth:
             return _HEALTH.validate_python(health)
     log.warning("tool_state_unreadable", tool=tool)
     return ToolHealth(reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable")
-
-
-def _change(row: Row[Any]) -> StatusMoved:
-    return StatusMoved(row.id, row.tool, row.before, row.after, row.reason, row.reason_code, row.at, row.turn_id)
 
 
 _LOAD = select(states_of(bindparam("at_session")))

@@ -130,12 +130,12 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
             turns.c.id,
             turns.c.seq,
             turns.c.epoch,
-            turns.c.attempts,
+            turns.c.attempts.label("attempt"),
             turns.c.left_s,
             turns.c.request,
             func.extract("epoch", func.now() - turns.c.queued_at).cast(Float).label("queued_s"),
             sessions.c.owner,
-            sessions.c.next_seq,
+            (sessions.c.next_seq - 1).label("message_count"),
             sessions.c.summary,
             sessions.c.summary_seq,
             last_ended_turn().label("last_turn_id"),
@@ -143,7 +143,7 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
             plan_in_question.label("has_plan_in_question"),
             has_facts(sessions.c.owner).label("knows_facts"),
             turns.c.facts_due_at.is_not(None).label("tells_facts"),
-            states_of(turns.c.session_id).label("tool_states"),
+            states_of(turns.c.session_id).label("states"),
         )
     )
 
@@ -178,33 +178,23 @@ async def claim_next(
     if well_served:
         statement, values = _CLAIM_UNLESS_WELL_SERVED, {**values, "well_served": well_served}
     try:
-        row = (await connection.execute(statement, values)).one_or_none()
+        found = (await connection.execute(statement, values)).mappings().one_or_none()
     except IntegrityError:  # one running turn per session is a unique index
         return None
-    if row is None:
+    if found is None:
         return None
-    shown, origin = row.request.get("shown_plan"), row.request.get("origin", {})
+    row = dict(found)
+    key, request, states = TurnKey(session_id, row.pop("id"), row.pop("seq")), row.pop("request"), row.pop("states")
+    shown, origin = request.get("shown_plan"), request.get("origin", {})
     return Claim(
-        key=TurnKey(session_id, row.id, row.seq),
-        epoch=row.epoch,
-        attempt=row.attempts,
-        left_s=row.left_s,
-        owner=row.owner,
-        force_web_search=row.request["force_web_search"],
-        decided_plan_id=row.request.get("decided_plan_id"),
+        key=key,
+        force_web_search=request["force_web_search"],
+        decided_plan_id=request.get("decided_plan_id"),
         shown_plan=(shown[0], shown[1]) if shown else None,
-        message_count=row.next_seq - 1,
-        last_turn_id=row.last_turn_id,
-        answered_turn_id=row.answered_turn_id,
-        has_plan_in_question=row.has_plan_in_question,
-        knows_facts=row.knows_facts,
-        tells_facts=row.tells_facts,
-        summary=row.summary,
-        summary_seq=row.summary_seq,
-        tool_states=read_states(row.tool_states),
-        stream=row.request.get("stream", False),
-        queued_s=row.queued_s,
+        stream=request.get("stream", False),
         origin=Origin(origin.get("request_id"), origin.get("traceparent")),
+        tool_states=read_states(states),
+        **row,
     )
 
 

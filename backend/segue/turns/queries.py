@@ -146,13 +146,8 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
         turn_id=turn.turn_id,
         status="completed",
         message=message,
-        acknowledgement=report.acknowledgement,
-        plan=report.plan,
         tool_calls=calls,
-        web_search=report.web_search,
-        memory_used=report.memory_used,
-        usage=report.usage,
-        model=report.model,
+        **{name: getattr(report, name) for name in TurnReport.__slots__},
     )
 
 

@@ -70,7 +70,7 @@ class TurnQueue:
         self._concurrency = concurrency
         self._taking: asyncio.Task[None] | None = None
         self._away_until = 0.0
-        self._degraded = False
+        self.degraded = False
         self.outages = 0
 
     def start(self) -> None:
@@ -85,10 +85,6 @@ class TurnQueue:
     def away(self) -> bool:
         """Whether Redis was lost less than PAUSE_S ago, so that it is not worth asking now."""
         return asyncio.get_running_loop().time() < self._away_until
-
-    @property
-    def degraded(self) -> bool:
-        return self._degraded
 
     async def waiting(self) -> int | None:
         """Returns how many jobs no process has taken; None if Redis cannot be asked."""
@@ -174,16 +170,16 @@ class TurnQueue:
                 await self._jobs.sweep(SWEEP_EVERY_S)
 
     def _lost(self, error: Exception) -> None:
-        if not self._degraded:
+        if not self.degraded:
             log.warning("queue_degraded", error=type(error).__name__)
             self.outages += 1
-        self._degraded = True
+        self.degraded = True
         self._away_until = asyncio.get_running_loop().time() + PAUSE_S
 
     def _back(self) -> None:
-        if self._degraded:
+        if self.degraded:
             log.info("queue_recovered")
-        self._degraded = False
+        self.degraded = False
 
 
 class _Jobs(RedisQueue):

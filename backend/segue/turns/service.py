@@ -1,4 +1,4 @@
-"""What the API does with turns: accept, dispatch, wait for, cancel, read. Knows nothing of HTTP.
+"""What the API does with turns: accept, dispatch, cancel, read. Knows nothing of HTTP.
 
 The request that brought a message only watches its turn: the process that claims the turn runs it, and its row has the
 answer. A client that leaves stops nothing.
@@ -43,13 +43,13 @@ class TurnService:
         self._takes_turns = takes_turns
         self._worker = TurnWorker(deps)
         concurrency = deps.limits.concurrency if takes_turns else 0
-        self._queue = TurnQueue(redis_url, self._worker.run_session, concurrency=concurrency)
+        self.queue = TurnQueue(redis_url, self._worker.run_session, concurrency=concurrency)
         self._upkeep: list[asyncio.Task[None]] = []
         self._leaving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._queue.start()
-        recovering = recover_forever(self._deps, self._worker, self._runs_recovered_turns)
+        self.queue.start()
+        recovering = recover_forever(self._deps, self._worker, lambda: self._takes_turns or self.queue.away)
         self._upkeep = [
             asyncio.create_task(self._worker.keep_leases(), name="leases"),
             asyncio.create_task(recovering, name="recovery"),
@@ -58,12 +58,12 @@ class TurnService:
 
     async def __aexit__(self, *_: object) -> None:
         await self.leave()
-        await self._queue.close()
+        await self.queue.close()
 
     @property
     def worker(self) -> str:
         """`ok`, `down`, or `off` in a process that only accepts turns."""
-        if self._leaving is not None or not self._queue.alive or any(task.done() for task in self._upkeep):
+        if self._leaving is not None or not self.queue.alive or any(task.done() for task in self._upkeep):
             return "down"
         return "ok" if self._takes_turns else "off"
 
@@ -76,10 +76,6 @@ class TurnService:
     def places(self) -> int:
         """How many may run here: 0 in a process that only accepts turns, though it runs one that it cannot dispatch."""
         return self._deps.limits.concurrency if self._takes_turns else 0
-
-    @property
-    def queue(self) -> TurnQueue:
-        return self._queue
 
     async def leave(self) -> None:
         """Takes no more turns, gives those that run the grace to end, hands back the rest, and ends all waiting.
@@ -174,7 +170,7 @@ class TurnService:
         """Puts the turn into the queue. Without Redis it runs here, even in a process that takes no turns."""
         if not admitted.fresh:  # the same request came twice at the same moment
             await self._deps.limiter.release(owner, turn_id)
-        elif not await self._queue.send(admitted.turn.session_id, turn_id):
+        elif not await self.queue.send(admitted.turn.session_id, turn_id):
             self._worker.wake(admitted.turn.session_id)
 
     def _carry_out(self, session_id: str, cancelled: Mapping[str, bool]) -> None:
@@ -186,13 +182,10 @@ class TurnService:
             else:
                 self._worker.stop(turn_id, "cancelled")
 
-    def _runs_recovered_turns(self) -> bool:
-        return self._takes_turns or self._queue.away
-
     async def _leave(self) -> None:
-        await self._queue.stop_taking()
+        await self.queue.stop_taking()
         for claim in await self._worker.close(grace_s=self._deps.limits.grace_s):
-            await self._queue.send(claim.key.session_id, claim.key.turn_id, attempt=claim.epoch)
+            await self.queue.send(claim.key.session_id, claim.key.turn_id, attempt=claim.epoch)
         self._deps.events.shut_down()
         for task in self._upkeep:
             task.cancel()

@@ -13,7 +13,7 @@ from segue.agent import plan_messages
 from segue.agent.context import TurnContext
 from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import Reading, amend_plan, classify_reply, make_plan
-from segue.agent.prompts import TOO_LATE, verdict_note, waiting_note
+from segue.agent.prompts import TOO_LATE, VERDICT_NOTES, waiting_note
 from segue.agent.state import TurnState, Update, acknowledgement_report, web_search_report
 from segue.domain.events import AcknowledgementDetected, SearchDecided
 from segue.domain.plan import Decision, Plan, end, replace_open_steps, update_step
@@ -81,7 +81,7 @@ async def _resume_decided(context: TurnContext, decided: StoredPlan) -> Update:
 async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: StoredPlan | None = None) -> Update:
     """Makes a plan if the message asks for several steps. `ended` just did: a postscript of the answer says so."""
     verdict = state["acknowledgement"].verdict
-    note = verdict_note(verdict)
+    note = VERDICT_NOTES.get(verdict)
     if note is not None and (ended is not None or state["shown_plan"] is not None):
         note = TOO_LATE
     skip: Update = {"note": note, "plan_runs": False, "touched_plan": ended}
