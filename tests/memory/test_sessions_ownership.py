@@ -10,7 +10,6 @@ from segue.db.engine import Database
 from segue.domain.errors import NotFound
 from segue.memory import history, sessions
 from segue.tools import results
-from segue.tools.results import CallFilter
 from segue.turns import store
 from segue.turns.store import ChatRequest
 from tests.support.provider import Provider, calls, says
@@ -61,11 +60,10 @@ async def test_another_owner_sees_neither_messages_nor_tool_calls_nor_results(
     provider.will(calls(("current_time", {})), says("noon"))
     session = await client.new_session()
     call = (await client.chat(session, "what time is it?"))["tool_calls"][0]["tool_call_id"]
-    everything = CallFilter()
     seen = {
         owner: (
             len(await history.list_messages(connection, owner, session, after=0, limit=10)),
-            len(await results.list_calls(connection, owner, session, where=everything, before=None, limit=10)),
+            len(await results.list_calls(connection, owner, session, limit=10)),
         )
         for owner in (OWNER, OTHER)
     }

@@ -11,7 +11,6 @@ from segue.domain.tool import CallStatus, ToolCall
 from segue.memory.sessions import get_session
 from segue.tools import results
 from segue.tools.paging import page_of
-from segue.tools.results import CallFilter
 
 router = APIRouter(prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute)
 
@@ -40,11 +39,19 @@ async def list_tool_results(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ToolCall]:
-    where = CallFilter(tool=tool, turn_id=turn_id, status=status)
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
-        found = await results.list_calls(connection, caller, session_id, where=where, before=before, limit=limit + 1)
+        found = await results.list_calls(
+            connection,
+            caller,
+            session_id,
+            tool=tool,
+            turn_id=turn_id,
+            status=status,
+            before=before,
+            limit=limit + 1,
+        )
     return page(found, limit, lambda call: call.tool_call_id)
 
 

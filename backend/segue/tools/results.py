@@ -38,13 +38,6 @@ class PlanStep:
 
 
 @dataclass(frozen=True, slots=True)
-class CallFilter:
-    tool: str | None = None
-    turn_id: str | None = None
-    status: CallStatus | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class StoredResult:
     """`content` is text or JSON, as `kind` says; None if it is larger than was asked for."""
 
@@ -121,16 +114,20 @@ async def finish_call(
 
 
 async def list_calls(
-    connection: AsyncConnection, owner: str, session_id: str, *, where: CallFilter, before: str | None, limit: int
+    connection: AsyncConnection,
+    owner: str,
+    session_id: str,
+    *,
+    tool: str | None = None,
+    turn_id: str | None = None,
+    status: CallStatus | None = None,
+    before: str | None = None,
+    limit: int,
 ) -> list[ToolCall]:
     """Returns calls, newest first, without reading payloads."""
     statement = _owned(owner, session_id).order_by(tool_calls.c.id.desc()).limit(limit)
-    if where.tool is not None:
-        statement = statement.where(tool_calls.c.tool_name == where.tool)
-    if where.turn_id is not None:
-        statement = statement.where(tool_calls.c.turn_id == where.turn_id)
-    if where.status is not None:
-        statement = statement.where(tool_calls.c.status == where.status)
+    wanted = {"tool_name": tool, "turn_id": turn_id, "status": status}
+    statement = statement.where(*(tool_calls.c[name] == value for name, value in wanted.items() if value is not None))
     if before is not None:
         statement = statement.where(tool_calls.c.id < before)
     return [_tool_call(row) for row in await connection.execute(statement)]

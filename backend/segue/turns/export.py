@@ -31,11 +31,11 @@ from segue.domain.recording import (
 )
 from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
 from segue.domain.session import Message, Session, TurnReport
-from segue.domain.tool import Tool, ToolCall, ToolSpec
+from segue.domain.tool import Tool, ToolCall
 from segue.memory.history import list_messages
 from segue.memory.sessions import get_session
 from segue.plans.store import list_plans
-from segue.tools.results import CallFilter, StoredResult, list_calls, load_results
+from segue.tools.results import StoredResult, list_calls, load_results
 from segue.turns.admission import BUTTON_MESSAGES
 from segue.turns.queries import ended_turns
 
@@ -66,15 +66,18 @@ async def load_conversation(
     session = await get_session(connection, owner, session_id)
     rows = await ended_turns(connection, session_id)
     if not rows:
-        raise _nothing_to_export()
+        detail = "No turn of this session has ended yet. Send a message first, or wait for the one that runs."
+        raise AppError("nothing_to_export", status=409, title="Nothing to export", detail=detail)
     messages: dict[str, list[Message]] = {row.id: [] for row in rows}
     stored = await list_messages(connection, owner, session_id, after=0, limit=MAX_MESSAGES + 1)
     if len(stored) > MAX_MESSAGES:
-        raise _conversation_too_long()
+        detail = (
+            f"A conversation of more than {MAX_MESSAGES} messages cannot be exported; its parts can be listed by page."
+        )
+        raise AppError("conversation_too_long", status=422, title="The conversation is too long", detail=detail)
     for message in stored:
         messages.get(message.turn_id, []).append(message)
-    everything = CallFilter()
-    calls = await list_calls(connection, owner, session_id, where=everything, before=None, limit=MAX_MESSAGES)
+    calls = await list_calls(connection, owner, session_id, limit=MAX_MESSAGES)
     wanted = _within(calls, max_result_bytes)
     return StoredConversation(
         session=session,
@@ -118,7 +121,9 @@ class _Recorder:
     def turn(self, row: Row[Any]) -> RecordedTurn:
         opening, *rest = self.conversation.messages[row.id]
         report = _read_report(row.report) if row.report else None
-        plan = report.plan if report else self._plan_made_by(opening)
+        # A failed turn has no report, but may have made a plan.
+        made = (plan for plan in self.conversation.plans if plan.origin_message_id == opening.id)
+        plan = report.plan if report else next(made, None)
         answer = str(rest.pop().content) if report else None
         turn = RecordedTurn(
             message=str(opening.content),
@@ -134,26 +139,12 @@ class _Recorder:
         self.standing = plan or self.standing
         return turn
 
-    def _plan_made_by(self, opening: Message) -> Plan | None:
-        """A failed turn has no report, but may have made a plan."""
-        return next((plan for plan in self.conversation.plans if plan.origin_message_id == opening.id), None)
-
     def _numbered(self, plan: Plan) -> RecordedPlan:
         return RecordedPlan(
             number=self.numbers.setdefault(plan.id, len(self.numbers) + 1),
             version=plan.version,
             status=plan.status,
-            steps=tuple(
-                RecordedStep(
-                    id=step.id,
-                    description=step.description,
-                    tool=step.tool,
-                    args=step.args,
-                    status=step.status,
-                    requires_confirmation=step.requires_confirmation,
-                )
-                for step in plan.steps
-            ),
+            steps=tuple(RecordedStep.model_validate(step, from_attributes=True) for step in plan.steps),
         )
 
 
@@ -234,22 +225,9 @@ def _definitions(recorded: Iterable[RecordedTurn], tools: Mapping[str, Tool]) ->
             wanted += [member for group in tools[name].spec.depends_on for member in (*group.tools, *group.optional)]
     for name in sorted(known):
         if name in tools:
-            yield _definition(tools[name].spec)
+            yield RecordedTool.model_validate(tools[name].spec, from_attributes=True)
         elif (name, "succeeded") in called:
             yield RecordedTool(name=name, input_schema={"type": "object"})
-
-
-def _definition(spec: ToolSpec) -> RecordedTool:
-    return RecordedTool(
-        name=spec.name,
-        description=spec.description,
-        input_schema=dict(spec.input_schema),
-        source=spec.source,
-        effect=spec.effect,
-        idempotent=spec.idempotent,
-        confirm=spec.confirm,
-        depends_on=spec.depends_on,
-    )
 
 
 def _within(calls: Iterable[ToolCall], max_result_bytes: int) -> list[str]:
@@ -261,13 +239,3 @@ def _within(calls: Iterable[ToolCall], max_result_bytes: int) -> list[str]:
             left -= size
             wanted.append(call.tool_call_id)
     return wanted
-
-
-def _nothing_to_export() -> AppError:
-    detail = "No turn of this session has ended yet. Send a message first, or wait for the one that runs."
-    return AppError("nothing_to_export", status=409, title="Nothing to export", detail=detail)
-
-
-def _conversation_too_long() -> AppError:
-    detail = f"A conversation of more than {MAX_MESSAGES} messages cannot be exported; its parts can be listed by page."
-    return AppError("conversation_too_long", status=422, title="The conversation is too long", detail=detail)

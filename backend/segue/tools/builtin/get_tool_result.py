@@ -8,7 +8,7 @@ from segue.db.engine import Database
 from segue.domain.errors import AppError, NotFound
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.tools.paging import page_of
-from segue.tools.results import CallFilter, list_calls, load_result
+from segue.tools.results import list_calls, load_result
 
 MAX_ANSWER = 8000
 ENVELOPE_BYTES = 500  # what an answer says beside the result
@@ -58,9 +58,7 @@ async def _load(database: Database, tool_call_id: str, context: ToolContext) -> 
             pass
         except AppError as error:
             raise (ToolRetry if error.code == "tool_result_expired" else ToolFailed)(error.detail) from error
-        newest = await list_calls(
-            connection, context.owner, context.session_id, where=CallFilter(), before=None, limit=NEWEST
-        )
+        newest = await list_calls(connection, context.owner, context.session_id, limit=NEWEST)
     known = "; ".join(f"{call.tool_call_id}: {call.metadata.summary}" for call in newest) or "none yet"
     raise ToolRetry(f"This session has no result {tool_call_id[:64]}. Newest results: {known}.")
 
