@@ -82,8 +82,8 @@ class EventLog:
         A later attempt continues the log of the one before and closes what that left open, since a run starts once.
         """
         buffer = self._buffer(turn)
-        if epoch > 1:
-            await self._load(buffer)
+        while epoch > 1 and (found := await self._streams.read({turn: buffer.last})):
+            _append_lines(buffer, found[turn])
         buffer.published_here = True
         buffer.saved = len(buffer.entries)
         publisher = EventPublisher(buffer, self._streams, epoch=epoch, stream_tokens=stream, on_append=self._save_soon)
@@ -214,10 +214,6 @@ class EventLog:
                 _append_lines(buffer, (found or {}).get(buffer.turn, ()))
             if found is None:
                 await asyncio.sleep(RETRY_S)
-
-    async def _load(self, buffer: EventBuffer) -> None:
-        while found := await self._streams.read({buffer.turn: buffer.last}):
-            _append_lines(buffer, found[buffer.turn])
 
     def _published_elsewhere(self) -> list[EventBuffer]:
         return [

@@ -100,13 +100,14 @@ def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetim
         or _failed(own, fleet.get(spec.name, NEVER_RAN), now, rules)
         or _Verdict(available=True, reason=own.reason, code=own.reason_code)
     )
-    done = successes(session) if spec.depends_on else {}
-    missing = missing_members(spec.depends_on, done)
-    if missing and answer.available:
-        unlocking = tuple(to_unlock(group, done) for group in unsatisfied(spec.depends_on, done))
-        answer = _Verdict(
-            False, f"To unlock: {'; '.join(unlocking)}.", "missing_dependencies", unlocking, answer.retry_at
-        )
+    missing: tuple[str, ...] = ()
+    if spec.depends_on:
+        done = successes(session)
+        missing = missing_members(spec.depends_on, done)
+        if missing and answer.available:
+            unlocking = tuple(to_unlock(group, done) for group in unsatisfied(spec.depends_on, done))
+            reason = f"To unlock: {'; '.join(unlocking)}."
+            answer = _Verdict(False, reason, "missing_dependencies", unlocking, answer.retry_at)
     return ToolState(
         status=own.status,
         available=answer.available,

@@ -56,10 +56,7 @@ async def load_context(
     async with database.read_only() as connection:
         window = await load_window(connection, claim.key, after=claim.summary_seq, limit=limits.recall.messages)
         decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
-        earlier = None
-        if claim.epoch > 1:
-            calls = await recorded_calls(connection, claim.key.turn_id)
-            earlier = EarlierAttempt(calls, await plan_taken_on(connection, claim.key.turn_id, session_id))
+        earlier = await _earlier_attempt(connection, claim) if claim.epoch > 1 else None
         pending = None
         if claim.has_plan_in_question and not decided:
             pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
@@ -94,6 +91,14 @@ async def load_context(
         shown_plan=claim.shown_plan,
         answered_turn_id=claim.answered_turn_id,
         earlier=earlier,
+    )
+
+
+async def _earlier_attempt(connection: AsyncConnection, claim: Claim) -> EarlierAttempt:
+    turn = claim.key
+    return EarlierAttempt(
+        calls=await recorded_calls(connection, turn.turn_id),
+        plan=await plan_taken_on(connection, turn.turn_id, turn.session_id),
     )
 
 
