@@ -88,7 +88,10 @@ def verification_key(text: str) -> VerificationKey:
     """
     text = text.replace("\\n", "\n").strip()
     if not text.startswith("-----BEGIN"):
-        return VerificationKey(text, _secret_algorithms(text))
+        algorithms = tuple(name for name, needed in _SECRETS.items() if len(text.encode()) >= needed)
+        if not algorithms:
+            raise _unusable(f"is neither a public key in PEM nor a secret of at least {_SECRETS['HS256']} bytes")
+        return VerificationKey(text, algorithms)
     try:
         public = load_pem_public_key(text.encode())
     except ValueError as error:
@@ -110,14 +113,6 @@ def public_algorithms(public: object) -> tuple[str, ...]:
             return ("EdDSA",)
         case _:
             return ()
-
-
-def _secret_algorithms(secret: str) -> tuple[str, ...]:
-    length = len(secret.encode())
-    algorithms = tuple(name for name, needed in _SECRETS.items() if length >= needed)
-    if not algorithms:
-        raise _unusable(f"is neither a public key in PEM nor a secret of at least {_SECRETS['HS256']} bytes")
-    return algorithms
 
 
 def _unusable(what: str) -> AppError:

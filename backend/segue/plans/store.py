@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Row, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, written
@@ -65,8 +65,7 @@ _read = TypeAdapter(StoredPlan).validate_python
 
 async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan | None:
     """Returns the session's open plan, None if it has none."""
-    row = (await connection.execute(select(plans).where(plans.c.session_id == session_id, is_open()))).one_or_none()
-    return _stored_plan(row) if row else None
+    return await _first(connection, select(plans).where(plans.c.session_id == session_id, is_open()))
 
 
 async def plan_in_question(
@@ -74,8 +73,7 @@ async def plan_in_question(
 ) -> StoredPlan | None:
     """Returns the plan that a yes is for: the open one, or the one that expired after the last answer asked for it."""
     statement = select(plans).where(plans.c.session_id == session_id, is_open() | just_expired(answered_turn_id))
-    row = (await connection.execute(statement.order_by(is_open().desc(), plans.c.id.desc()).limit(1))).one_or_none()
-    return _stored_plan(row) if row else None
+    return await _first(connection, statement.order_by(is_open().desc(), plans.c.id.desc()))
 
 
 async def newest_has_expired(connection: AsyncConnection, session_id: str) -> bool:
@@ -103,8 +101,7 @@ async def get_plan(connection: AsyncConnection, plan_id: str) -> StoredPlan:
 async def plan_taken_on(connection: AsyncConnection, turn_id: str, session_id: str) -> StoredPlan | None:
     """Returns the plan that a turn has made, decided or amended, open or not."""
     statement = select(plans).where(plans.c.session_id == session_id, plans.c.taken_on_by == turn_id)
-    row = (await connection.execute(statement.order_by(plans.c.id.desc()).limit(1))).one_or_none()
-    return _stored_plan(row) if row else None
+    return await _first(connection, statement.order_by(plans.c.id.desc()))
 
 
 async def list_plans(
@@ -222,6 +219,11 @@ def is_open() -> ColumnElement[bool]:
 def just_expired(answered_turn_id: ColumnElement[str] | str | None) -> ColumnElement[bool]:
     """Returns a condition on `plans`: expired, after this turn's answer asked for a yes. A yes now is for this plan."""
     return (plans.c.status == "expired") & (plans.c.asked_in == answered_turn_id)
+
+
+async def _first(connection: AsyncConnection, statement: Select[Any]) -> StoredPlan | None:
+    row = (await connection.execute(statement.limit(1))).one_or_none()
+    return _stored_plan(row) if row else None
 
 
 def _stored_plan(row: Row[Any]) -> StoredPlan:
