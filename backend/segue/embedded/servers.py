@@ -64,7 +64,12 @@ def running_servers(data_dir: Path) -> ServerUrls | None:
     folder = data_dir.expanduser().resolve()
     with _writing(data_dir), ExitStack() as held:
         if not (folder / "postgres").is_dir():
-            raise _empty(folder)
+            raise process.failure(
+                "data_dir_empty",
+                "The data folder is empty",
+                f"There is no database in {folder}. Start `segue serve`, which makes one, or set DATA_DIR to the one in"
+                " use.",
+            )
         door = held.enter_context(process.lock_file(folder / "door.lock"))
         users = held.enter_context(process.lock_file(folder / "users.lock"))
         with _exclusively(door, folder, patience=VISIT_TIMEOUT):
@@ -80,14 +85,6 @@ def _urls(sockets: Path) -> ServerUrls:
     return ServerUrls(
         database_url=f"postgresql+asyncpg://segue@/segue?host={quote(str(sockets))}&port=5432",
         redis_url=f"unix://{quote(str(sockets / 'redis.sock'))}",
-    )
-
-
-def _empty(folder: Path) -> AppError:
-    return process.failure(
-        "data_dir_empty",
-        "The data folder is empty",
-        f"There is no database in {folder}. Start `segue serve`, which makes one, or set DATA_DIR to the one in use.",
     )
 
 

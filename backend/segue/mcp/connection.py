@@ -9,10 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import httpx2
-import structlog
 from anyio.abc import ObjectReceiveStream
 from mcp import Client, MCPError
-from mcp.client import Transport
 from mcp.client.session import MessageHandlerFnT
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
@@ -22,7 +20,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from segue.mcp.config import McpServerConfig
 from segue.mcp.mapping import MAX_TOOLS, without_broken_tools
-from segue.mcp.stdio import MESSAGE_LIMIT_BYTES, Incoming, McpServerGone, StdioCommand, stdio_transport
+from segue.mcp.stdio import MESSAGE_LIMIT_BYTES, Incoming, McpServerGone, stdio_transport
 from segue.net.addresses import NoSuchHost, NotPublic, allowed_for_operator
 from segue.net.http_client import checked_client
 
@@ -31,8 +29,6 @@ _HTTP_ERROR: Final = 400
 # A stream may be silent for hours, so reading has no limit of its own: calls and handshakes have theirs.
 _HTTP_TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
 _MAX_PAGES: Final = 50
-
-log = structlog.get_logger()
 
 
 def open_client(server: str, config: McpServerConfig, on_notification: MessageHandlerFnT) -> Client:
@@ -69,20 +65,9 @@ async def list_tools(client: Client) -> list[McpTool]:
 
 @asynccontextmanager
 async def _filtered(server: str, config: McpServerConfig) -> AsyncIterator[tuple["_Filter", Any]]:
-    transport = _stdio(server, config) if config.url is None else _http(config, config.url)
+    transport = stdio_transport(server, config) if config.url is None else _http(config, config.url)
     async with transport as (incoming, outgoing):
         yield _Filter(server, incoming), outgoing
-
-
-def _stdio(server: str, config: McpServerConfig) -> Transport:
-    env = {name: value.get_secret_value() for name, value in config.env.items()}
-
-    def log_stderr(text: str) -> None:
-        for secret in filter(None, env.values()):
-            text = text.replace(secret, "***")
-        log.debug("mcp_server_stderr", server=server, text=text)
-
-    return stdio_transport(StdioCommand(config.command or "", config.args, env, config.cwd), log_stderr)
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ are unknown here.
 """
 
 import asyncio
-from types import TracebackType
 from typing import Final, Self
 
 import anyio
@@ -69,9 +68,7 @@ class McpServers:
             raise self._conflict
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     def tools(self) -> tuple[Tool, ...]:

@@ -8,18 +8,20 @@ context raises McpServerGone. On leaving it ends the whole process group.
 import asyncio
 import os
 import signal
-import sys
 from asyncio.subprocess import PIPE, SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
 import anyio
+import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
+
+from segue.mcp.config import McpServerConfig
 
 MESSAGE_LIMIT_BYTES: Final = 32 * 1024 * 1024
 _STEP_S: Final = 1.0
@@ -33,19 +35,11 @@ Incoming = SessionMessage | Exception
 _Streams = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]
 StdioStreams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
 
+log = structlog.get_logger()
+
 
 class McpServerGone(Exception):
     """The connection is over; the message says why and never quotes the server."""
-
-
-@dataclass(frozen=True, slots=True)
-class StdioCommand:
-    """`env` is added to the few variables that a child inherits (PATH, HOME, …): Segue's own secrets stay here."""
-
-    program: str
-    args: Sequence[str]
-    env: Mapping[str, str]
-    cwd: str | None
 
 
 class _Pipes(SubprocessStreamProtocol):
@@ -77,20 +71,20 @@ class _Child:
 
 
 @asynccontextmanager
-async def stdio_transport(command: StdioCommand, log_stderr: Callable[[str], None]) -> AsyncIterator[StdioStreams]:
-    """Runs the command while the context is held.
+async def stdio_transport(server: str, config: McpServerConfig) -> AsyncIterator[StdioStreams]:
+    """Runs the server's command while the context is held. It inherits PATH, HOME and a few more variables only.
 
     Raises McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines that are not MCP or sends
     a message over 32 MiB.
     """
-    child = await _start(command)
+    child = await _start(config)
     to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
     try:
         async with to_session, incoming, outgoing, from_session, anyio.create_task_group() as pumps:
             pumps.start_soon(_read_messages, child, to_session)
             pumps.start_soon(_write_messages, from_session, child.stdin)
-            pumps.start_soon(_read_stderr, child.stderr, log_stderr)
+            pumps.start_soon(_log_stderr, child.stderr, server, config)
             yield incoming, outgoing
             pumps.cancel_scope.cancel()
     finally:
@@ -98,22 +92,23 @@ async def stdio_transport(command: StdioCommand, log_stderr: Callable[[str], Non
             await _end(child)
 
 
-async def _start(command: StdioCommand) -> _Child:
+async def _start(config: McpServerConfig) -> _Child:
+    program = config.command or ""
     try:
         transport, pipes = await asyncio.get_running_loop().subprocess_exec(
             _Pipes,
-            command.program,
-            *command.args,
+            program,
+            *config.args,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=get_default_environment() | dict(command.env),
-            cwd=command.cwd,
+            env=get_default_environment() | {name: value.get_secret_value() for name, value in config.env.items()},
+            cwd=config.cwd,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "a NUL in its command line"
-        raise McpServerGone(f"{command.program} cannot be started: {reason}") from None
+        raise McpServerGone(f"{program} cannot be started: {reason}") from None
     return _Child(transport, pipes.exited, *cast("_Streams", (pipes.stdin, pipes.stdout, pipes.stderr)))
 
 
@@ -157,12 +152,16 @@ async def _write_messages(from_session: MemoryObjectReceiveStream[SessionMessage
                 await stdin.drain()
 
 
-async def _read_stderr(stderr: asyncio.StreamReader, log_stderr: Callable[[str], None]) -> None:
+async def _log_stderr(stderr: asyncio.StreamReader, server: str, config: McpServerConfig) -> None:
     chunks = 0
     while chunk := await stderr.read(_STDERR_CHUNK):
         chunks += 1
-        if chunks <= _STDERR_CHUNKS_LOGGED:
-            log_stderr(chunk.decode(errors="replace").rstrip())
+        if chunks > _STDERR_CHUNKS_LOGGED:
+            continue
+        text = chunk.decode(errors="replace").rstrip()
+        for secret in filter(None, (value.get_secret_value() for value in config.env.values())):
+            text = text.replace(secret, "***")
+        log.debug("mcp_server_stderr", server=server, text=text)
 
 
 async def _end(child: _Child) -> None:
@@ -170,18 +169,15 @@ async def _end(child: _Child) -> None:
     try:
         child.stdin.close()
         if not await child.exits_within(_STEP_S):
-            _signal(child.transport, force=False)
+            _signal(child.transport, signal.SIGTERM)
             await child.exits_within(_STEP_S)
     finally:
-        _signal(child.transport, force=True)
+        _signal(child.transport, signal.SIGKILL)
     await child.exits_within(_STEP_S)
     child.transport.close()  # a grandchild that left the group may hold the pipes open
     await asyncio.sleep(0)
 
 
-def _signal(transport: asyncio.SubprocessTransport, *, force: bool) -> None:
+def _signal(transport: asyncio.SubprocessTransport, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
-        if sys.platform == "win32":
-            transport.kill()
-        else:
-            os.killpg(transport.get_pid(), signal.SIGKILL if force else signal.SIGTERM)
+        os.killpg(transport.get_pid(), number)
