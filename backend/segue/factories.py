@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import httpx2
 from langchain_core.language_models import BaseChatModel
@@ -38,7 +37,7 @@ from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.net.http_client import checked_client, tls_context
 from segue.offline.model import OfflineModel
-from segue.telemetry.gauges import ProcessState, RedisState
+from segue.telemetry.gauges import ProcessState, RedisHealth
 from segue.telemetry.metrics import Metrics
 from segue.telemetry.tracing import tracing
 from segue.tools.availability import ToolAvailability
@@ -60,12 +59,6 @@ EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes
 
 
 @dataclass(frozen=True, slots=True)
-class Telemetry:
-    metrics: Metrics
-    span: OpenSpan
-
-
-@dataclass(frozen=True, slots=True)
 class Stores:
     """The clients of PostgreSQL and Redis, and the event log, which uses both."""
 
@@ -83,7 +76,8 @@ class Foundation:
 
     settings: Settings
     clock: Clock
-    telemetry: Telemetry
+    metrics: Metrics
+    span: OpenSpan
     model: ChatModel
     stores: Stores
 
@@ -110,9 +104,9 @@ async def foundation(
     stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, clock: Clock
 ) -> Foundation:
     span = await stack.enter_async_context(tracing(settings.otel_exporter_otlp_endpoint))
-    telemetry = Telemetry(Metrics(), span)
-    wrapped = chat_model(settings, model, telemetry.metrics.observe, span)
-    return Foundation(settings, clock, telemetry, wrapped, await stores(stack, settings))
+    metrics = Metrics()
+    wrapped = chat_model(settings, model, metrics.observe, span)
+    return Foundation(settings, clock, metrics, span, wrapped, await stores(stack, settings))
 
 
 def chat_model(settings: Settings, model: BaseChatModel | None, observe: Observe, span: OpenSpan) -> ChatModel:
@@ -148,15 +142,11 @@ async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
         from segue.db.migrations import upgrade  # noqa: PLC0415 (alembic is not needed after `segue migrate`)
 
         await asyncio.to_thread(upgrade, urls.database_url)
-    database = Database(urls.database_url)
-    stack.push_async_callback(database.close)
-    cache = Cache(urls.redis_url)
-    stack.push_async_callback(cache.close)
-    streams = Streams(urls.redis_url)
-    stack.push_async_callback(streams.close)
+    database, cache = Database(urls.database_url), Cache(urls.redis_url)
+    streams, rates = Streams(urls.redis_url), Rates(urls.redis_url)
+    for client in (database, cache, streams, rates):
+        stack.push_async_callback(client.close)
     events = await stack.enter_async_context(EventLog(streams, partial(outcomes_of, database)))
-    rates = Rates(urls.redis_url)
-    stack.push_async_callback(rates.close)
     return Stores(urls.redis_url, database, cache, streams, rates, events)
 
 
@@ -202,7 +192,15 @@ async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermM
 
 async def tooling(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory) -> Tooling:
     """Raises AppError if mcp.json cannot be used."""
-    mcp_tools, mcp_states = await _mcp(stack, base.settings)
+    config = read_mcp_config(base.settings.mcp_config)
+    never_log(config.never_logged)
+    mcp_tools: Callable[[], tuple[Tool, ...]] = tuple
+    mcp_states: Callable[[], dict[str, str]] = dict
+    if not all(server.off for server in config.servers.values()):
+        from segue.mcp.servers import McpServers  # noqa: PLC0415 (mcp is not needed without servers)
+
+        servers = await stack.enter_async_context(McpServers(config, timeout_s=base.settings.tool_timeout_s))
+        mcp_tools, mcp_states = servers.tools, servers.states
     builtin = await builtin_tools(stack, base.settings, base.stores.database, long_term)
     availability = tool_availability(
         base.settings,
@@ -210,7 +208,7 @@ async def tooling(stack: AsyncExitStack, base: Foundation, long_term: LongTermMe
         base.stores.database,
         base.stores.cache,
         clock=base.clock,
-        observe=base.telemetry.metrics.observe,
+        observe=base.metrics.observe,
     )
     return Tooling(availability, mcp_states)
 
@@ -228,20 +226,6 @@ def tool_availability(
         observe=observe,
         timeout_s=settings.tool_timeout_s,
     )
-
-
-async def _mcp(
-    stack: AsyncExitStack, settings: Settings
-) -> tuple[Callable[[], tuple[Tool, ...]], Callable[[], dict[str, str]]]:
-    """Two functions: one returns the tools of the MCP servers, one their states."""
-    config = read_mcp_config(settings.mcp_config)
-    never_log(config.never_logged)
-    if all(server.off for server in config.servers.values()):
-        return tuple, dict
-    from segue.mcp.servers import McpServers  # noqa: PLC0415 (mcp is not needed without servers)
-
-    servers = await stack.enter_async_context(McpServers(config, timeout_s=settings.tool_timeout_s))
-    return servers.tools, servers.states
 
 
 async def builtin_tools(
@@ -313,19 +297,9 @@ def turn_deps(
         summaries=jobs.summaries,
         agent_limits=limits.agent_limits(settings),
         limits=limits.turn_limits(settings, jobs.context),
-        observe=base.telemetry.metrics.observe,
-        span=base.telemetry.span,
+        observe=base.metrics.observe,
+        span=base.span,
     )
-
-
-class RedisHealth(Protocol):
-    """Whether a client has lost Redis, and how often."""
-
-    @property
-    def degraded(self) -> bool: ...
-
-    @property
-    def outages(self) -> int: ...
 
 
 def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> Callable[[], ProcessState]:
@@ -347,7 +321,7 @@ def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str
             watchers=watchers,
             pool_size=pool_size,
             pool_in_use=in_use,
-            redis={name: RedisState(client.degraded, client.outages) for name, client in redis.items()},
+            redis=redis,
             mcp_ready={server: state == "ready" for server, state in mcp_states().items()},
         )
 

@@ -117,7 +117,7 @@ async def _start(
     jobs = await factories.jobs(stack, base, long_term)
     deps = factories.turn_deps(base, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter)
     service = await stack.enter_async_context(TurnService(deps, base.stores.redis_url, takes_turns=takes_turns))
-    base.telemetry.metrics.add_process_state(factories.gauges(base.stores, service, tooling.mcp_states))
+    base.metrics.add_process_state(factories.gauges(base.stores, service, tooling.mcp_states))
     return Services(
         authenticator=authenticator,
         limiter=limiter,
@@ -133,6 +133,6 @@ async def _start(
         long_term=long_term,
         memory_ttl_s=settings.short_term_memory_ttl,
         metrics_public=settings.metrics_public,
-        metrics=base.telemetry.metrics,
-        span=base.telemetry.span,
+        metrics=base.metrics,
+        span=base.span,
     )

@@ -5,16 +5,19 @@ Knows no store and no turn: its callers pass the values in.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 
-@dataclass(frozen=True, slots=True)
-class RedisState:
+class RedisHealth(Protocol):
     """One client of Redis; `outages` counts since the process started."""
 
-    lost: bool
-    outages: int
+    @property
+    def degraded(self) -> bool: ...
+
+    @property
+    def outages(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class ProcessState:
     watchers: int
     pool_size: int
     pool_in_use: int
-    redis: Mapping[str, RedisState]
+    redis: Mapping[str, RedisHealth]
     mcp_ready: Mapping[str, bool]
 
 
@@ -59,7 +62,7 @@ def process_metrics(now: ProcessState) -> Iterator[Metric]:
     yield GaugeMetricFamily("segue_watchers", "Requests that wait for a turn or read its events.", now.watchers)
     yield GaugeMetricFamily("segue_database_pool_size", "Connections to PostgreSQL there may be.", now.pool_size)
     yield GaugeMetricFamily("segue_database_pool_in_use", "Connections that are in use.", now.pool_in_use)
-    lost = {name: client.lost for name, client in now.redis.items()}
+    lost = {name: client.degraded for name, client in now.redis.items()}
     yield _by_label("segue_redis_degraded", "1 while Redis is lost.", "client", lost)
     outages = CounterMetricFamily("segue_redis_outages_total", "Times Redis was lost.", labels=["client"])
     for name, client in now.redis.items():
