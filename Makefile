@@ -21,8 +21,11 @@ $(INSTALLED): requirements-dev.lock pyproject.toml
 run: install  ## migrate and serve on http://127.0.0.1:8000 (PORT), with its own PostgreSQL and Redis unless URLs are set
 	exec $(BIN)/segue serve
 
+# Where it is set, every process compiles the package and the tests again.
+test check: export PYTHONDONTWRITEBYTECODE :=
+
 test: install  ## run the whole test suite
-	$(BIN)/python -m pytest -n logical --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
 check: install  ## run all other checks of CI: format, lint, types, imports, contract, vulnerabilities
 	$(BIN)/ruff format --check .

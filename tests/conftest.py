@@ -1,6 +1,7 @@
 """The stores every test uses: a real PostgreSQL and a real Redis for the run, a database of its own for each test."""
 
 import asyncio
+import gc
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,6 +21,22 @@ from tests.support.service import Client, running
 from tests.support.stores import named, new_database, notify_changes, plain
 
 TEMPLATE = "segue_template"
+LONGEST = (
+    "tests/faults/test_outages.py",
+    "tests/examples/test_recording.py",
+    "tests/turns/test_survival.py",
+    "tests/api/test_schemathesis.py",
+    "tests/examples/test_readme.py",
+    "tests/faults/test_instances.py",
+    "tests/replay/test_replay.py",
+    "tests/api/test_streams.py",
+    "tests/jobs/test_fact_extraction.py",
+    "tests/faults/test_crash.py",
+    "tests/faults/test_crash_unheard.py",
+    "tests/commands/test_chat.py",
+    "tests/commands/test_cli.py",
+    "tests/examples/test_mailbox.py",
+)
 
 
 def pytest_configure() -> None:
@@ -37,11 +54,25 @@ def pytest_configure() -> None:
     )
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a test often waits for what another process does."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A module runs on one core, in order, as what is made once for it says; `faults` as a whole."""
-    for item in items:
-        path = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("faults" if "/faults/" in path else path))
+    """The longest modules begin first, so that no worker is left alone with one at the end."""
+
+    def rank(item: pytest.Item) -> int:
+        module = item.nodeid.partition("::")[0]
+        return LONGEST.index(module) if module in LONGEST else len(LONGEST)
+
+    items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, so that the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

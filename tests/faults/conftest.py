@@ -1,4 +1,4 @@
-"""One site for all faults, and two instances on it for the faults that leave them alive."""
+"""A site for all faults, and two instances on it for the modules whose faults leave them alive."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -37,9 +37,9 @@ async def site(own_servers: ServerUrls, data: Path) -> AsyncIterator[Site]:
         yield whole
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 async def pair(site: Site) -> AsyncIterator[Pair]:
-    """Two instances, each with a worker. Modules that crash whole installations come before those that use them."""
+    """Two instances, each with a worker. They end with their module: others crash whole installations."""
     async with AsyncExitStack() as stack:
         both = (stack.enter_async_context(site.serving()) for _ in range(2))
         yield await asyncio.gather(*both)
