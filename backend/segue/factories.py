@@ -13,12 +13,12 @@ from functools import partial
 import httpx2
 from langchain_core.language_models import BaseChatModel
 
-from segue import limits
+from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.model import ChatModel
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.db.rates import Rates
+from segue.db.rate_limits import Rates
 from segue.db.redis import Cache, Streams
 from segue.domain.clock import Clock
 from segue.domain.telemetry import Observe, OpenSpan
@@ -29,7 +29,7 @@ from segue.identity.api_keys import ApiKeys
 from segue.identity.authenticator import Anonymous, Authenticator
 from segue.jobs.fact_extraction import DueExtraction, FactExtraction
 from segue.jobs.fact_upkeep import FactUpkeep
-from segue.jobs.loop import JobLoop
+from segue.jobs.leased_loop import JobLoop
 from segue.jobs.summaries import Summaries
 from segue.log import never_log
 from segue.mcp.config import read_mcp_config

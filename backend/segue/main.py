@@ -23,8 +23,8 @@ from segue.api import (
     tools,
     turns,
 )
+from segue.api.access_control import Gate
 from segue.api.deps import Services, State
-from segue.api.gate import Gate
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.problems import PROBLEMS, REQUEST_ID_HEADER, add_problem_handlers
 from segue.config import Settings

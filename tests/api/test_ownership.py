@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from segue.api.gate import OPEN_PATHS
+from segue.api.access_control import OPEN_PATHS
 from segue.config import Settings
 from segue.domain.clock import utc_now
 from segue.domain.ids import Prefix, new_id

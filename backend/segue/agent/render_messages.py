@@ -1,7 +1,7 @@
 """What the model is shown: the prompt of a turn, and messages, calls and results, whole, in brief, or as a reference.
 
-Pure. `memory/window.py` decides what is reduced first to fit the token budget. A rendered message must not change
-later, because providers cache it.
+Pure. `memory/history_window.py` decides what is reduced first to fit the token budget. A rendered message must not
+change later, because providers cache it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,8 +19,8 @@ from segue.domain.memory import Memory
 from segue.domain.plan import Plan
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import Reference
+from segue.memory.history_window import Form, WindowCosts, WindowLimits, WindowParts, message_key, select_window
 from segue.memory.token_count import Count
-from segue.memory.window import Form, WindowCosts, WindowLimits, WindowParts, message_key, select_window
 from segue.tools.normalize import Payload
 from segue.tools.outcome import Outcome
 

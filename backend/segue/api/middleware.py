@@ -11,8 +11,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from segue.api.access_control import METRICS_PATH
 from segue.api.deps import Services
-from segue.api.gate import METRICS_PATH
 from segue.api.problems import REQUEST_ID_HEADER
 from segue.domain.errors import AppError
 from segue.domain.telemetry import RequestAnswered, Span, trace_of

@@ -20,7 +20,7 @@ from segue.api.deps import Services
 from segue.commands.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.domain.errors import AppError
-from segue.limits import SHUTDOWN_SHARE
+from segue.limits_from_settings import SHUTDOWN_SHARE
 from segue.main import create_app, run_worker
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back

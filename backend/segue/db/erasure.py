@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Table, delete, func, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db import rates
+from segue.db import rate_limits
 from segue.db.engine import Database
 from segue.db.models import metadata, sessions, turns
 from segue.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_places_key
@@ -96,6 +96,6 @@ def _is_of(key: str, owner: str, ids: set[str]) -> bool:
     return (
         key in (plans_of_owner_key(owner), turn_places_key(owner))
         or key.startswith(plan_cache_key(owner, ""))
-        or rates.belongs_to(key, owner)
+        or rate_limits.belongs_to(key, owner)
         or not ids.isdisjoint(_ID.findall(key))
     )

@@ -8,7 +8,7 @@ from typing import Self
 from segue.db.engine import Database
 from segue.domain.clock import Clock
 from segue.domain.memory import Memory
-from segue.jobs.loop import repeat
+from segue.jobs.leased_loop import repeat
 from segue.memory import facts
 from segue.memory.long_term import LongTermMemory
 

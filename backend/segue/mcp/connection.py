@@ -19,8 +19,8 @@ from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from segue.mcp.config import McpServerConfig
-from segue.mcp.mapping import MAX_TOOLS, without_broken_tools
 from segue.mcp.stdio import MESSAGE_LIMIT_BYTES, Incoming, McpServerGone, stdio_transport
+from segue.mcp.tool_mapping import MAX_TOOLS, without_broken_tools
 from segue.net.addresses import NoSuchHost, NotPublic, allowed_for_operator
 from segue.net.http_client import checked_client
 

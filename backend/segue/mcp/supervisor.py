@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from segue.domain.tool import DependencyGroup, Tool, ToolFailed, ToolLost, ToolRetry
 from segue.mcp.config import McpServerConfig
 from segue.mcp.connection import list_tools, must_listen, open_client, reason_of
-from segue.mcp.mapping import MAX_ERROR_CHARS, tools_of, value_of
 from segue.mcp.stdio import McpServerGone
+from segue.mcp.tool_mapping import MAX_ERROR_CHARS, tools_of, value_of
 
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0

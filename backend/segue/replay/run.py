@@ -16,8 +16,8 @@ import uvicorn
 
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
-from segue.embedded.own_service import OwnService
 from segue.embedded.servers import embedded_servers
+from segue.embedded.service_process import OwnService
 from segue.replay.config import CannotPlay, ReplayConfig, replay_config
 from segue.replay.fake_servers import FakeServers
 from segue.replay.play import RESULTS_IN_VIEW, TURN_TIMEOUT_S, Playback, delete_sessions, play, wait_until_ready

@@ -16,10 +16,10 @@ from segue.domain.session import Message
 from segue.domain.tool import Reference
 from segue.memory import short_term
 from segue.memory.history import last_exchange, load_window
+from segue.memory.history_window import WindowLimits
 from segue.memory.long_term import LongTermMemory
 from segue.memory.short_term import ShortTermMemory
 from segue.memory.token_count import Count
-from segue.memory.window import WindowLimits
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
 from segue.turns.claims import Claim

@@ -12,7 +12,7 @@ from segue.domain.telemetry import Observe, OpenSpan
 from segue.events.log import EventLog
 from segue.jobs.fact_extraction import DueExtraction
 from segue.jobs.fact_upkeep import FactUpkeep
-from segue.jobs.loop import JobLoop
+from segue.jobs.leased_loop import JobLoop
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.tools.availability import ToolAvailability

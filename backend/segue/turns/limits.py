@@ -12,7 +12,7 @@ from typing import Final
 from limits import RateLimitItemPerDay, RateLimitItemPerMinute
 
 from segue.db.engine import Database
-from segue.db.rates import Rates
+from segue.db.rate_limits import Rates
 from segue.db.redis import Cache, turn_places_key
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError

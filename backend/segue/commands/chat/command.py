@@ -26,7 +26,7 @@ from segue.commands.chat.conversation import Conversation, Read
 from segue.commands.chat.screen import Screen
 from segue.commands.terminal import refusal, settings_with
 from segue.domain.identity import is_loopback
-from segue.embedded.own_service import HOST, OwnService
+from segue.embedded.service_process import HOST, OwnService
 
 ENDED_BY = 128
 INTERRUPTED = ENDED_BY + signal.SIGINT

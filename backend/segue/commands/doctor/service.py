@@ -18,7 +18,7 @@ from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
 from segue.domain.telemetry import unobserved
 from segue.identity.api_keys import list_keys
-from segue.limits import health_rules
+from segue.limits_from_settings import health_rules
 from segue.mcp.config import McpConfig, read_mcp_config
 from segue.mcp.servers import McpServers
 from segue.telemetry.tracing import untraced

@@ -7,7 +7,7 @@ import pytest
 
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import CallStatus, Reference
-from segue.memory.window import Form, Turn, Window, WindowCosts, WindowLimits, WindowParts, select_window
+from segue.memory.history_window import Form, Turn, Window, WindowCosts, WindowLimits, WindowParts, select_window
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PLENTY = 10**6

@@ -32,7 +32,7 @@ from pydantic import ValidationError
 
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.mcp.config import McpServerConfig
-from segue.mcp.effects import effect_of
+from segue.mcp.tool_effects import effect_of
 
 MAX_TOOLS: Final = 200
 MAX_ERROR_CHARS: Final = 4000

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
-from segue.jobs.loop import JobLoop
+from segue.jobs.leased_loop import JobLoop
 
 NEVER_S = 3600.0
 

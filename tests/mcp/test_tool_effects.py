@@ -1,7 +1,7 @@
 import pytest
 from mcp_types import ToolAnnotations
 
-from segue.mcp.effects import effect_of
+from segue.mcp.tool_effects import effect_of
 
 READS = ToolAnnotations(read_only_hint=True)
 DESTROYS = ToolAnnotations(destructive_hint=True)

@@ -2,8 +2,8 @@
 
 from segue.agent.context import AgentLimits
 from segue.config import Settings
+from segue.memory.history_window import WindowLimits
 from segue.memory.token_count import counter_for
-from segue.memory.window import WindowLimits
 from segue.tools.health import HealthRules
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
