@@ -105,11 +105,13 @@ async def foundation(
 ) -> Foundation:
     span = await stack.enter_async_context(tracing(settings.otel_exporter_otlp_endpoint))
     metrics = Metrics()
-    wrapped = chat_model(settings, model, metrics.observe, span)
+    wrapped = await chat_model(stack, settings, model, metrics.observe, span)
     return Foundation(settings, clock, metrics, span, wrapped, await stores(stack, settings))
 
 
-def chat_model(settings: Settings, model: BaseChatModel | None, observe: Observe, span: OpenSpan) -> ChatModel:
+async def chat_model(
+    stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, observe: Observe, span: OpenSpan
+) -> ChatModel:
     """Returns `model`, else the configured one, else the offline model."""
     name = OFFLINE
     if model is not None:
@@ -118,11 +120,13 @@ def chat_model(settings: Settings, model: BaseChatModel | None, observe: Observe
         from segue.agent.provider import openai_model  # noqa: PLC0415 (langchain-openai is not needed offline)
 
         name = settings.llm_model
-        model = openai_model(
-            model=settings.llm_model,
-            api_key=settings.openai_api_key,
-            base_url=settings.openai_base_url,
-            timeout_s=settings.llm_timeout_s,
+        model = await stack.enter_async_context(
+            openai_model(
+                model=settings.llm_model,
+                api_key=settings.openai_api_key,
+                base_url=settings.openai_base_url,
+                timeout_s=settings.llm_timeout_s,
+            )
         )
     return ChatModel(
         model or OfflineModel(),

@@ -51,7 +51,7 @@ async def recalled(client: Client, provider: Provider, message: str) -> list[str
     [
         ("Preferisco le riunioni di martedì", "In che giorno fissiamo una riunione?"),
         ("我最喜欢喝绿茶", "给我推荐一种绿茶"),
-        ("我的猫叫小白", "猫"),
+        ("我的猫叫小白", "猫？"),
         ("الاجتماع مع السيد روسي يوم الثلاثاء", "متى اجتماع روسي؟"),
         ("My flights always go through Zurich", "Book me a flight"),
         ("Mes réunions sont toujours le mardi", "Quand est ma réunion ?"),

@@ -3,6 +3,8 @@
 Overrides private methods of langchain-openai. Knows nothing of deadlines and retries: those are `model.py`'s.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
@@ -12,6 +14,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from segue.agent.streamed_answer import RAW_TEXT
+from segue.net.http_client import tls_context
 
 
 class _Provider(ChatOpenAI):
@@ -51,18 +54,24 @@ class _Provider(ChatOpenAI):
         return generation
 
 
-def openai_model(*, model: str, api_key: SecretStr | None, base_url: str | None, timeout_s: float) -> BaseChatModel:
-    """Returns a client for any endpoint that speaks OpenAI's chat completions. It never retries: ChatModel does."""
-    return _Provider(
-        model=model,
-        api_key=api_key or SecretStr("none"),
-        base_url=base_url,
-        timeout=timeout_s,
-        max_retries=0,
-        use_responses_api=False,
-        stream_usage=True,
-        stream_chunk_timeout=None,
-    )
+@asynccontextmanager
+async def openai_model(
+    *, model: str, api_key: SecretStr | None, base_url: str | None, timeout_s: float
+) -> AsyncIterator[BaseChatModel]:
+    """A client for any endpoint that speaks OpenAI's chat completions. It never retries: ChatModel does."""
+    # LangChain's own HTTP client is shared by the whole process and never closed.
+    async with openai.DefaultAsyncHttpxClient(verify=tls_context()) as http_client:
+        yield _Provider(
+            model=model,
+            api_key=api_key or SecretStr("none"),
+            base_url=base_url,
+            timeout=timeout_s,
+            max_retries=0,
+            use_responses_api=False,
+            stream_usage=True,
+            stream_chunk_timeout=None,
+            http_async_client=http_client,
+        )
 
 
 def _is_whole(text: object) -> bool:

@@ -83,7 +83,7 @@ def _refuse_taken_port(host: str, port: int) -> None:
 
 def connections(settings: Settings) -> type[asyncio.Protocol]:
     """Returns the protocol class of a connection. Connections get three quarters of the files the process may open:
-    the stores, the tools and the model need the rest.
+    the stores, the tools and the model need the rest. uvicorn's `limit_concurrency` would count idle connections too.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = sys.maxsize if files == resource.RLIM_INFINITY else files * 3 // 4

@@ -22,8 +22,8 @@ POOL_TIMEOUT_S = 2.0
 STATEMENT_TIMEOUT_S = 4.0
 PING_TIMEOUT_S = 1.0
 # The budget of a process; docs/deployment.md adds it up.
-WRITING_CONNECTIONS = 6
-READING_CONNECTIONS = 4
+WRITING_CONNECTIONS = 5
+READING_CONNECTIONS = 5
 
 
 class Database:

@@ -184,7 +184,7 @@ tool_calls = Table(
     Column("message_id", _id(), ForeignKey("messages.id", ondelete="CASCADE"), nullable=False),
     Column("tool_name", Text, nullable=False),
     Column("args", _json(), nullable=False),
-    Column("args_hash", Text),
+    Column("args_hash", Text),  # no longer written; a later revision drops it
     Column("status", Text, nullable=False),
     Column("summary", Text, nullable=False, server_default=text("''")),
     Column("preview", Text, nullable=False, server_default=text("''")),
@@ -255,6 +255,7 @@ memories = Table(
     Column("importance", SmallInteger, nullable=False),
     Column("session_id", _id(), ForeignKey("sessions.id", ondelete="SET NULL")),
     Column("message_id", _id(), ForeignKey("messages.id", ondelete="SET NULL")),
+    # Erasing a fact erases the facts that it replaced.
     Column("superseded_by", _id(), ForeignKey("memories.id", ondelete="CASCADE")),
     Column("search", TSVECTOR, nullable=False),
     Column("embedding", ARRAY(REAL)),

@@ -1,6 +1,7 @@
 """JWT_JWKS_URL: the public keys of the identity provider, cached, and fetched again in the background.
 
 While the provider is slow or down, tokens are still checked against keys read within the last hour, without a wait.
+PyJWT's own client fetches under a lock, and every request would wait for a slow provider.
 """
 
 import asyncio

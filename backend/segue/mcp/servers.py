@@ -88,7 +88,9 @@ class McpServers:
                 task.cancel()
 
     def _accept(self, server: Supervisor, tools: list[Tool]) -> tuple[Tool, ...]:
-        """Returns the tools whose names no other server has. A conflict stops the start; later it is only logged."""
+        """Returns the tools whose names no other server has. A conflict stops the start; later it is only
+        logged, as stopping the service over one server's list would take the others' tools with it.
+        """
         unknown = unknown_members(server.dependencies, {tool.spec.original_name for tool in tools})
         if unknown and self._started:
             log.warning("mcp_dependencies_unknown", server=server.name, tools=unknown)

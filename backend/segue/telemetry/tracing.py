@@ -102,7 +102,9 @@ async def tracing(endpoint: str | None) -> AsyncIterator[OpenSpan]:
 
 
 def _provider(endpoint: str) -> "TracerProvider":
-    """The library reads its own environment variables for everything but the endpoint."""
+    """The library reads its own environment variables for everything but the endpoint. The provider is not made the
+    process-wide one, because it ends with the lifespan.
+    """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 (see above)
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 (the same)
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 (the same)

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from segue import factories
+from segue.agent.model import ChatModel
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import OpenStores, StoresFound, Unreachable, asking
 from segue.config import Settings
@@ -86,7 +87,13 @@ async def _look_at_tools(settings: Settings, stores: OpenStores, report: Report)
 
 async def _look_at_model(settings: Settings, report: Report) -> dict[str, Any]:
     bounded = {"llm_timeout_s": MODEL_S, "llm_idle_timeout_s": MODEL_S, "llm_max_retries": 0}
-    model = factories.chat_model(settings.model_copy(update=bounded), None, unobserved, untraced)
+    async with AsyncExitStack() as stack:
+        asked = settings.model_copy(update=bounded)
+        model = await factories.chat_model(stack, asked, None, unobserved, untraced)
+        return await _probe_model(model, settings, report)
+
+
+async def _probe_model(model: ChatModel, settings: Settings, report: Report) -> dict[str, Any]:
     if not settings.model_configured:
         report.note(
             "model",

@@ -64,6 +64,7 @@ class Unreachable(Exception):
 async def opened(stack: AsyncExitStack, settings: Settings) -> OpenStores:
     """Returns clients that may not reach their servers. Raises AppError if there is nothing to open."""
     given = settings.database_url, settings.redis_url, settings.data_dir
+    # Joining the servers otherwise would restart one that has died, and hide that it had.
     urls = await stack.enter_async_context(server_urls(*given, join_only=True))
     try:
         database = Database(urls.database_url, writing=1, reading=2)

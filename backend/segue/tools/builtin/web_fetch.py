@@ -113,7 +113,7 @@ async def _fetch(client: httpx2.AsyncClient, url: httpx2.URL) -> _Body:
     try:
         async with _last_hop(client, url) as response:
             return await _body(response)
-    except NotPublic:
+    except NotPublic:  # the model corrects a bad address; three dead links must not fail the tool
         raise ToolRetry("web_fetch refuses addresses that are not public.") from None
     except NoSuchHost:
         raise ToolRetry("There is no such host. Check the address, or try another.") from None
