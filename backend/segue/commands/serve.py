@@ -29,6 +29,10 @@ GARBAGE_THRESHOLDS = 10_000, 20, 20  # objects made, then collections of the nex
 
 
 class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        _keep_modules_from_the_garbage_collector()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the turns first, so that the requests that wait for one get its answer, or hear that it goes on."""
         services: Services = self.lifespan.state["services"]
@@ -47,7 +51,6 @@ def serve(
     settings = settings_with(host=host, port=port)
     _refuse_taken_port(settings.host, settings.port)
     application = create_app(settings, takes_turns=not no_worker)
-    _keep_modules_from_the_garbage_collector()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
     config = uvicorn.Config(
         application,
@@ -96,13 +99,16 @@ def worker(
 ) -> None:
     """Runs turns that other processes accept, on the same stores."""
     settings = settings_with(worker_concurrency=concurrency)
-    _keep_modules_from_the_garbage_collector()
+
+    def started() -> None:
+        _keep_modules_from_the_garbage_collector()
+        typer.echo("Waiting for turns.", err=True)
 
     async def run() -> None:
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        await run_worker(settings, stopped, lambda: typer.echo("Waiting for turns.", err=True))
+        await run_worker(settings, stopped, started)
 
     try:
         uvloop.run(run())
@@ -111,7 +117,10 @@ def worker(
 
 
 def _keep_modules_from_the_garbage_collector() -> None:
-    """A full collection halted the process for 0.2 s, which was a fifth of the processor time of a turn."""
+    """A full collection halted the process for 0.2 s, which was a fifth of the processor time of a turn.
+
+    Call it once everything has started: the lifespan imports the libraries that the settings need.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
