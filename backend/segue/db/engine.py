@@ -1,6 +1,6 @@
 """Every connection to Postgres: short transactions, and a time limit on every wait.
 
-Knows no table. A lost or frozen server raises AppError `storage_unavailable`, whichever error the driver raised.
+Knows no table. A lost or frozen server raises AppError `storage_unavailable`, for every error the driver has for it.
 """
 
 import asyncio

@@ -39,7 +39,7 @@ class KeySource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OneKey:
-    """JWT_KEY: the same key for every token, whichever key it names."""
+    """JWT_KEY: one key for all tokens; the key id in a token is ignored."""
 
     key: VerificationKey
 

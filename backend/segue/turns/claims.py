@@ -86,7 +86,7 @@ def held(claim: Claim) -> dict[str, Any]:
 
 
 def last_ended_turn() -> ScalarSelect[str]:
-    """The turn of the session `at_session` that ended last, whichever way."""
+    """The turn of the session `at_session` that ended last: completed, failed or cancelled."""
     ended = turns.alias("ended")
     return (
         select(ended.c.id)

@@ -67,7 +67,7 @@ async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: R
     if queue is not None and queue.workers == 0:
         report.problem("queue", "No process takes turns.", "Start `segue serve`, or `segue worker` beside the API.")
     if turns.leases_passed:
-        what = f"{turns.leases_passed} running turns are renewed by nobody: their process has died or hangs."
+        what = f"The leases of {turns.leases_passed} running turns have lapsed: their processes have died or hang."
         report.problem("turns", what, "Any running `segue serve` or `segue worker` takes them over within seconds.")
     if turns.oldest_queued_s is not None and turns.oldest_queued_s > LATE_S and not turns.running:
         what = f"A turn has waited for {turns.oldest_queued_s:g} s and none runs."
@@ -78,7 +78,7 @@ async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: R
 async def _look_at_tools(settings: Settings, stores: OpenStores, report: Report) -> dict[str, list[str]]:
     failed = sorted(await GlobalToolState(stores.cache, health_rules(settings), unobserved).load())
     for tool in failed:
-        what = f"{tool} has failed in several sessions and is offered to nobody."
+        what = f"{tool} has failed in several sessions and no session is offered it."
         report.problem(
             "tools", what, "Mend what it needs; it is tried again by itself, or at once after POST /tool-states/reset."
         )
@@ -163,7 +163,7 @@ def _size_of(folder: Path) -> int:
 async def _look_at_settings(settings: Settings, stores: OpenStores | None, report: Report) -> dict[str, object]:
     public = not is_loopback(settings.host)
     if settings.auth == "none" and public:
-        what = f"AUTH=none on HOST={settings.host}: whoever reaches it may use it, and everybody is the same user."
+        what = f"AUTH=none on HOST={settings.host}: every caller who reaches it may use it, and all are the same user."
         report.problem(
             "settings", what, "Set AUTH=api_key or AUTH=jwt, unless something in front decides who may call."
         )

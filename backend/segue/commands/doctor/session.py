@@ -107,7 +107,7 @@ def _judge_turns(rows: _Rows, report: Report) -> None:
     running = [turn for turn in rows.open_turns if turn.status == "running"]
     for turn in running:
         if turn.lease_left_s is not None and turn.lease_left_s < 0:
-            what = f"{turn.turn_id} is renewed by nobody for {-turn.lease_left_s:g} s: {turn.worker} has died or hangs."
+            what = f"The lease of {turn.turn_id} lapsed {-turn.lease_left_s:g} s ago: {turn.worker} has died or hangs."
             report.problem("turn", what, "Any running `segue serve` or `segue worker` takes it over within seconds.")
         elif turn.cancel_requested_at is not None:
             report.note("turn", f"{turn.turn_id} is to be cancelled.", "It ends within five seconds.")
