@@ -23,6 +23,7 @@ class Errands:
     given_back: list[str] = field(default_factory=list)
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     unclaimable: AppError | None = None
+    followers: dict[str, list[str]] = field(default_factory=dict)
 
     name = "errands"
     slots = 2
@@ -38,13 +39,15 @@ class Errands:
             raise error
         return self.due.pop(0) if self.due else None
 
-    async def run(self, job: str) -> None:
+    async def run(self, job: str) -> bool:
         self.started.append(job)
         async with self.moved:
             self.moved.notify_all()
         await self.go.wait()
         if job in self.errors:
             raise self.errors[job]
+        self.due += self.followers.pop(job, [])
+        return bool(self.due)
 
     async def give_back(self, job: str) -> None:
         self.given_back.append(job)
@@ -68,6 +71,14 @@ async def test_as_many_run_at_once_as_there_are_slots_and_the_next_follows_at_on
         assert errands.due == ["c"]
         errands.go.set()
         await errands.wait_for_start(3)
+
+
+async def test_a_job_that_another_one_makes_due_follows_at_once() -> None:
+    errands = Errands(["a"], followers={"a": ["b"]})
+    errands.go.set()
+    async with JobLoop(errands, interval_s=NEVER_S):
+        await errands.wait_for_start(2)
+    assert errands.started == ["a", "b"]
 
 
 async def test_what_runs_when_the_process_stops_is_given_back() -> None:

@@ -57,11 +57,12 @@ class FactExtraction:
         async with self.database.autocommit() as connection:
             return await _claim_due(connection, lease_s=self.lease_s)
 
-    async def run(self, job: DueExtraction) -> None:
+    async def run(self, job: DueExtraction) -> bool:
+        """Returns True: the next turn of the session waits for this one."""
         async with self.database.read_only() as connection:
             opening = await history.user_message_of(connection, job.turn_id)
             if opening is None:
-                return
+                return True
             answers = await history.answer_before(connection, job.session_id, opening.seq)
         message = str(opening.content)
         known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=MAX_KNOWN_SHOWN)
@@ -73,11 +74,12 @@ class FactExtraction:
             # Keeps the session from being deleted until the transaction ends.
             session = select(sessions.c.id).where(sessions.c.id == job.session_id, sessions.c.owner == job.owner)
             if await connection.scalar(session.with_for_update(read=True, key_share=True)) is None:
-                return
+                return True
             for fact, embedding in zip(facts, embeddings or repeat(None), strict=False):
                 await self.long_term.store(connection, job.owner, fact, now=now, source=source, embedding=embedding)
             await connection.execute(update(turns).where(turns.c.id == job.turn_id).values(facts_due_at=None))
         log.info("facts_extracted", turn_id=job.turn_id, kept=len(facts), not_said=len(proposed) - len(facts))
+        return True
 
     async def give_back(self, job: DueExtraction) -> None:
         still_due = (turns.c.id == job.turn_id, turns.c.facts_due_at.is_not(None))

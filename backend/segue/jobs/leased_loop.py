@@ -34,7 +34,8 @@ class JobKind(Protocol[Job]):
     async def claim(self) -> Job | None:
         """The job that has been due for longest, leased to this process. None if none is due."""
 
-    async def run(self, job: Job) -> None: ...
+    async def run(self, job: Job) -> bool:
+        """Returns whether the end of this job may have made another one due."""
 
     async def give_back(self, job: Job) -> None:
         """Ends the lease of a job that was cancelled, so that another process can claim it at once."""
@@ -89,7 +90,8 @@ class JobLoop(Generic[Job]):
     async def _run(self, job: Job) -> None:
         kind = self._kind
         try:
-            await kind.run(job)
+            if await kind.run(job):
+                self._woken.set()
         except AppError as error:
             log.warning(kind.log_failed, code=error.code, **kind.ids(job))
         except asyncio.CancelledError:
@@ -99,10 +101,9 @@ class JobLoop(Generic[Job]):
             raise
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Looks again: the next job may have waited for this one. A job that raised is tried again after its lease."""
+        """A job that raised is tried again after its lease."""
         self._jobs.discard(task)
         self._slots.release()
-        self._woken.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error(self._kind.log_raised, error=type(error).__name__, exc_info=error)
 

@@ -42,8 +42,8 @@ class Summaries:
         async with self.database.autocommit() as connection:
             return await claim_due(connection, lease_s=self.lease_s)
 
-    async def run(self, job: DueSummary) -> None:
-        """One step towards `job.until`; if it does not get there the session is due again at once."""
+    async def run(self, job: DueSummary) -> bool:
+        """Takes one step towards `job.until`. Returns True if it does not get there: the session is due again."""
         async with self.database.read_only() as connection:
             turns = await load_turns(connection, job.session_id, after=job.after, up_to=job.until, limit=MAX_MESSAGES)
         taken = self._one_step(turns)
@@ -54,6 +54,7 @@ class Summaries:
         async with self.database.autocommit() as connection:
             stored = await store_summary(connection, job, summary, covers=covers)
         log.info("summary_written", session_id=job.session_id, covers=covers, chars=len(summary or ""), stored=stored)
+        return covers < job.until
 
     async def give_back(self, job: DueSummary) -> None:
         """Keeps its lease: another process waits for a summary without harm."""
