@@ -26,7 +26,7 @@ from segue.api import (
 from segue.api.access_control import Gate
 from segue.api.deps import Services, State
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
-from segue.api.problems import PROBLEMS, REQUEST_ID_HEADER, add_problem_handlers
+from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from segue.config import Settings
 from segue.domain.clock import Clock, utc_now
 from segue.telemetry.metrics_server import metrics_served
@@ -46,6 +46,8 @@ RESOURCES = (
     health,
     metrics,
 )
+# Made once: `include_router` would make every route, and the models of what it takes and gives, again for each app.
+ROUTES = [route for resource in RESOURCES for route in resource.router.routes]
 
 
 def create_app(
@@ -67,12 +69,10 @@ def create_app(
         summary="An agent that picks up where it left off.",
         lifespan=lifespan,
         redirect_slashes=False,
-        responses=PROBLEMS,
+        routes=list(ROUTES),
     )
     _add_middleware(app, settings)
     add_problem_handlers(app)
-    for resource in RESOURCES:
-        app.include_router(resource.router)
     return app
 
 

@@ -25,6 +25,23 @@ DO $$ DECLARE name text; BEGIN
     END LOOP;
 END $$
 """
+EMPTY = """
+DO $$ DECLARE
+    large boolean := false;
+    name text;
+BEGIN
+    PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid();
+    SELECT bool_or(pg_table_size(relid) > 1000000) INTO large FROM pg_stat_user_tables;
+    FOR name IN SELECT relname FROM pg_stat_user_tables WHERE relname <> 'alembic_version' ORDER BY relid DESC LOOP
+        IF large THEN
+            EXECUTE format('TRUNCATE %I CASCADE', name);
+        ELSE
+            EXECUTE format('DELETE FROM %I', name);
+        END IF;
+    END LOOP;
+END $$
+"""
 _numbers = itertools.count(1)
 
 
@@ -103,6 +120,15 @@ async def new_database(servers: ServerUrls, template: str) -> AsyncIterator[str]
         await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         yield named(servers.database_url, name)
         await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finally:
+        await connection.close()
+
+
+async def empty(url: str) -> None:
+    """Ends all other connections to a database and deletes its rows."""
+    connection = await asyncpg.connect(plain(url))
+    try:
+        await connection.execute(EMPTY)
     finally:
         await connection.close()
 

@@ -9,11 +9,12 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
+from segue.api.problems import PROBLEMS
 from segue.api.schemas import ChatBody
 from segue.domain.session import ChatAnswer, TurnStatus
 from segue.turns.store import ChatRequest, once
 
-router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
 @dataclass(frozen=True, slots=True)

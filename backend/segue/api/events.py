@@ -13,6 +13,7 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from segue.api.deps import Caller, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.problems import PROBLEMS
 from segue.domain.session import TurnKey
 from segue.events.event_buffer import END
 from segue.events.log import EventLog
@@ -32,7 +33,7 @@ EVENTS: dict[str, Any] = {
 }
 OR_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": EVENTS}}
 
-router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
 Position = Annotated[int, Query(ge=0, le=END, description="The `id` of the last event that is known.")]

@@ -7,10 +7,11 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problems import PROBLEMS
 from segue.domain.recording import RecordedSettings, Recording, recording_text
 from segue.turns.export import load_conversation, make_recording
 
-router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
 @router.get("/{session_id}/export", response_model=Recording)

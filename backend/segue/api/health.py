@@ -5,11 +5,12 @@ from typing import Literal
 from fastapi import APIRouter, Response
 
 from segue.api.deps import ServicesDep
+from segue.api.problems import PROBLEMS
 from segue.domain.errors import AppError
 
 Condition = Literal["ok", "down"]
 
-router = APIRouter(prefix="/health", tags=["ops"])
+router = APIRouter(prefix="/health", tags=["ops"], responses=PROBLEMS)
 
 
 @router.get("/live")

@@ -5,11 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from segue.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
+from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewMemory, Page, decode_cursor, id_position, invalid_cursor, page
 from segue.domain.memory import Memory, NewFact
 from segue.memory import facts
 
-router = APIRouter(prefix="/memories", tags=["memories"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/memories", tags=["memories"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 _POSITION = id_position("mem")
 

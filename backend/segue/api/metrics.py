@@ -5,6 +5,7 @@ import asyncio
 from fastapi import APIRouter, Depends, Response
 
 from segue.api.deps import Services, ServicesDep, may_read_metrics
+from segue.api.problems import PROBLEMS
 from segue.domain.errors import AppError
 from segue.telemetry.gauges import Backlog, SharedState, shared_metrics
 from segue.telemetry.metrics import CONTENT_TYPE
@@ -12,7 +13,7 @@ from segue.turns.queries import read_backlog
 
 READ_TIMEOUT_S = 1.0
 
-router = APIRouter(tags=["ops"])
+router = APIRouter(tags=["ops"], responses=PROBLEMS)
 
 
 @router.get(

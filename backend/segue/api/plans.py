@@ -5,6 +5,7 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
+from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_cursor, id_position, page
 from segue.domain.plan import Plan
 from segue.domain.session import ChatAnswer
@@ -12,7 +13,7 @@ from segue.memory.sessions import get_session
 from segue.plans import store
 from segue.turns.store import once
 
-router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 _POSITION = id_position("plan")
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
 from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory
@@ -25,7 +26,7 @@ _ACTIVITY: TypeAdapter[tuple[datetime, str]] = TypeAdapter(
     ]
 )
 
-router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, ToolCallId
+from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.tool import CallStatus, ToolCall
 from segue.memory.sessions import get_session
 from segue.tools import results
 from segue.tools.paging import page_of
 
-router = APIRouter(prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute)
+router = APIRouter(
+    prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute, responses=PROBLEMS
+)
 
 _POSITION = id_position("call")
 

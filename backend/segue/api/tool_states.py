@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field, TypeAdapter
 
 from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problems import PROBLEMS
 from segue.api.schemas import (
     Cursor,
     FleetReset,
@@ -26,7 +27,7 @@ from segue.memory.sessions import get_session, lock_session, owner_of
 from segue.tools.availability import Specs
 from segue.tools.states import Position, list_changes
 
-router = APIRouter(tags=["tool states"], route_class=StrictJsonRoute)
+router = APIRouter(tags=["tool states"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 _POSITION = id_position("chg")
 _SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(

@@ -7,11 +7,12 @@ from typing import Any
 from fastapi import APIRouter
 
 from segue.api.deps import Caller, ServicesDep
+from segue.api.problems import PROBLEMS
 from segue.api.schemas import Page
 from segue.domain.tool import DependencyGroup, Effect
 from segue.plans.policy import needs_confirmation
 
-router = APIRouter(prefix="/tools", tags=["tools"])
+router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
 
 
 @dataclass(frozen=True, slots=True)

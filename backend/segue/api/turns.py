@@ -3,10 +3,13 @@
 from fastapi import APIRouter
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.session import Turn
 
-router = APIRouter(prefix="/sessions/{session_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
+router = APIRouter(
+    prefix="/sessions/{session_id}/turns", tags=["turns"], route_class=StrictJsonRoute, responses=PROBLEMS
+)
 
 _POSITION = id_position("turn")
 
