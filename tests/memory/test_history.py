@@ -235,11 +235,9 @@ async def test_a_history_that_cannot_be_read_is_an_error_and_not_an_empty_one(
     await entered.wait()
     second = asyncio.create_task(client.send(session, "two"))
     await arrived(settings, session, 2)
-    async with looking_into(settings) as stores:
-        await stores.database.execute("ALTER TABLE messages RENAME TO hidden")
+    async with looking_into(settings) as stores, stores.hidden("messages"):
         release.set()
         answers = [await first, await second]
-        await stores.database.execute("ALTER TABLE hidden RENAME TO messages")
     assert [answer.status_code for answer in answers] == [500, 500]
     await client.chat(session, "three")
     assert [message["content"] for message in provider.messages()[1:]] == ["one", "two", "three"]

@@ -17,6 +17,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
+        self.up = asyncio.Event()
         self.left = asyncio.Event()
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
@@ -24,6 +25,7 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         await self.on_tick(0)
+        self.up.set()
         await self.left.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -54,6 +56,16 @@ async def _serve(server: _Server, listener: socket.socket) -> None:
         await server.serve(sockets=[listener])
 
 
+async def _is_up(server: _Server, task: asyncio.Task[None]) -> bool:
+    """Returns once it takes requests, or has failed to start."""
+    up = asyncio.create_task(server.up.wait())
+    try:
+        await asyncio.wait({up, task}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        up.cancel()
+    return server.up.is_set()
+
+
 @asynccontextmanager
 async def serving(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
     """The base URL of `app`, its lifespan entered, until the block is left. `options` are uvicorn's."""
@@ -62,10 +74,7 @@ async def serving(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
     server = _Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none", **options))
     task = asyncio.create_task(_serve(server, listener))
     try:
-        async with asyncio.timeout(30):
-            while not server.started and not task.done():  # noqa: ASYNC110 (uvicorn tells by a flag)
-                await asyncio.sleep(0)
-        if not server.started:
+        if not await _is_up(server, task):
             raise RuntimeError("the server did not start; its log says why")
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:

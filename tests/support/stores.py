@@ -54,6 +54,15 @@ class Stores:
         """How many rows each table has."""
         return {table: await self.database.fetchval(f"SELECT count(*) FROM {table}") for table in TABLES}  # noqa: S608
 
+    @asynccontextmanager
+    async def hidden(self, table: str) -> AsyncIterator[None]:
+        """No statement finds this table while the block lasts."""
+        await self.database.execute(f"ALTER TABLE {table} RENAME TO hidden")
+        try:
+            yield
+        finally:
+            await self.database.execute(f"ALTER TABLE hidden RENAME TO {table}")
+
     async def until(self, query: str, *values: Any) -> Any:
         """The first value of a query's first row, once a change to some table has made it true."""
         changed = asyncio.Event()
