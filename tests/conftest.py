@@ -1,7 +1,10 @@
 """The stores every test uses: a real PostgreSQL and a real Redis for the run, a database of its own for each test."""
 
+from tests.support import garbage  # before the modules with much to import
+
+# isort: split
+
 import asyncio
-import gc
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -70,9 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays, so that the garbage collector need not look through it again and again."""
-    gc.collect()
-    gc.freeze()
+    garbage.collect_again()
 
 
 @pytest.fixture(scope="session")

@@ -161,12 +161,13 @@ def _write(status: int, number: int) -> None:
 
 def _preload() -> None:
     """Imports what the commands do when they run."""
+    gc.disable()  # as the command line does
     for entry in COMMANDS.values():
         import_module(f"segue.commands.{entry.target.partition(':')[0]}")
     import_module("segue.embedded.servers")
     import_module("segue.db.migrations")
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ Any value is accepted. What JSON cannot hold becomes readable text, so that noth
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
@@ -22,7 +21,7 @@ MAX_CHARS = 100_000_000
 TOO_DEEP = "[nested too deeply]"
 CIRCULAR = "[contains itself]"
 TOO_MUCH = "[too much to keep]"
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_CONTROL = [chr(code) for code in (*range(0x20), 0x7F) if chr(code) not in "\t\n\r"]
 _INT64 = 2**63
 _DECIMAL_BITS = 10_000  # Python refuses to write numbers much longer than this in decimal
 
@@ -72,9 +71,15 @@ def clean(value: object, *, max_chars: int = MAX_CHARS) -> Any:
 def clean_text(text: str) -> str:
     """Returns the text without control characters other than tab and line ends; lone surrogates become U+FFFD."""
     if text.isascii():
-        return str(text) if text.isprintable() else _CONTROL.sub("", text)
-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return _CONTROL.sub("", text)
+        return str(text) if text.isprintable() else _without_control(text)
+    return _without_control(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+
+
+def _without_control(text: str) -> str:
+    for character in _CONTROL:  # a regular expression takes ten times as long, also where there is none to remove
+        if character in text:
+            text = text.replace(character, "")
+    return text
 
 
 @dataclass(slots=True)
