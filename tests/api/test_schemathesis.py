@@ -1,6 +1,7 @@
 """Every operation of the OpenAPI description, called with what it allows and with what it does not."""
 
 import asyncio
+import os
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -27,7 +28,7 @@ from segue.config import Settings
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Client, running
 
-EXAMPLES = 12  # of each operation, as many again of what its description forbids
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "5"))  # of each operation, as many again of what its description forbids
 WAIT_S = 20
 PLAN = "Cerca le mail di Rossi, poi leggi la più recente e infine scrivi una risposta"
 CHECKS = [
