@@ -19,6 +19,7 @@ from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.embedded.servers import embedded_servers
 from segue.embedded.urls import ServerUrls
+from tests.support.logs import notify_waiting
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
 from tests.support.stores import empty, named, new_database, notify_changes, plain
@@ -49,6 +50,7 @@ def pytest_configure() -> None:
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("support") / "authority.pem")
     structlog.configure(
         processors=[
+            notify_waiting,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.format_exc_info,

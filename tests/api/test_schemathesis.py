@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from segue.config import Settings
+from tests.support.logs import awaiting
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Client, running
 
@@ -44,7 +45,8 @@ CHECKS = [
 async def test_no_operation_fails_or_answers_otherwise_than_described(settings: Settings) -> None:
     write_mailbox_config(settings.mcp_config.parent)
     offline = settings.model_copy(update={"openai_base_url": None})
-    async with running(offline) as client:
+    async with awaiting("mcp_server_ready") as ready, running(offline) as client:
+        await ready.wait()
         known = await _things_that_exist(client)
         base_url = str(client.http.base_url).rstrip("/")
         description = (await client.http.get("/openapi.json")).json()

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,11 +90,13 @@ async def test_a_hundred_followers_are_not_a_hundred_connections(
         async with chatting(here, session, "hello") as stream:
             turn = (await stream.until("TEXT_MESSAGE_CONTENT"))[0].event["runId"]
             before = len(await redis.client_list())
-            entered = asyncio.Barrier(101)
+            entered, door = asyncio.Barrier(101), asyncio.Semaphore(5)  # a hundred at once might wait for PostgreSQL
 
             async def follow() -> list[Sent]:
-                async with listening(there, path_of(session, turn)) as stream:
-                    heard = await stream.until("TEXT_MESSAGE_CONTENT")
+                async with AsyncExitStack() as stack:
+                    async with door:
+                        stream = await stack.enter_async_context(listening(there, path_of(session, turn)))
+                        heard = await stream.until("TEXT_MESSAGE_CONTENT")
                     await entered.wait()
                     return heard + await stream.rest()
 

@@ -29,6 +29,14 @@ def process(servers: ServerUrls, database_url: str, tmp_path: Path) -> Iterator[
     started.stop()
 
 
+def start(process: Process) -> str:
+    """The URL of the service, which by then has the tools of its mailbox."""
+    ready = sum('"mcp_server_ready"' in line for line in process.log)
+    url = process.start()
+    process.wait_for("mcp_server_ready", times=ready + 1)
+    return url
+
+
 def converse(url: str, *arguments: str) -> str:
     done = subprocess.run(
         [str(ROOT / "examples" / "plan-conversation.sh"), *arguments],
@@ -52,14 +60,14 @@ def sent(outbox: Path) -> list[mailbox.mboxMessage]:
 def test_a_plan_waits_through_kill_nine_and_goes_on_at_its_step_with_a_spoken_yes(
     process: Process, servers: ServerUrls, outbox: Path
 ) -> None:
-    asked = converse(process.start(), "ask")
+    asked = converse(start(process), "ask")
     assert "[plan: waiting, complete, complete, waiting]" in asked
     assert "to: Marco Rossi" in asked
     session = asked.split()[-1]
     process.kill()
     with Redis.from_url(servers.redis_url, protocol=2) as redis:
         redis.flushall()
-    url = process.start()
+    url = start(process)
     assert "aspetta ancora il tuo sì" in converse(url, "reply", session, "grazie")
     assert sent(outbox) == []
     assert "[plan: completed, complete, complete, complete]" in converse(url, "reply", session, "va bene, grazie")
