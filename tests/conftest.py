@@ -19,6 +19,8 @@ from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.embedded.servers import embedded_servers
 from segue.embedded.urls import ServerUrls
+from tests.support import fork_server
+from tests.support.commands import forks
 from tests.support.logs import notify_waiting
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
@@ -43,10 +45,13 @@ LONGEST = (
 )
 
 
-def pytest_configure() -> None:
-    """No test asks an authority on the network, and reading all there are takes a tenth of a second a service; nor does
-    one read a traceback in colours.
+def pytest_configure(config: pytest.Config) -> None:
+    """One fork server serves all workers of a run. No test asks an authority on the network, and reading all there are
+    takes a tenth of a second a service; nor does one read a traceback in colours.
     """
+    if not hasattr(config, "workerinput"):  # else this is a worker, which inherits the environment of the run
+        config.add_cleanup(fork_server.launch())
+    config.add_cleanup(forks.close)
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("support") / "authority.pem")
     structlog.configure(
         processors=[

@@ -9,12 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Protocol
 
-from tests.support.fork_server import ForkServer, Streams
+from tests.support import fork_client
+from tests.support.fork_client import Forked, ForkServer, Streams
 
 ROOT = Path(__file__).resolve().parents[2]
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH")
 TIMEOUT_S = 60
-_fork_server = ForkServer()
+forks = ForkServer()
 
 
 class Started(Protocol):
@@ -34,7 +35,9 @@ class Starter(Protocol):
     ) -> Started: ...
 
 
-forked: Starter = _fork_server.start
+def forked(arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str], streams: Streams) -> Forked:
+    """Starts a process that has imported the service already."""
+    return forks.start(("-m", "segue", *arguments), cwd, environment, streams)
 
 
 def fresh(arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str], streams: Streams) -> Started:
@@ -42,6 +45,11 @@ def fresh(arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str],
     stdin, stdout, stderr = streams
     command = [sys.executable, "-m", "segue", *arguments]
     return subprocess.Popen(command, cwd=cwd, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def python() -> tuple[str, ...]:
+    """What stands for `python` in the command line of another program, and has imported the service already."""
+    return sys.executable, "-I", "-S", fork_client.__file__, os.environ[fork_client.SOCKET]
 
 
 def segue(*arguments: str, **environment: str) -> tuple[int, str]:

@@ -1,10 +1,10 @@
-"""Starts `segue` commands as processes that need not import the service: a server that has imported it forks them.
+"""Starts Pythons that need not import the service: one server for a whole test run has imported it and forks them.
 
-Such a process has its own environment, folder, signals and exit code, and a test can kill it, as if a shell had
-started it. The server ends with the test run and kills what is left. It must not know what the commands do.
+Such a process has its own environment, folder, signals and exit code, and a test can kill it, as if a shell had started
+it. It belongs to the connection that asked for it, and is killed when that is closed. The server imports nothing before
+the first request, and ends with its last connection. It must not know what the processes do.
 """
 
-import atexit
 import gc
 import json
 import os
@@ -14,144 +14,148 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
+from typing import NamedTuple
 
-from segue.commands.cli import COMMANDS
+from tests.support.fork_client import BYTES, SOCKET
 
 ROOT = Path(__file__).resolve().parents[2]
-BYTES = 4  # of a number on the wire
-Streams = tuple[int, int, int]
+END_S = 10
+PRELOADED = ("segue.embedded.servers", "segue.db.migrations")  # what commands import when they run
 
 
-class Forked:
-    """A process that the server has started: the part of `subprocess.Popen` that the tests use."""
-
-    def __init__(self, status: int) -> None:
-        """`status` is a pipe on which the server writes the process id and, at the end, the exit code."""
-        self._status = status
-        self.pid = self._number()
-        self.returncode: int | None = None
-
-    def wait(self, timeout: float) -> int:
-        """Returns the exit code; minus the number of the signal that ended it. Raises subprocess.TimeoutExpired."""
-        if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("segue", timeout)
-            self.returncode = self._number()
-            os.close(self._status)
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Sends nothing to a process that has ended: its id may belong to another one."""
-        if self.returncode is None and not select.select([self._status], [], [], 0)[0]:
-            os.kill(self.pid, number)
-
-    def _number(self) -> int:
-        number = os.read(self._status, BYTES)
-        assert number, "the fork server has ended"
-        return int.from_bytes(number, signed=True)
-
-
-class ForkServer:
-    """The client of the server, which starts with the first command and ends with this process."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._requests: socket.socket | None = None
-
-    def start(self, arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str], streams: Streams) -> Forked:
-        """Runs `segue` with these arguments on copies of these standard streams."""
-        request = json.dumps([arguments, str(cwd), dict(environment)]).encode()
-        status, told = os.pipe()
-        with self._lock:
-            if self._requests is None:
-                self._requests = _launch()
-            socket.send_fds(self._requests, [len(request).to_bytes(BYTES)], [*streams, told])
-            self._requests.sendall(request)
-        os.close(told)
-        return Forked(status)
-
-
-def _launch() -> socket.socket:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        number = theirs.fileno()
+def launch() -> Callable[[], None]:
+    """Starts the server of this test run, for this process and those it starts. Returns what ends it."""
+    path = Path(tempfile.mkdtemp(prefix="forks-")) / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        number = listener.fileno()
         server = subprocess.Popen([sys.executable, "-m", __name__, str(number)], cwd=ROOT, pass_fds=[number])
-    atexit.register(server.wait)
-    atexit.register(ours.close)  # is called first, and ends the server
-    return ours
+    connection = socket.socket(socket.AF_UNIX)  # keeps the server while no worker has a connection
+    connection.connect(str(path))
+    os.environ[SOCKET] = str(path)
+
+    def end() -> None:
+        connection.close()
+        server.wait(END_S)
+
+    return end
+
+
+class _Request(NamedTuple):
+    arguments: list[str]
+    cwd: str
+    environment: dict[str, str]
+    streams: list[int]
+    status: int  # the pipe on which to write the process id and the exit code
+
+
+class _Child(NamedTuple):
+    connection: socket.socket
+    status: int
 
 
 class _Server:
-    def __init__(self, requests: socket.socket) -> None:
-        self._requests = requests
-        self._status: dict[int, int] = {}  # the pipe of each running child
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._connections: list[socket.socket] = []
+        self._children: dict[int, _Child] = {}
+        self._signals, self._signalled = socket.socketpair()
+        self._signals.setblocking(False)
+        self._signalled.setblocking(False)
 
     def serve(self) -> list[str] | None:
-        """Returns the arguments of a command, in a child that is to run it; None in the server, at its end."""
+        """Returns the arguments of a child, in that child; None in the server, when all connections are closed."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then end this
-        signal.signal(signal.SIGCHLD, self._report)
-        while True:
-            length, descriptors, _, _ = socket.recv_fds(self._requests, BYTES, 4)
-            if not length:
-                return None
-            arguments, cwd, environment = json.loads(self._receive(int.from_bytes(length)))
-            *streams, status = descriptors
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-            child = os.fork()
-            if child == 0:
-                self._become(cwd, environment, streams)
-                os.close(status)
-                return list(arguments)
-            self._status[child] = status
-            _write(status, child)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            for each in streams:
-                os.close(each)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
+        self._accept()
+        while self._connections or self._children:
+            for ready in select.select([self._listener, self._signals, *self._connections], [], [])[0]:
+                if ready is self._listener:
+                    self._accept()
+                elif ready is self._signals:
+                    self._report()
+                elif (request := _received(ready)) is None:
+                    self._drop(ready)
+                elif self._fork(ready, request):
+                    return request.arguments
+        return None
 
-    def kill_children(self) -> None:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for child in self._status:
-            os.kill(child, signal.SIGKILL)
+    def _accept(self) -> None:
+        self._connections.append(self._listener.accept()[0])
 
-    def _receive(self, length: int) -> bytes:
-        parts = []
-        while length:
-            parts.append(self._requests.recv(length))
-            length -= len(parts[-1])
-        return b"".join(parts)
+    def _drop(self, connection: socket.socket) -> None:
+        for child, (asked_by, _) in self._children.items():
+            if asked_by is connection:
+                os.kill(child, signal.SIGKILL)
+        self._connections.remove(connection)
+        connection.close()
 
-    def _report(self, *_: object) -> None:
+    def _report(self) -> None:
         """Writes down the exit code of each child that has ended."""
-        while self._status:
+        self._signals.recv(1024)
+        while self._children:
             child, code = os.waitpid(-1, os.WNOHANG)
             if child == 0:
                 return
-            status = self._status.pop(child)
+            status = self._children.pop(child).status
             _write(status, os.waitstatus_to_exitcode(code))
             os.close(status)
 
-    def _become(self, cwd: str, environment: dict[str, str], streams: list[int]) -> None:
+    def _fork(self, connection: socket.socket, request: _Request) -> bool:
+        """Returns whether this is the child."""
+        _preload()
+        child = os.fork()
+        if child == 0:
+            self._become(request)
+            return True
+        self._children[child] = _Child(connection, request.status)
+        _write(request.status, child)
+        for each in request.streams:
+            os.close(each)
+        return False
+
+    def _become(self, request: _Request) -> None:
         """Makes this child what a shell would start: nothing of the server's is left but what it has imported."""
+        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        self._requests.close()
-        for status in self._status.values():
+        for each in (self._listener, self._signals, self._signalled, *self._connections):
+            each.close()
+        for status in (request.status, *(child.status for child in self._children.values())):
             os.close(status)
-        for number, stream in enumerate(streams):
+        for number, stream in enumerate(request.streams):
             os.dup2(stream, number)
             os.close(stream)
         os.environ.clear()
-        os.environ.update(environment)
+        os.environ.update(request.environment)
         time.tzset()
-        os.chdir(cwd)
-        sys.path[0] = cwd
+        os.chdir(request.cwd)
+        sys.path[0] = request.cwd
+
+
+def _received(connection: socket.socket) -> _Request | None:
+    """Returns None if the other side has closed the connection."""
+    length, descriptors, _, _ = socket.recv_fds(connection, BYTES, 4)
+    left, body = int.from_bytes(length), b""
+    while left and (part := connection.recv(left)):
+        body += part
+        left -= len(part)
+    if left or not body:
+        for each in descriptors:
+            os.close(each)
+        return None
+    arguments, cwd, environment = json.loads(body)
+    *streams, status = descriptors
+    return _Request(arguments, cwd, environment, streams, status)
 
 
 def _write(status: int, number: int) -> None:
@@ -159,27 +163,44 @@ def _write(status: int, number: int) -> None:
         os.write(status, number.to_bytes(BYTES, signed=True))
 
 
+@cache
 def _preload() -> None:
-    """Imports what the commands do when they run."""
     gc.disable()  # as the command line does
-    for entry in COMMANDS.values():
+    commands = import_module("segue.commands.cli").COMMANDS
+    for entry in commands.values():
         import_module(f"segue.commands.{entry.target.partition(':')[0]}")
-    import_module("segue.embedded.servers")
-    import_module("segue.db.migrations")
+    for module in PRELOADED:
+        import_module(module)
     gc.freeze()
     gc.enable()
 
 
-def main() -> None:
-    _preload()
-    with socket.socket(fileno=int(sys.argv[1])) as requests:
-        server = _Server(requests)
-        arguments = server.serve()
+def _serve(listener: socket.socket) -> list[str] | None:
+    """Returns the arguments of a child, in that child. Removes the socket and its folder in the server."""
+    path = Path(listener.getsockname())
+    arguments = _Server(listener).serve()
     if arguments is None:
-        server.kill_children()
-        return
-    sys.argv = ["segue", *arguments]
-    runpy.run_module("segue", run_name="__main__", alter_sys=True)
+        path.unlink()
+        path.parent.rmdir()
+    return arguments
+
+
+def _run(arguments: list[str]) -> None:
+    """Does what `python` does with these arguments: a script and its own, or -m, a module and its own."""
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path[0] = str(Path(sys.argv[0]).parent)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def main() -> None:
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        arguments = _serve(listener)
+    if arguments is not None:
+        _run(arguments)
 
 
 if __name__ == "__main__":
