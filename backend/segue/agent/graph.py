@@ -4,6 +4,7 @@ START → detect_acknowledgement → plan ─┬→ tool_loop ─┬→ respond 
                                        └─────────────┘  if the plan node has answered already
 """
 
+from functools import cache
 from typing import Literal, Protocol
 
 from langgraph.graph import END, START, StateGraph
@@ -28,6 +29,7 @@ class Node(Protocol):
     async def __call__(self, state: TurnState, runtime: Runtime[TurnContext]) -> Update: ...
 
 
+@cache  # it holds no state, and to compile it takes milliseconds
 def build_graph() -> Graph:
     # No checkpointer: what outlives a turn is rows, and a user's reply to a plan is a new turn.
     graph = StateGraph(TurnState, context_schema=TurnContext, input_schema=TurnInput)

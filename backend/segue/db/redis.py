@@ -15,6 +15,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as LostConnectionError
 from redis.exceptions import RedisError
 
@@ -32,6 +33,8 @@ CACHE_CONNECTIONS = 8
 STREAM_CONNECTIONS = 3
 RATE_CONNECTIONS = 4
 QUEUE_CONNECTIONS = 8
+
+DRIVER = DriverInfo()  # made once: for its own version, redis-py looks through the installed packages
 
 FAILED_TOOLS_KEY = "segue:tools:failed"
 
@@ -95,6 +98,7 @@ def connections(
         socket_timeout=timeout_s,
         socket_connect_timeout=OPERATION_TIMEOUT_S,
         retry=Retry(ConstantBackoff(0.05), retries),
+        driver_info=DRIVER,
     )
     pool.connection_class = _noticing(pool.connection_class)
     return pool
