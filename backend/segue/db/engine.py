@@ -87,6 +87,7 @@ def _make_engine(url: str, *, pool_size: int, **server_settings: str) -> AsyncEn
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=POOL_TIMEOUT_S,
+        pool_use_lifo=True,  # each connection prepares its own statements: the one used last knows most of them
         pool_recycle=1800,
         json_serializer=lambda value: orjson.dumps(value).decode(),
         hide_parameters=True,
