@@ -19,12 +19,12 @@ from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.embedded.servers import embedded_servers
 from segue.embedded.urls import ServerUrls
-from tests.support import fork_server
+from tests.support import fork_server, statements
 from tests.support.commands import forks
 from tests.support.logs import notify_waiting
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
-from tests.support.stores import empty, named, new_database, notify_changes, plain
+from tests.support.stores import KeptDatabase, named, new_database, notify_changes, plain
 
 TEMPLATE = "segue_template"
 LONGEST = (
@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # else this is a worker, which inherits the environment of the run
         config.add_cleanup(fork_server.launch())
     config.add_cleanup(forks.close)
+    statements.compile_once()
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("support") / "authority.pem")
     structlog.configure(
         processors=[
@@ -103,17 +104,19 @@ async def template(servers: ServerUrls) -> str:
 
 
 @pytest.fixture(scope="session")
-async def kept_database_url(servers: ServerUrls, template: str) -> AsyncIterator[str]:
-    """One database for the tests of a run: to make one takes a quarter of a second, to empty one a hundredth."""
+async def kept_database(servers: ServerUrls, template: str) -> AsyncIterator[KeptDatabase]:
+    """One for the tests of a run: to make one takes a quarter of a second, to empty one a few milliseconds."""
     async with new_database(servers, template) as url:
-        yield url
+        kept = KeptDatabase(url)
+        yield kept
+        await kept.close()
 
 
 @pytest.fixture
-async def database_url(kept_database_url: str) -> str:
-    """A database with no rows and no other connections."""
-    await empty(kept_database_url)
-    return kept_database_url
+async def database_url(kept_database: KeptDatabase) -> str:
+    """A database with no rows, and no connections that a service left."""
+    await kept_database.empty()
+    return kept_database.url
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ DO $$ DECLARE name text; BEGIN
 END $$
 """
 EMPTY = """
-DO $$ DECLARE
+CREATE OR REPLACE FUNCTION pg_temp.empty() RETURNS void LANGUAGE plpgsql AS $$ DECLARE
     large boolean := false;
     name text;
 BEGIN
@@ -133,13 +133,25 @@ async def new_database(servers: ServerUrls, template: str) -> AsyncIterator[str]
         await connection.close()
 
 
-async def empty(url: str) -> None:
-    """Ends all other connections to a database and deletes its rows."""
-    connection = await asyncpg.connect(plain(url))
-    try:
-        await connection.execute(EMPTY)
-    finally:
-        await connection.close()
+@dataclass(slots=True)
+class KeptDatabase:
+    """A database with one test after the other. A connection stays, because one that has emptied it before does it in a
+    tenth of the time.
+    """
+
+    url: str
+    _connection: asyncpg.Connection | None = None
+
+    async def empty(self) -> None:
+        """Ends all other connections and deletes the rows."""
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(plain(self.url))
+            await self._connection.execute(EMPTY)
+        await self._connection.execute("SELECT pg_temp.empty()")
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
 
 
 def plain(url: str) -> str:
