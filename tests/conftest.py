@@ -28,19 +28,25 @@ from tests.support.stores import KeptDatabase, named, new_database, notify_chang
 
 TEMPLATE = "segue_template"
 LONGEST = (
-    "tests/faults/test_outages.py",
     "tests/examples/test_recording.py",
-    "tests/turns/test_survival.py",
     "tests/api/test_schemathesis.py",
+    "tests/turns/test_survival.py",
     "tests/examples/test_readme.py",
+    "tests/faults/test_outages.py",
+    "tests/test_canaries.py",
+    "tests/faults/test_crash_unheard.py",
     "tests/faults/test_instances.py",
+    "tests/faults/test_crash.py",
+    "tests/test_main.py",
+    "tests/commands/test_doctor.py",
+    "tests/turns/test_fair_scheduling.py",
+    "tests/mcp/test_servers.py",
+    "tests/test_deployment.py",
+    "tests/commands/test_cli.py",
     "tests/replay/test_replay.py",
     "tests/api/test_streams.py",
     "tests/jobs/test_fact_extraction.py",
-    "tests/faults/test_crash.py",
-    "tests/faults/test_crash_unheard.py",
     "tests/commands/test_chat.py",
-    "tests/commands/test_cli.py",
     "tests/examples/test_mailbox.py",
 )
 
