@@ -5,6 +5,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+# uv installs in a fifth of pip's time. Where only pip knows the way to the packages, pip does it.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -14,8 +16,11 @@ install: $(INSTALLED)  ## install the locked dependencies and segue itself into 
 $(INSTALLED): requirements-dev.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Segue needs Python 3.11 or newer; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	sed -n '/^uv==/,/[^\\]$$/p' requirements-dev.lock > .venv/uv.lock
+	$(PIP) --require-hashes -r .venv/uv.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock \
+		|| $(PIP) --require-hashes -r requirements-dev.lock
+	$(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
 run: install  ## migrate and serve on http://127.0.0.1:8000 (PORT), with its own PostgreSQL and Redis unless URLs are set
