@@ -36,7 +36,7 @@ def waits(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_shell_sees_the_streams_the_folder_the_environment_and_the_exit_code(tmp_path: Path) -> None:
     script = tmp_path / "tells.py"
     script.write_text(
-        "import os, sys\nprint(os.getcwd(), os.environ['WORD'], sys.argv[1:], sys.stdin.read())\n"
+        "import os, sys\nprint(os.getcwd(), os.environ['WORD'], sys.argv[1:], sys.stdin.seekable(), sys.stdin.read())\n"
         "print('segue' in sys.modules, file=sys.stderr)\nsys.exit(3)"
     )
     command = [*python(), str(script), "a b"]
@@ -44,7 +44,7 @@ def test_a_shell_sees_the_streams_the_folder_the_environment_and_the_exit_code(t
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, input="given", capture_output=True, text=True, check=False, timeout=60
     )
-    assert (done.returncode, done.stdout, done.stderr) == (3, f"{tmp_path} zitrone ['a b'] given\n", "True\n")
+    assert (done.returncode, done.stdout, done.stderr) == (3, f"{tmp_path} zitrone ['a b'] False given\n", "True\n")
 
 
 def test_a_signal_is_passed_on_and_what_ends_the_process_ends_the_one_that_stands_for_it(

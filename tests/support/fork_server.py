@@ -37,7 +37,8 @@ def launch() -> Callable[[], None]:
         listener.bind(str(path))
         listener.listen()
         number = listener.fileno()
-        server = subprocess.Popen([sys.executable, "-m", __name__, str(number)], cwd=ROOT, pass_fds=[number])
+        command = [sys.executable, "-m", __name__, str(number)]
+        server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=[number])
     connection = socket.socket(socket.AF_UNIX)  # keeps the server while no worker has a connection
     connection.connect(str(path))
     os.environ[SOCKET] = str(path)
@@ -135,6 +136,7 @@ class _Server:
         for number, stream in enumerate(request.streams):
             os.dup2(stream, number)
             os.close(stream)
+        _reopen_standard_streams()
         os.environ.clear()
         os.environ.update(request.environment)
         time.tzset()
@@ -156,6 +158,13 @@ def _received(connection: socket.socket) -> _Request | None:
     arguments, cwd, environment = json.loads(body)
     *streams, status = descriptors
     return _Request(arguments, cwd, environment, streams, status)
+
+
+def _reopen_standard_streams() -> None:
+    """Those of the server remember what they were opened on: if it was a terminal, and if it had positions."""
+    sys.stdin = os.fdopen(0, encoding=sys.stdin.encoding, errors=sys.stdin.errors, closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors, closefd=False)
 
 
 def _write(status: int, number: int) -> None:
