@@ -5,10 +5,7 @@ What a user types into a message is the conversation's content, not a secret of 
 
 import asyncio
 import json
-import sys
-from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,9 +19,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.support.commands import ROOT, fresh_segue, surroundings
+from tests.support.commands import ROOT, segue
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.server import serving
+from tests.support.service import Process
 from tests.support.stores import plain
 
 CANARIES = {
@@ -81,43 +79,19 @@ async def environment(
         await redis.acl_deluser("canary")
 
 
-@asynccontextmanager
-async def serve(environment: dict[str, str], printed: list[str]) -> AsyncIterator[str]:
-    """The base URL of `segue serve` as a process of its own; all it ever prints is added to `printed`."""
-    command = (sys.executable, "-m", "segue", "serve", "--port", "0")
-    env = surroundings(environment)
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=env, stdout=PIPE, stderr=STDOUT)
-    assert process.stdout is not None
-    started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    async def read(output: asyncio.StreamReader) -> None:
-        async for line in output:
-            printed.append(line.decode())
-            if "Uvicorn running on " in printed[-1]:
-                started.set_result(printed[-1].partition("Uvicorn running on ")[2].split()[0])
-
-    reading = asyncio.create_task(read(process.stdout))
-    try:
-        async with asyncio.timeout(60):
-            yield await started
-    finally:
-        process.terminate()
-        await reading
-        await process.wait()
-
-
 async def test_no_secret_is_told_to_anybody(environment: dict[str, str], provider: Provider) -> None:
-    code, said = await asyncio.to_thread(fresh_segue, "keys", "create", "--user", "ada", **environment)
+    code, said = await asyncio.to_thread(segue, "keys", "create", "--user", "ada", **environment)
     assert code == 0, said
-    key, printed = said.split()[-1], [said.rpartition(" ")[0]]
-    async with (
-        serve(environment, printed) as url,
-        httpx2.AsyncClient(base_url=url, timeout=30, headers={"Authorization": f"Bearer {key}"}) as http,
-    ):
-        answers = await converse(http, provider)
+    key, service = said.split()[-1], Process(environment)
+    url = await asyncio.to_thread(service.start)
+    try:
+        async with httpx2.AsyncClient(base_url=url, timeout=30, headers={"Authorization": f"Bearer {key}"}) as http:
+            answers = await converse(http, provider)
+    finally:
+        await asyncio.to_thread(service.stop)
     seen = {
         "answers": "\n".join(answers),
-        "log": "".join(printed),
+        "log": said.rpartition(" ")[0] + "".join(service.log),
         "rows": await rows(environment["DATABASE_URL"]),
         "redis": await keys_and_values(environment["REDIS_URL"]),
     }

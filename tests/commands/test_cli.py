@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from segue.commands.cli import COMMANDS, app
-from tests.support.commands import ROOT, fresh_segue, segue
+from tests.support.commands import ROOT, segue
 from tests.support.service import Process
 
 JWT = {"AUTH": "jwt", "JWT_AUDIENCE": "segue", "JWT_ISSUER": "us"}
@@ -112,7 +112,7 @@ def test_with_urls_the_embedded_servers_are_not_even_imported(tmp_path: Path) ->
 
 
 def test_migrate_brings_the_embedded_database_up_and_leaves_nothing_running(tmp_path: Path) -> None:
-    code, said = fresh_segue("migrate", DATA_DIR=str(tmp_path / "data"))
+    code, said = segue("migrate", DATA_DIR=str(tmp_path / "data"))
     assert (code, "newest revision" in said) == (0, True)
     running = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False, timeout=10)
     assert running.stdout == ""

@@ -19,7 +19,7 @@ from segue.db.migrations import missing_revisions, upgrade
 from segue.domain.clock import utc_now
 from segue.domain.errors import NotFound
 from segue.embedded.servers import embedded_servers
-from tests.support.commands import fresh_segue, piped
+from tests.support.commands import piped, segue
 from tests.support.health import MOODY, connect, fails_out, put
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, fails, says
@@ -215,7 +215,7 @@ async def test_embedded_servers_are_looked_at_as_they_are_and_none_is_made(tmp_p
         os.kill(redis, signal.SIGSTOP)
         whole, (unknown, refused) = await asyncio.gather(
             asyncio.to_thread(piped, "", "doctor", "--json", **around),
-            asyncio.to_thread(fresh_segue, "doctor", NOBODY, **around),
+            asyncio.to_thread(segue, "doctor", NOBODY, **around),
         )
     finally:
         os.kill(redis, signal.SIGCONT)

@@ -9,7 +9,7 @@ import pytest
 from segue.config import Settings
 from segue.db.erasure import belongs_to_sessions
 from segue.db.models import metadata
-from tests.support.commands import fresh_segue, segue
+from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, says
@@ -137,5 +137,5 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
         assert await bob.messages(kept) == before
         assert len((await bob.get("/memories"))["items"]) == 1
         assert (await bob.get(f"/sessions/{kept}/memory"))["short_term"] is not None
-    code, said = await asyncio.to_thread(fresh_segue, "erase", "--user", "ada*", **urls)
+    code, said = await asyncio.to_thread(segue, "erase", "--user", "ada*", **urls)
     assert (code, {line.rpartition("  ")[2] for line in said.splitlines()}) == (0, {"0"})

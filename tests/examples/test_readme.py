@@ -2,15 +2,15 @@
 
 import os
 import re
+import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ROOT, fresh
+from tests.support.commands import ROOT, python
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Process
 
@@ -51,7 +51,7 @@ def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("data")
     config, _ = write_mailbox_config(folder)
     settings = {"DATA_DIR": str(folder), "MCP_CONFIG": str(config)}
-    process = Process(settings, start=fresh)
+    process = Process(settings)
     url = process.start()
     process.wait_for("mcp_server_ready")
     yield Served(url, settings, folder)
@@ -60,7 +60,7 @@ def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def run(script: str, segue: Served) -> str:
     """What a terminal shows that stands in a checkout, with PORT set as for the service."""
-    local = script.replace(".venv/bin/segue", f"{sys.executable} -m segue")
+    local = script.replace(".venv/bin/segue", shlex.join([*python(), "-m", "segue"]))
     inherited = {name: value for name, value in os.environ.items() if name != "SEGUE"}
     own = {
         "PORT": segue.url.rpartition(":")[2],

@@ -1,25 +1,21 @@
 """The recorded conversation among the examples plays as it stands, its service killed between the turns."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, piped
 
 RECORDING = ROOT / "examples" / "recordings" / "inventory.json"
 
 
 def test_it_replays_as_recorded_through_restarts_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "segue", "replay", str(RECORDING), "--restart-between-turns", "--json"],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path), "CONFIRM": "always", "OPENAI_BASE_URL": "http://127.0.0.1:1/v1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+    done = piped(
+        "",
+        *("replay", str(RECORDING), "--restart-between-turns", "--json"),
+        TMPDIR=str(tmp_path),
+        CONFIRM="always",
+        OPENAI_BASE_URL="http://127.0.0.1:1/v1",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)

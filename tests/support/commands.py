@@ -14,7 +14,7 @@ from tests.support.fork_client import Forked, ForkServer, Streams
 
 ROOT = Path(__file__).resolve().parents[2]
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH")
-TIMEOUT_S = 60
+TIMEOUT_S = 200  # below that of a test
 forks = ForkServer()
 
 
@@ -54,31 +54,17 @@ def python() -> tuple[str, ...]:
 
 def segue(*arguments: str, **environment: str) -> tuple[int, str]:
     """The exit code and everything that was printed."""
-    return printed(run(forked, "", arguments, environment))
-
-
-def fresh_segue(*arguments: str, **environment: str) -> tuple[int, str]:
-    """The same of a new Python."""
-    return printed(run(fresh, "", arguments, environment))
+    done = piped("", *arguments, **environment)
+    return done.returncode, done.stdout + done.stderr
 
 
 def piped(given: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What became of it, with this on its standard input."""
-    return run(forked, given, arguments, environment)
-
-
-def printed(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:
-    return done.returncode, done.stdout + done.stderr
-
-
-def run(
-    start: Starter, given: str, arguments: tuple[str, ...], environment: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
     reads, writes = os.pipe()
     os.write(writes, given.encode())
     os.close(writes)
     with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
-        process = start(arguments, ROOT, surroundings(environment), (reads, stdout.fileno(), stderr.fileno()))
+        process = forked(arguments, ROOT, surroundings(environment), (reads, stdout.fileno(), stderr.fileno()))
         os.close(reads)
         try:
             code = process.wait(TIMEOUT_S)

@@ -77,7 +77,7 @@ async def running(settings: Settings, *, clock: Clock = utc_now, takes_turns: bo
 
 
 class Process:
-    """`segue serve`, or another command, as its own process, to be killed and started again."""
+    """`segue serve`, or another command, as its own process, to be killed and started again; `log` is all it prints."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Process:
         self._ready = ready
         self._start = start
         self._process: Started | None = None
-        self._stderr: IO[str] | None = None
+        self._output: IO[str] | None = None
         self._listening: threading.Thread | None = None
         self._said = threading.Condition()
         self.log: list[str] = []
@@ -108,11 +108,11 @@ class Process:
         """Waits until it is ready, and gives the word after what says so: the base URL of a service."""
         reads, writes = os.pipe()
         try:
-            self._process = self._start(self._command, self._cwd, self._environment, (0, 1, writes))
+            self._process = self._start(self._command, self._cwd, self._environment, (0, writes, writes))
         finally:
             os.close(writes)
-        self._stderr = os.fdopen(reads)
-        for line in self._stderr:
+        self._output = os.fdopen(reads)
+        for line in self._output:
             self.log.append(line)
             if self._ready in line:
                 self._listening = threading.Thread(target=self._listen, daemon=True)
@@ -136,18 +136,18 @@ class Process:
 
     def _stop(self, number: signal.Signals) -> int:
         assert self._process is not None
-        assert self._stderr is not None
+        assert self._output is not None
         self._process.send_signal(number)
         code = self._process.wait(timeout=30)
         if self._listening is not None:
             self._listening.join(timeout=30)
-        self._stderr.close()
+        self._output.close()
         return code
 
     def _listen(self) -> None:
         """A log nobody reads would stop who writes it."""
-        assert self._stderr is not None
-        for line in self._stderr:
+        assert self._output is not None
+        for line in self._output:
             with self._said:
                 self.log.append(line)
                 self._said.notify_all()

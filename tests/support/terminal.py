@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from tests.support.commands import ROOT, surroundings
+from tests.support.commands import ROOT, python, surroundings
 
 CTRL_C = "\x03"
 PATIENCE_S = 40
-CHAT = (sys.executable, "-m", "segue", "chat")
+CHAT = ("-m", "segue", "chat")
 # Ctrl-C is deaf in what a shell runs in the background, and in its children: not on a terminal of its own.
 ON_A_TERMINAL = """
 import os, pty, signal, sys
@@ -62,11 +62,11 @@ class Seat:
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> AbstractAsyncContextManager[Seat]:
-    return _seated(sys.executable, "-c", ON_A_TERMINAL, *CHAT, *arguments, **environment)
+    return _seated(sys.executable, "-c", ON_A_TERMINAL, sys.executable, *CHAT, *arguments, **environment)
 
 
 def through_pipes(*arguments: str, **environment: str) -> AbstractAsyncContextManager[Seat]:
-    return _seated(*CHAT, *arguments, **environment)
+    return _seated(*python(), *CHAT, *arguments, **environment)
 
 
 @asynccontextmanager

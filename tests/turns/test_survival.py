@@ -19,7 +19,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns
 from segue.embedded.urls import ServerUrls
-from tests.support.commands import ROOT, fresh
+from tests.support.commands import ROOT
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.service import Client, Process
 from tests.support.stores import looking_into
@@ -261,7 +261,7 @@ async def test_a_worker_of_its_own_runs_what_a_service_without_one_accepts(
     scripted: dict[str, str], provider: Provider
 ) -> None:
     provider.will(says("from the worker"))
-    worker = Process(scripted, command=("worker", "--concurrency", "2"), ready="Waiting for turns.", start=fresh)
+    worker = Process(scripted, command=("worker", "--concurrency", "2"), ready="Waiting for turns.")
     accepting = Process(scripted, command=("serve", "--port", "0", "--no-worker"))
     try:
         url, _ = await asyncio.gather(asyncio.to_thread(accepting.start), asyncio.to_thread(worker.start))
