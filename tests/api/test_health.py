@@ -9,6 +9,7 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 
 from segue.config import Settings
+from tests.support.logs import until
 from tests.support.provider import Provider, says
 from tests.support.proxy import Outage, Proxy, proxied
 from tests.support.service import Client, running
@@ -68,9 +69,11 @@ async def test_without_postgres_it_refuses_quickly_and_comes_back_by_itself(
     assert (await client.http.get("/health/live")).status_code == 200
 
     await postgres.open()
-    async with asyncio.timeout(10):
-        while (await client.http.get("/health/ready")).status_code != 200:
-            pass
+
+    async def is_ready() -> bool:
+        return (await client.http.get("/health/ready")).status_code == 200
+
+    await until(is_ready)
     provider.will(says("back again"))
     assert (await client.chat(session, "and now?"))["message"]["content"] == "back again"
     assert [message["content"] for message in await client.messages(session)] == ["and now?", "back again"]

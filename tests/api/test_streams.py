@@ -32,9 +32,7 @@ async def shelved(settings: Settings) -> AsyncIterator[Client]:
     async with serving_shelf() as shelf:
         settings.mcp_config.write_text(orjson.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}).decode())
         async with running(settings) as client:
-            async with asyncio.timeout(10):
-                while (await client.get("/health/ready"))["mcp"] != {"shelf": "ready"}:
-                    pass
+            await client.connected("shelf")
             yield client
 
 

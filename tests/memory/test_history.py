@@ -132,9 +132,7 @@ async def with_tools(settings: Settings) -> AsyncIterator[Client]:
     servers = {"toolbox": {"command": "python", "args": [str(TOOLBOX)]}}
     settings.mcp_config.write_text(json.dumps({"mcpServers": servers}))
     async with running(settings.model_copy(update={"turn_timeout_s": 2})) as served:
-        async with asyncio.timeout(20):
-            while (await served.get("/health/ready"))["mcp"] != {"toolbox": "ready"}:
-                pass
+        await served.connected("toolbox")
         yield served
 
 

@@ -1,9 +1,13 @@
-"""Waits for what a service in this process logs."""
+"""Waits for what a service in this process logs, and for what shows after it."""
 
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+PAUSE_S = 0.1
+
+Found = TypeVar("Found")
 
 _awaited: dict[str, list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = {}
 
@@ -24,3 +28,16 @@ async def awaiting(name: str) -> AsyncIterator[asyncio.Event]:
         yield waiting[1]
     finally:
         _awaited[name].remove(waiting)
+
+
+async def until(find: Callable[[], Awaitable[Found]], *, logged: str = "") -> Found:
+    """What `find` returns once it is true. Asks whenever an event of this name is logged, and ten times a second
+    for what happens elsewhere or is not logged.
+    """
+    async with asyncio.timeout(20), awaiting(logged) as event:
+        while not (found := await find()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PAUSE_S):
+                    await event.wait()
+            event.clear()
+    return found

@@ -1,6 +1,5 @@
 """Segue itself, served for a test: in this process with real stores, or as the process a user would start."""
 
-import asyncio
 import os
 import signal
 import threading
@@ -16,6 +15,7 @@ from segue.config import Settings
 from segue.domain.clock import Clock, utc_now
 from segue.main import create_app
 from tests.support.commands import ROOT, Started, Starter, forked, surroundings
+from tests.support.logs import until
 from tests.support.server import serving
 
 
@@ -54,11 +54,21 @@ class Client:
 
     async def ended(self, session_id: str, count: int = 1) -> list[dict[str, Any]]:
         """The turns of a session once there are `count` and none is open."""
-        async with asyncio.timeout(20):
-            while True:
-                turns = await self.turns(session_id)
-                if len(turns) >= count and not {"queued", "running"} & {turn["status"] for turn in turns}:
-                    return turns
+
+        async def settled() -> list[dict[str, Any]]:
+            turns = await self.turns(session_id)
+            is_open = len(turns) < count or {"queued", "running"} & {turn["status"] for turn in turns}
+            return [] if is_open else turns
+
+        return await until(settled, logged="turn_finished")
+
+    async def connected(self, server: str) -> None:
+        """Returns once an MCP server is ready."""
+
+        async def is_ready() -> bool:
+            return bool((await self.get("/health/ready"))["mcp"].get(server) == "ready")
+
+        await until(is_ready, logged="mcp_server_ready")
 
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         page = await self.get(f"/sessions/{session_id}/messages", limit=200)

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from segue.config import Settings
+from tests.support.logs import until
 from tests.support.plans import ASK, deletion, offered, planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
@@ -133,9 +134,11 @@ async def test_a_yes_to_a_tool_that_was_redefined_since_is_asked_for_again(
     await client.chat(
         session, "Relabel the tool that deletes, every list that I have seen so far calls it by a wrong name"
     )
-    async with asyncio.timeout(10):
-        while other not in (await client.http.get("/tools")).text:
-            pass
+
+    async def is_relabelled() -> bool:
+        return other in (await client.http.get("/tools")).text
+
+    await until(is_relabelled, logged="mcp_server_ready")
     answer = await client.chat(session, "yes")
     assert (answer["plan"]["status"], effects) == ("waiting", [])
     assert "Nel frattempo è cambiato" in answer["message"]["content"]
