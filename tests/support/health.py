@@ -35,11 +35,11 @@ async def uses(client: Client, provider: Provider, session: str, word: str = "x"
 
 
 async def fails_out(client: Client, provider: Provider, shelf: Shelf, session: str | None = None) -> str:
-    """A session in which the moody tool has just failed three times in a row."""
+    """A session in which the moody tool has just failed three times in a row, in one turn."""
     session = session or await client.new_session()
     trouble, shelf.trouble = shelf.trouble, "the shelf is closed"
-    for _ in range(3):
-        assert await uses(client, provider, session) == "failed"
+    made = await called(client, provider, session, *((MOODY, {"word": word}) for word in "xyz"))
+    assert [call["status"] for call in made] == ["failed"] * 3
     shelf.trouble = trouble
     assert (await state(client, session))["status"] == "failed"
     return session

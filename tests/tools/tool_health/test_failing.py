@@ -9,7 +9,6 @@ from tests.support.health import (
     MOODY,
     QUESTION,
     called,
-    fails_out,
     offered,
     reset,
     state,
@@ -139,8 +138,10 @@ async def test_the_log_says_once_a_turn_how_the_tools_stand_and_what_has_changed
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
     session = await client.new_session()
+    shelf.trouble = "the shelf is closed"
     with capture_logs() as logs:
-        await fails_out(client, provider, shelf, session)
+        for _ in range(3):
+            await uses(client, provider, session)
         await reset(client, session)
     ends = [entry for entry in logs if entry["event"] == "turn_finished"]
     assert [entry["tools_blocked"] for entry in ends] == [[], [], [MOODY]]
