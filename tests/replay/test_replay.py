@@ -19,10 +19,15 @@ from tests.support.service import Client
 Conversation = Callable[[Client, Provider], Awaitable[str]]
 Change = Callable[[dict[str, Any]], None]
 
+_recorded: dict[Conversation, str] = {}
+
 
 async def recording_of(settings: Settings, provider: Provider, conversation: Conversation = lamps) -> dict[str, Any]:
-    async with shelf_service(settings) as client:
-        recording: dict[str, Any] = json.loads(await export(client, await conversation(client, provider)))
+    """Made by the first test that asks for it; each has a copy to change."""
+    if conversation not in _recorded:
+        async with shelf_service(settings) as client:
+            _recorded[conversation] = await export(client, await conversation(client, provider))
+    recording: dict[str, Any] = json.loads(_recorded[conversation])
     return recording
 
 
