@@ -172,8 +172,9 @@ async def test_without_a_key_or_with_a_wrong_one_nothing_is_answered(
 
 
 async def test_what_is_somebody_elses_looks_as_if_it_were_not_there(owner: Client, other: Client) -> None:
+    own = await things_of(other)
     for call in NAMING:
-        things, own = await things_of(owner), await things_of(other)
+        things = await things_of(owner)
         missing = await call.send(other.http, nothing())
         assert missing.status_code == 404, call
         assert seen(await call.send(other.http, things)) == seen(missing), call

@@ -2,7 +2,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segue.tools.normalize import clean, clean_text
@@ -175,6 +175,7 @@ json_values = st.recursive(
 ).map(clean)
 
 
+@settings(max_examples=40)
 @given(json_values, st.text(max_size=2000).map(clean_text))
 def test_a_summary_is_always_one_line_of_valid_text_within_its_bound(value: Any, error: str) -> None:
     for summary in (summarise(value), summarise_failure("tool", error)):
