@@ -103,14 +103,6 @@ def test_a_port_that_is_taken_is_a_sentence_that_names_the_setting() -> None:
     assert "is taken. Stop what uses it, or give another one with --port or PORT." in result.output
 
 
-def test_with_urls_the_embedded_servers_are_not_even_imported(tmp_path: Path) -> None:
-    script = tmp_path / "imports.py"
-    loaded = "[name for name in sys.modules if 'segue.embedded.servers' in name]"
-    script.write_text(f"import sys, segue.commands.serve; print({loaded})")
-    done = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_migrate_brings_the_embedded_database_up_and_leaves_nothing_running(tmp_path: Path) -> None:
     code, said = segue("migrate", DATA_DIR=str(tmp_path / "data"))
     assert (code, "newest revision" in said) == (0, True)
