@@ -15,15 +15,18 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
+from tests.support.commands import python
+
 FOLDER = Path(__file__).parents[2] / "examples" / "mailbox"
 NEWEST_OF_ROSSI = "eml-30b431"
 
 
 @asynccontextmanager
-async def mailbox_client(outbox: Path) -> AsyncIterator[Client]:
+async def mailbox_client(outbox: Path, program: str, *options: str) -> AsyncIterator[Client]:
+    """`program` and `options` are a Python to run the server in."""
     server = StdioServerParameters(
-        command=sys.executable,
-        args=[str(FOLDER / "server.py")],
+        command=program,
+        args=[*options, str(FOLDER / "server.py")],
         env={"MAILBOX_OUTBOX": str(outbox), "MAILBOX_OFFLINE": str(outbox.parent / "offline")},
     )
     async with Client(server, read_timeout_seconds=20) as client:
@@ -37,7 +40,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clie
     done = asyncio.Event()
 
     async def own() -> None:
-        async with mailbox_client(tmp_path_factory.mktemp("unused") / "outbox.mbox") as client:
+        async with mailbox_client(tmp_path_factory.mktemp("unused") / "outbox.mbox", sys.executable) as client:
             ready.set_result(client)
             await done.wait()
 
@@ -173,7 +176,7 @@ async def test_an_unknown_id_is_refused_with_the_way_to_find_one(client: Client)
 
 async def test_a_sent_mail_stands_in_the_outbox_as_it_was_written(outbox: Path) -> None:
     body = "Gentile signor Rossi,\n\npreferiamo la B. Perché? 好的，谢谢。 شكرًا\n"
-    async with mailbox_client(outbox) as client:
+    async with mailbox_client(outbox, *python()) as client:
         receipt = await answer(
             client, "send_email", to="marco.rossi@rossi-ottica.example", subject="Re: Consegna: sì", body=body
         )
@@ -192,7 +195,7 @@ async def test_a_sent_mail_stands_in_the_outbox_as_it_was_written(outbox: Path) 
 
 
 async def test_mails_sent_at_the_same_time_from_two_servers_all_stand_in_the_outbox(outbox: Path) -> None:
-    async with mailbox_client(outbox) as one, mailbox_client(outbox) as other:
+    async with mailbox_client(outbox, *python()) as one, mailbox_client(outbox, *python()) as other:
         await asyncio.gather(
             *(
                 answer(client, "send_email", to="sara.bianchi@lumen.example", subject=f"{name} {number}", body="Ciao")
@@ -205,7 +208,7 @@ async def test_mails_sent_at_the_same_time_from_two_servers_all_stand_in_the_out
 
 
 async def test_an_invalid_recipient_is_refused_and_nothing_is_sent(outbox: Path) -> None:
-    async with mailbox_client(outbox) as client:
+    async with mailbox_client(outbox, *python()) as client:
         for to in (
             "",
             "Rossi",
@@ -219,7 +222,7 @@ async def test_an_invalid_recipient_is_refused_and_nothing_is_sent(outbox: Path)
 
 
 async def test_a_subject_cannot_smuggle_in_a_header(outbox: Path) -> None:
-    async with mailbox_client(outbox) as client:
+    async with mailbox_client(outbox, *python()) as client:
         await answer(client, "send_email", to="a@b.example", subject="Ciao\r\nBcc: c@d.example", body="Ciao")
     (message,) = messages(outbox)
     assert message["Bcc"] is None
@@ -229,7 +232,7 @@ async def test_a_subject_cannot_smuggle_in_a_header(outbox: Path) -> None:
 async def test_while_the_file_offline_lies_there_every_tool_fails_and_nothing_is_sent(outbox: Path) -> None:
     outbox.parent.mkdir()
     offline = outbox.parent / "offline"
-    async with mailbox_client(outbox) as client:
+    async with mailbox_client(outbox, *python()) as client:
         offline.touch()
         mail = {"to": "sara.bianchi@lumen.example", "subject": "Ciao", "body": "Ciao"}
         for tool, arguments in (("search_emails", {}), ("get_email", {"email_id": "eml-000000"}), ("send_email", mail)):

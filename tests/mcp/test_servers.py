@@ -17,9 +17,10 @@ from segue.domain.errors import AppError
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry
 from segue.mcp.config import McpConfig, read_mcp_config
 from segue.mcp.servers import McpServers
+from tests.support.commands import python
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
-STDIO = {"command": "python", "args": [SERVER, "stdio"]}
+STDIO = {"command": python()[0], "args": [*python()[1:], SERVER, "stdio"]}
 ODD = {"command": "python", "args": [str(Path(__file__).with_name("mcp_odd_server.py"))]}
 MUTE = {"command": "python", "args": ["-c", "import sys; sys.stdin.read()"]}
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
@@ -79,9 +80,7 @@ def children() -> set[int]:
 
 @asynccontextmanager
 async def http_server(port: int = 0) -> AsyncIterator[tuple[int, asyncio.subprocess.Process]]:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, SERVER, "http", str(port), stdout=asyncio.subprocess.PIPE
-    )
+    child = await asyncio.create_subprocess_exec(*python(), SERVER, "http", str(port), stdout=asyncio.subprocess.PIPE)
     assert child.stdout
     try:
         yield int(await asyncio.wait_for(child.stdout.readline(), DEADLINE_S)), child

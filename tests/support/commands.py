@@ -48,7 +48,7 @@ def fresh(arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str],
 
 
 def python() -> tuple[str, ...]:
-    """What stands for `python` in the command line of another program, and has imported the service already."""
+    """What stands for `python` where another program starts one: it has imported Segue and the MCP SDK already."""
     return sys.executable, "-I", "-S", fork_client.__file__, os.environ[fork_client.SOCKET]
 
 

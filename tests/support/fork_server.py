@@ -27,7 +27,11 @@ from tests.support.fork_client import BYTES, SOCKET
 
 ROOT = Path(__file__).resolve().parents[2]
 END_S = 10
-PRELOADED = ("segue.embedded.servers", "segue.db.migrations")  # what commands import when they run
+PRELOADED = (
+    "segue.embedded.servers",
+    "segue.db.migrations",
+    "mcp.server.mcpserver",
+)  # imported late, or by MCP servers
 
 
 def launch() -> Callable[[], None]:

@@ -3,15 +3,16 @@
 import json
 from pathlib import Path
 
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, python
 
 
 def write_mailbox_config(folder: Path) -> tuple[Path, Path]:
     """An mcp.json in `folder`, and the outbox beside it that its server will write to; a file `offline` breaks it."""
     outbox = folder / "outbox.mbox"
+    program, *options = python()
     server = {
-        "command": "python",
-        "args": [str(ROOT / "examples" / "mailbox" / "server.py")],
+        "command": program,
+        "args": [*options, str(ROOT / "examples" / "mailbox" / "server.py")],
         "env": {"MAILBOX_OUTBOX": str(outbox), "MAILBOX_OFFLINE": str(folder / "offline")},
     }
     config = folder / "mcp.json"

@@ -19,7 +19,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns
 from segue.embedded.urls import ServerUrls
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, python
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.service import Client, Process
 from tests.support.stores import looking_into
@@ -33,9 +33,10 @@ EMAIL_ID = re.compile(r"eml-[0-9a-f]{6}")
 @pytest.fixture
 def environment(servers: ServerUrls, database_url: str, tmp_path: Path) -> dict[str, str]:
     """Settings of a process on the test's stores, with the mailbox and the toolbox; no model configured."""
+    program, *options = python()
     outbox = {"MAILBOX_OUTBOX": str(tmp_path / "outbox.mbox")}
     configured = {
-        "mailbox": {"command": "python", "args": [str(MAILBOX)], "env": outbox},
+        "mailbox": {"command": program, "args": [*options, str(MAILBOX)], "env": outbox},
         "toolbox": {"command": "python", "args": [str(TOOLBOX)]},
     }
     mcp_config = tmp_path / "mcp.json"
