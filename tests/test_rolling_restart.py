@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.service import Process
 
 SESSIONS = 2
@@ -41,7 +42,7 @@ async def instances(environment: dict[str, str], count: int) -> AsyncIterator[tu
 async def post(http: httpx2.AsyncClient, urls: list[str], first: int, path: str, body: Any, **headers: str) -> Any:
     """Asks the instances in turn until one has an answer, as a proxy does, or a client that can read a 503."""
     attempts = itertools.count(first)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(httpx2.TransportError):
                 url = urls[next(attempts) % len(urls)]

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from segue.api.connection import TimedConnection
 from segue.config import Settings
 from segue.main import create_app
+from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
 from tests.support.server import serving
 
@@ -34,7 +35,7 @@ class Raw:
 
     async def status(self) -> str:
         """The status line of the next answer; its `body` is read too."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
             lengths = (line.split(":")[1] for line in head.splitlines() if line.startswith("content-length"))
             self.body = await self.reader.readexactly(int(next(lengths, 0)))
@@ -42,7 +43,7 @@ class Raw:
 
     async def until_closed(self) -> bytes:
         with suppress(ConnectionResetError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 return await self.reader.read()
         return b""
 

@@ -19,6 +19,7 @@ from tests.support.health import MOODY, connect, fails_for_all, put, reset, uses
 from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting
 from tests.support.metrics import Scrape, scraped
+from tests.support.patience import PATIENCE_S
 from tests.support.plans import THREE_STEPS, Frozen, deletion, offered, planned
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.proxy import proxied
@@ -155,7 +156,7 @@ async def test_what_upkeep_removes_is_counted_with_its_size(settings: Settings, 
     async with running(settings.model_copy(update={"turn_lease_s": 1}), clock=clock) as client:
         provider.will(calls(("big", {"n_bytes": 5000})), says("big"))
         await client.chat(await client.new_session(), "make it big")
-        async with asyncio.timeout(10), awaiting("retention_swept") as swept:
+        async with asyncio.timeout(PATIENCE_S), awaiting("retention_swept") as swept:
             clock.now += timedelta(days=31)
             await swept.wait()
         after = await scraped(client)

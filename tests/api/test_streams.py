@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from segue.config import Settings
+from tests.support.patience import PATIENCE_S
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, calls_raw, fails, says, streams
 from tests.support.service import Client, running
@@ -303,7 +304,7 @@ async def test_a_model_that_falls_silent_in_the_middle_is_given_up(settings: Set
     provider.will(streams("Well,", never))
     async with running(settings.model_copy(update={"llm_idle_timeout_s": 0.2})) as client:
         session = await client.new_session()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             sent = await streamed(client, session, "go on")
     never.set()
     assert sent[-1].event["code"] == "model_timeout"

@@ -22,6 +22,7 @@ from segue.domain.session import TurnKey, WebSearchReport
 from segue.events.event_buffer import ATTEMPT, END, MAX_LAG, Entry
 from segue.events.log import SAVE_EVERY_S, EventLog
 from segue.turns.queries import outcomes_of
+from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
@@ -239,7 +240,7 @@ async def test_the_log_of_a_turn_expires_and_no_key_of_redis_is_kept_for_ever(
 async def written(redis: Redis, session: str, turn: str, position: int = END) -> str:
     """The key of a turn's log, once Redis holds it up to a position."""
     key = f"segue:events:{session}:{turn}"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         last: Any = []
         while not last or int(last[0][0].partition("-")[0]) < position:
             last = await redis.xrevrange(key, count=1)

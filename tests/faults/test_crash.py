@@ -11,6 +11,7 @@ import pytest
 from starlette.responses import Response
 
 from segue.agent.untrusted import unfenced
+from tests.support.patience import PATIENCE_S
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
@@ -159,7 +160,7 @@ async def post(client: Client, session: str, message: str, *, key: str) -> httpx
 
 async def all_stand_where_they_are_killed(site: Site, sessions: dict[str, str], silence: Silence) -> None:
     await site.shelf.wait_for(*STUCK)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await silence.by_all.wait()
     async with site.stores() as stores:
         ended = "SELECT count(*) > 0 FROM tool_calls WHERE session_id = $1 AND status = 'succeeded'"

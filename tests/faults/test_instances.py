@@ -11,6 +11,7 @@ import pytest
 from starlette.responses import Response
 
 from tests.faults.conftest import Pair
+from tests.support.patience import PATIENCE_S
 from tests.support.provider import Reply, calls, says, streams
 from tests.support.service import Client, Process
 from tests.support.site import Site
@@ -180,7 +181,7 @@ async def race(site: Site, here: Client, there: Client, session: str, number: in
     held = Held()
     site.provider.will_to(session, held)
     waiting = asyncio.create_task(here.send(session, f"race in {session}"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await held.asked.wait()
     [turn] = await there.turns(session)
     if number % 2:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
+from tests.support.patience import PATIENCE_S
 from tests.support.provider import calls, says, streams
 from tests.support.service import Client
 from tests.support.site import Site
@@ -60,7 +61,7 @@ async def left(client: Client, session: str, message: str, reached: Any, *, stre
             await client.send(session, message)
 
     waiting = asyncio.create_task(wait())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await reached
     assert not waiting.done()
     waiting.cancel()

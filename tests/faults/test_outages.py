@@ -17,7 +17,7 @@ from tests.support.service import Client
 from tests.support.site import Site
 from tests.support.streams import listening
 
-SOON_S = 20  # far more than it takes
+SOON_S = 60  # far more than it takes
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
 from segue.jobs.leased_loop import JobLoop
+from tests.support.patience import PATIENCE_S
 
 NEVER_S = 3600.0
 
@@ -56,7 +57,7 @@ class Errands:
         return {"errand": job}
 
     async def wait_for_start(self, count: int) -> None:
-        async with asyncio.timeout(5), self.moved:
+        async with asyncio.timeout(PATIENCE_S), self.moved:
             await self.moved.wait_for(lambda: len(self.started) >= count)
 
 
@@ -105,7 +106,7 @@ async def test_a_claim_that_fails_is_logged_and_made_again_when_woken() -> None:
     errands = Errands(["a"], unclaimable=storage_lost())
     with capture_logs() as logs:
         async with JobLoop(errands, interval_s=NEVER_S) as loop:
-            async with asyncio.timeout(5), errands.moved:
+            async with asyncio.timeout(PATIENCE_S), errands.moved:
                 await errands.moved.wait_for(lambda: errands.unclaimable is None)
             loop.wake()
             await errands.wait_for_start(1)

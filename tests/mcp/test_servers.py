@@ -18,6 +18,7 @@ from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, To
 from segue.mcp.config import McpConfig, read_mcp_config
 from segue.mcp.servers import McpServers
 from tests.support.commands import python
+from tests.support.patience import PATIENCE_S
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 STDIO = {"command": python()[0], "args": [*python()[1:], SERVER, "stdio"]}
@@ -25,8 +26,6 @@ ODD = {"command": "python", "args": [str(Path(__file__).with_name("mcp_odd_serve
 MUTE = {"command": "python", "args": ["-c", "import sys; sys.stdin.read()"]}
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
-DEADLINE_S = 10.0
-START_S = 30.0  # how long a test waits for a server that is meant to come up
 
 Configure = Callable[..., McpConfig]
 
@@ -45,7 +44,7 @@ def configure(tmp_path: Path) -> Configure:
 async def ours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpServers]:
     path = tmp_path_factory.mktemp("ours") / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"ours": {**STDIO, "confirm": ["find"], "disabled": ["secret"]}}}))
-    async with McpServers(read_mcp_config(path), timeout_s=5, start_timeout_s=START_S) as servers:
+    async with McpServers(read_mcp_config(path), timeout_s=5, start_timeout_s=PATIENCE_S) as servers:
         yield servers
 
 
@@ -58,13 +57,13 @@ def call(servers: McpServers, name: str, **arguments: object) -> Awaitable[objec
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (states are looked at, as readiness does)
             await asyncio.sleep(0.01)
 
 
 async def until_answered(servers: McpServers, name: str, **arguments: object) -> object:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return await call(servers, name, **arguments)
@@ -83,7 +82,7 @@ async def http_server(port: int = 0) -> AsyncIterator[tuple[int, asyncio.subproc
     child = await asyncio.create_subprocess_exec(*python(), SERVER, "http", str(port), stdout=asyncio.subprocess.PIPE)
     assert child.stdout
     try:
-        yield int(await asyncio.wait_for(child.stdout.readline(), DEADLINE_S)), child
+        yield int(await asyncio.wait_for(child.stdout.readline(), PATIENCE_S)), child
     finally:
         if child.returncode is None:
             child.kill()
@@ -121,7 +120,7 @@ async def test_a_disabled_tool_is_not_offered(ours: McpServers) -> None:
 
 
 async def test_calls_of_one_server_run_side_by_side(ours: McpServers) -> None:
-    hanging = asyncio.create_task(asyncio.wait_for(call(ours, "hang", note="side"), DEADLINE_S))
+    hanging = asyncio.create_task(asyncio.wait_for(call(ours, "hang", note="side"), PATIENCE_S))
     assert await asyncio.gather(*(call(ours, "add", a=n, b=n) for n in range(20))) == [2 * n for n in range(20)]
     assert not hanging.done()
     hanging.cancel()
@@ -139,7 +138,7 @@ async def test_a_cancelled_caller_cancels_the_remote_call(ours: McpServers) -> N
 
 
 async def test_a_timeout_says_how_long_and_the_session_survives(configure: Configure) -> None:
-    async with McpServers(configure(ours={**STDIO, "timeout_s": 1}), start_timeout_s=START_S) as servers:
+    async with McpServers(configure(ours={**STDIO, "timeout_s": 1}), start_timeout_s=PATIENCE_S) as servers:
         with pytest.raises(ToolFailed, match="hang did not answer within 1 s"):
             await call(servers, "hang", note="slow")
         assert await call(servers, "wait_until_cancelled", note="slow") == ["slow"]
@@ -147,7 +146,7 @@ async def test_a_timeout_says_how_long_and_the_session_survives(configure: Confi
 
 
 async def test_a_large_answer_is_read_in_time_that_grows_with_its_size(ours: McpServers) -> None:
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(PATIENCE_S):
         assert len(str(await call(ours, "big", size=10_000_000))) == 10_000_000
 
 
@@ -158,7 +157,7 @@ async def test_a_child_that_floods_stderr_is_not_blocked(ours: McpServers) -> No
 
 async def test_a_server_that_dies_in_a_call_fails_it_and_comes_back_while_others_work(configure: Configure) -> None:
     async with McpServers(
-        configure(ours=ODD, other={**ODD, "prefix": "mcp_other_"}), start_timeout_s=START_S
+        configure(ours=ODD, other={**ODD, "prefix": "mcp_other_"}), start_timeout_s=PATIENCE_S
     ) as servers:
         with pytest.raises(ToolFailed, match="was lost before it answered"):
             await call(servers, "die")
@@ -171,7 +170,7 @@ async def test_a_server_that_dies_in_a_call_fails_it_and_comes_back_while_others
 
 async def test_a_stdio_server_killed_while_idle_is_started_again(configure: Configure) -> None:
     before = children()
-    async with McpServers(configure(ours=ODD), start_timeout_s=START_S) as servers:
+    async with McpServers(configure(ours=ODD), start_timeout_s=PATIENCE_S) as servers:
         (pid,) = children() - before
         os.kill(pid, signal.SIGKILL)
         await until(lambda: servers.states()["ours"] == "failed: the process ended with exit code -9")
@@ -183,7 +182,7 @@ async def test_a_stdio_server_killed_while_idle_is_started_again(configure: Conf
 
 async def test_a_server_that_hangs_is_replaced(configure: Configure) -> None:
     before = children()
-    async with McpServers(configure(ours={**ODD, "timeout_s": 0.5}), start_timeout_s=START_S) as servers:
+    async with McpServers(configure(ours={**ODD, "timeout_s": 0.5}), start_timeout_s=PATIENCE_S) as servers:
         (pid,) = children() - before
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(ToolFailed, match="did not answer"):
@@ -196,13 +195,13 @@ async def test_a_server_that_hangs_is_replaced(configure: Configure) -> None:
 async def test_an_http_server_that_dies_and_returns_is_found_again(configure: Configure) -> None:
     async with http_server() as (port, first):
         config = configure(ours={"url": f"http://127.0.0.1:{port}/mcp"})
-        async with McpServers(config, start_timeout_s=START_S) as servers:
+        async with McpServers(config, start_timeout_s=PATIENCE_S) as servers:
             assert await call(servers, "add", a=1, b=2) == 3
             hanging = asyncio.ensure_future(call(servers, "hang", note="http"))
             await call(servers, "add", a=1, b=2)
             first.kill()
             with pytest.raises(ToolFailed, match="was lost before it answered"):
-                await asyncio.wait_for(hanging, DEADLINE_S)
+                await asyncio.wait_for(hanging, PATIENCE_S)
             await until(lambda: servers.states()["ours"].startswith("failed: it cannot be reached"))
             with pytest.raises(ToolFailed, match="is not connected"):
                 await call(servers, "add", a=1, b=2)
@@ -214,7 +213,7 @@ async def test_an_http_server_that_dies_and_returns_is_found_again(configure: Co
 async def test_a_cancelled_caller_cancels_the_remote_call_over_http(configure: Configure) -> None:
     async with http_server() as (port, _):
         config = configure(ours={"url": f"http://127.0.0.1:{port}/mcp", "headers": {"X-Key": "k"}})
-        async with McpServers(config, start_timeout_s=START_S) as servers:
+        async with McpServers(config, start_timeout_s=PATIENCE_S) as servers:
             hanging = asyncio.ensure_future(call(servers, "hang", note="web"))
             await call(servers, "add", a=1, b=1)
             hanging.cancel()
@@ -226,7 +225,7 @@ async def test_a_cancelled_caller_cancels_the_remote_call_over_http(configure: C
 async def test_an_http_answer_that_is_not_mcp_names_its_status(configure: Configure) -> None:
     async with (
         http_server() as (port, _),
-        McpServers(configure(ours={"url": f"http://127.0.0.1:{port}/no"}), start_timeout_s=START_S) as servers,
+        McpServers(configure(ours={"url": f"http://127.0.0.1:{port}/no"}), start_timeout_s=PATIENCE_S) as servers,
     ):
         assert servers.states() == {"ours": "failed: it answered HTTP 404"}
 
@@ -271,7 +270,7 @@ async def test_leaving_ends_a_child_that_ignores_every_polite_request(configure:
 
 
 async def test_a_new_tool_appears_when_the_server_says_so(configure: Configure) -> None:
-    async with McpServers(configure(ours=STDIO), start_timeout_s=START_S) as servers:
+    async with McpServers(configure(ours=STDIO), start_timeout_s=PATIENCE_S) as servers:
         await call(servers, "learn")
         await until(lambda: "mcp_learned" in {tool.spec.name for tool in servers.tools()})
         assert await call(servers, "learned", query="x") == {"query": "x", "emails": [{"id": "eml-0a1b2c"}]}
@@ -289,7 +288,7 @@ async def test_two_servers_claiming_one_name_is_an_error_that_names_both(configu
 
 async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configure) -> None:
     with capture_logs() as logs:
-        async with McpServers(configure(odd=ODD), start_timeout_s=START_S) as servers:
+        async with McpServers(configure(odd=ODD), start_timeout_s=PATIENCE_S) as servers:
             tools = {tool.spec.name: tool.spec for tool in servers.tools()}
             with pytest.raises(ToolRetry, match="eml- and six digits"):
                 await call(servers, "loose")
@@ -319,7 +318,7 @@ async def test_secrets_reach_the_child_and_no_log_or_repr(
         web={"url": "http://127.0.0.1:9/${CANARY}", "headers": {"Authorization": "Bearer ${CANARY}"}},
     )
     with capture_logs() as logs:
-        async with McpServers(config, start_timeout_s=START_S) as servers:
+        async with McpServers(config, start_timeout_s=PATIENCE_S) as servers:
             assert await call(servers, "secret") == "canary-4711"
             await until(lambda: "*** None" in str(logs))
             seen = f"{servers.states()} {logs} {config!r}"

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
+from tests.support.patience import PATIENCE_S
+
 PAUSE_S = 0.1
 
 Found = TypeVar("Found")
@@ -34,7 +36,7 @@ async def until(find: Callable[[], Awaitable[Found]], *, logged: str = "") -> Fo
     """What `find` returns once it is true. Asks whenever an event of this name is logged, and ten times a second
     for what happens elsewhere or is not logged.
     """
-    async with asyncio.timeout(20), awaiting(logged) as event:
+    async with asyncio.timeout(PATIENCE_S), awaiting(logged) as event:
         while not (found := await find()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(PAUSE_S):

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from segue.agent.prompts import SUMMARISER
 from segue.agent.untrusted import CLOSE, OPEN, unfenced
 from segue.replay.requests import invalid_history
+from tests.support.patience import PATIENCE_S
 from tests.support.server import serving
 
 Reply = Response | Callable[[dict[str, Any]], Awaitable[Response]]
@@ -166,15 +167,15 @@ class Provider:
         return [_out_of_its_fence(message) for message in sent if role in (None, message["role"])]
 
     async def wait_for_requests(self, count: int) -> None:
-        async with self.heard, asyncio.timeout(10):
+        async with self.heard, asyncio.timeout(PATIENCE_S):
             await self.heard.wait_for(lambda: len(self.requests) >= count)
 
     async def wait_for_request_about(self, part: str) -> None:
-        async with self.heard, asyncio.timeout(20):
+        async with self.heard, asyncio.timeout(PATIENCE_S):
             await self.heard.wait_for(lambda: self.about(part))
 
     async def wait_for_summaries(self, count: int) -> None:
-        async with self.heard, asyncio.timeout(10):
+        async with self.heard, asyncio.timeout(PATIENCE_S):
             await self.heard.wait_for(lambda: len(self.summaries) >= count)
 
     async def _answer(self, request: Request) -> Response:

@@ -16,6 +16,7 @@ from segue.domain.clock import Clock, utc_now
 from segue.main import create_app
 from tests.support.commands import ROOT, Started, Starter, forked, surroundings
 from tests.support.logs import until
+from tests.support.patience import PATIENCE_S
 from tests.support.server import serving
 
 
@@ -81,7 +82,7 @@ async def running(settings: Settings, *, clock: Clock = utc_now, takes_turns: bo
     """The service in this process, over real HTTP. Leaving it is a clean shutdown."""
     async with (
         serving(create_app(settings, clock=clock, takes_turns=takes_turns)) as url,
-        httpx2.AsyncClient(base_url=url, timeout=30) as http,
+        httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
     ):
         yield Client(http)
 
@@ -134,7 +135,7 @@ class Process:
         """Returns once its log says that this happened, as often as this."""
         with self._said:
             assert self._said.wait_for(
-                lambda: sum(f'"{event}"' in line for line in list(self.log)) >= times, timeout=30
+                lambda: sum(f'"{event}"' in line for line in list(self.log)) >= times, timeout=PATIENCE_S
             )
 
     def kill(self) -> None:
@@ -148,9 +149,9 @@ class Process:
         assert self._process is not None
         assert self._output is not None
         self._process.send_signal(number)
-        code = self._process.wait(timeout=30)
+        code = self._process.wait(timeout=PATIENCE_S)
         if self._listening is not None:
-            self._listening.join(timeout=30)
+            self._listening.join(timeout=PATIENCE_S)
         self._output.close()
         return code
 

@@ -10,6 +10,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
+from tests.support.patience import PATIENCE_S
 from tests.support.server import serving
 
 READS = ToolAnnotations(read_only_hint=True)
@@ -33,12 +34,12 @@ class Shelf:
     entered: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def wait_for_effects(self, count: int) -> None:
-        async with self.entered, asyncio.timeout(10):
+        async with self.entered, asyncio.timeout(PATIENCE_S):
             await self.entered.wait_for(lambda: len(self.effects) >= count)
 
     async def wait_for(self, *effects: str) -> None:
         """Returns once all of these have happened."""
-        async with self.entered, asyncio.timeout(20):
+        async with self.entered, asyncio.timeout(PATIENCE_S):
             await self.entered.wait_for(lambda: set(effects) <= set(self.effects))
 
     async def happened(self, effect: str) -> None:

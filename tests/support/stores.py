@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from segue.config import Settings
 from segue.embedded.urls import ServerUrls
+from tests.support.patience import PATIENCE_S
 
 TABLES = ("sessions", "turns", "messages", "tool_calls", "tool_results")
 CHANNEL = "rows"
@@ -67,7 +68,7 @@ class Stores:
         """The first value of a query's first row, once a change to some table has made it true."""
         changed = asyncio.Event()
         await self.database.add_listener(CHANNEL, lambda *_: changed.set())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not (found := await self.database.fetchval(query, *values)):
                 await changed.wait()
                 changed.clear()
@@ -80,7 +81,7 @@ class Stores:
     async def until_key(self, condition: Callable[[], Awaitable[Any]]) -> Any:
         """What `condition` gives, once a change to some key of Redis has made it true."""
         await self.redis.config_set("notify-keyspace-events", "KA")
-        async with self.redis.pubsub() as changes, asyncio.timeout(20):
+        async with self.redis.pubsub() as changes, asyncio.timeout(PATIENCE_S):
             await changes.psubscribe("__keyspace@*")
             while not (found := await condition()):
                 await changes.get_message(timeout=None)

@@ -21,6 +21,7 @@ from segue.tools.dependencies import (
     unknown_members,
     unsatisfied,
 )
+from tests.support.patience import PATIENCE_S
 from tests.support.shelf import serving_shelf
 
 ANY = DependencyGroup("any", ("a", "b"))
@@ -225,7 +226,7 @@ async def test_a_server_that_joins_late_without_a_tool_it_needs_is_warned_about_
     async with serving_shelf() as shelf:
         config = read_mcp_config(configured(tmp_path, shelf.url, **options))
         with capture_logs() as logs:
-            async with McpServers(config, start_timeout_s=0) as servers, asyncio.timeout(10):
+            async with McpServers(config, start_timeout_s=0) as servers, asyncio.timeout(PATIENCE_S):
                 while servers.states() != {"shelf": "ready"}:  # noqa: ASYNC110 (it tells by its state)
                     await asyncio.sleep(0)
                 names = {tool.spec.name for tool in servers.tools()}

@@ -11,6 +11,7 @@ from sqlalchemy import make_url
 from starlette.responses import Response
 
 from segue.config import Settings
+from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
@@ -63,10 +64,10 @@ async def test_a_turn_whose_end_could_not_be_stored_does_not_hold_its_session_up
 
     provider.will(falls, says("here I am"))
     session = await client.new_session()
-    async with asyncio.timeout(12):
+    async with asyncio.timeout(PATIENCE_S):
         refused = await client.send(session, "are you there?")
     assert (refused.status_code, "turn_id" in refused.json()) == (503, True)
     await postgres.open()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await client.chat(session, "and now?"))["message"]["content"] == "here I am"
     assert [message["role"] for message in await client.messages(session)] == ["user", "user", "assistant"]

@@ -9,6 +9,7 @@ from saq.job import Status
 from saq.queue.redis import RedisQueue
 
 from segue.turns.queue import JOB, NAME, QueueFacts, TurnQueue, look_at_queue
+from tests.support.patience import PATIENCE_S
 
 
 class Sessions:
@@ -35,7 +36,7 @@ async def taking(url: str, sessions: Sessions, *, concurrency: int) -> AsyncIter
 
 async def test_a_busy_process_listens_no_more_is_still_counted_and_puts_back_what_it_took(redis_url: str) -> None:
     sessions = Sessions()
-    async with asyncio.timeout(10), taking(redis_url, sessions, concurrency=2) as queue:
+    async with asyncio.timeout(PATIENCE_S), taking(redis_url, sessions, concurrency=2) as queue:
         for number in range(3):
             assert await queue.send(f"ses_{number}", f"turn_{number}")
         assert {await sessions.taken.get(), await sessions.taken.get()} == {"ses_0", "ses_1"}
@@ -44,7 +45,7 @@ async def test_a_busy_process_listens_no_more_is_still_counted_and_puts_back_wha
         assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=3, jobs_taken=0, workers=1)
     others = Sessions()
     others.may_end.set()
-    async with asyncio.timeout(10), taking(redis_url, others, concurrency=1):
+    async with asyncio.timeout(PATIENCE_S), taking(redis_url, others, concurrency=1):
         assert {await others.taken.get() for _ in range(3)} == {"ses_0", "ses_1", "ses_2"}
 
 
@@ -52,7 +53,7 @@ async def test_one_redis_serves_processes_that_use_saq_in_its_own_way(redis_url:
     sessions = Sessions()
     sessions.may_end.set()
     plain = RedisQueue.from_url(redis_url, name=NAME)
-    async with asyncio.timeout(10), taking(redis_url, sessions, concurrency=1) as queue:
+    async with asyncio.timeout(PATIENCE_S), taking(redis_url, sessions, concurrency=1) as queue:
         await plain.enqueue(JOB, session_id="ses_theirs", key="turn_theirs:0", ttl=-1)
         assert await sessions.taken.get() == "ses_theirs"
         await queue.stop_taking()
@@ -68,7 +69,11 @@ async def test_one_redis_serves_processes_that_use_saq_in_its_own_way(redis_url:
 async def test_a_job_that_cannot_be_read_stops_no_other(redis_url: str) -> None:
     sessions = Sessions()
     sessions.may_end.set()
-    async with Redis.from_url(redis_url) as redis, asyncio.timeout(10), taking(redis_url, sessions, concurrency=1):
+    async with (
+        Redis.from_url(redis_url) as redis,
+        asyncio.timeout(PATIENCE_S),
+        taking(redis_url, sessions, concurrency=1),
+    ):
         says_no_session = b'{"queue": "segue", "function": "run_turns", "key": "bad2", "ttl": -1}'
         for number, value in enumerate((b"{", b'{"queue": "segue"}', says_no_session)):
             await redis.set(f"saq:job:{NAME}:bad{number}", value)
@@ -79,7 +84,7 @@ async def test_a_job_that_cannot_be_read_stops_no_other(redis_url: str) -> None:
 
 
 async def test_it_stops_at_once_at_whatever_step_of_its_start(redis_url: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         for steps in range(40):
             async with taking(redis_url, Sessions(), concurrency=1):
                 for _ in range(steps):

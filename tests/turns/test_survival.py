@@ -20,6 +20,7 @@ from segue.db.engine import Database
 from segue.db.models import turns
 from segue.embedded.urls import ServerUrls
 from tests.support.commands import ROOT, python
+from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.service import Client, Process
 from tests.support.stores import looking_into
@@ -201,7 +202,7 @@ async def test_sigterm_lets_a_turn_end_hands_back_what_takes_longer_and_leaves_n
         await refused(client)
         soon.set()
         assert (await answered)["message"]["content"] == "Just in time."
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             assert await stopped == 0
         never.set()
         assert (await interrupted).json()["code"] == "turn_interrupted"
@@ -224,7 +225,7 @@ async def test_a_process_that_stops_hands_its_turns_back_and_tells_who_waits_whe
         session = await client.new_session()
         waiting = asyncio.create_task(client.send(session, "Take your time"))
         await provider.wait_for_requests(1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert await asyncio.to_thread(process.stop) == 0
         told = await waiting
     assert (told.status_code, told.json()["code"]) == (503, "turn_interrupted")
@@ -249,11 +250,11 @@ async def test_sigterm_closes_open_streams_at_once_and_the_turn_behind_them_stil
             events = f"/sessions/{session}/turns/{started.event['runId']}/events"
             async with listening(client, events) as follower:
                 stopped = asyncio.create_task(asyncio.to_thread(process.stop))
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     for stream in (chat, follower):
                         assert "RUN_FINISHED" not in kinds(await stream.rest())
         go_on.set()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             assert await stopped == 0
     assert await turns_of(scripted, session) == [("completed", None)]
 
@@ -288,7 +289,7 @@ def alive(pids: list[int]) -> list[int]:
 
 async def refused(client: Client) -> None:
     """Returns once the service takes no more connections."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 _, writer = await asyncio.open_connection(client.http.base_url.host, client.http.base_url.port)
