@@ -53,13 +53,18 @@ LONGEST = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """One fork server serves all workers of a run. No test asks an authority on the network, and reading all there are
-    takes a tenth of a second a service; nor does one read a traceback in colours.
+    takes a tenth of a second a service.
     """
     if not hasattr(config, "workerinput"):  # else this is a worker, which inherits the environment of the run
         config.add_cleanup(fork_server.launch())
     config.add_cleanup(forks.close)
     statements.compile_once()
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("support") / "authority.pem")
+
+
+def pytest_runtest_setup() -> None:
+    """The test before may have run a command in this process, which set up its own log."""
+    structlog.reset_defaults()
     structlog.configure(
         processors=[
             notify_waiting,
