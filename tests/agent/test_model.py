@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from starlette.responses import Response
 from structlog.testing import capture_logs
 
+from segue.agent.normal_form import short_id
 from segue.agent.prompts import NO_ANSWER, OUT_OF_ROUNDS
 from segue.config import Settings
 from tests.support.provider import Provider, calls, calls_raw, completion, fails, raw, says
@@ -247,7 +248,9 @@ async def test_calls_with_one_id_are_two_calls_of_ours(client: Client, provider:
     answer = await client.chat(await client.new_session(), "What time is it?")
     assert [call["args"]["timezone"] for call in answer["tool_calls"]] == zones
     told = {message["tool_call_id"]: message["content"] for message in provider.messages(role="tool")}
-    assert [zone in told[call["tool_call_id"]] for call, zone in zip(answer["tool_calls"], zones, strict=True)] == [
+    assert [
+        zone in told[short_id(call["tool_call_id"])] for call, zone in zip(answer["tool_calls"], zones, strict=True)
+    ] == [
         True,
         True,
     ]

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from segue.agent.normal_form import PLACEHOLDERS
 from segue.agent.prompts import SUMMARISER
 from segue.agent.untrusted import CLOSE, OPEN, unfenced
 from segue.replay.requests import invalid_history
@@ -161,8 +162,10 @@ class Provider:
         assert not unused, f"{unused} scripted answers were not used"
 
     def messages(self, request: int = -1, *, role: str | None = None) -> list[dict[str, Any]]:
-        """The messages of a request, all or those of one role; what tools said without the fence it has to stand in."""
-        sent: list[dict[str, Any]] = self.requests[request]["messages"]
+        """The messages of a request but for placeholders, all or those of one role; what tools said without the fence
+        it has to stand in.
+        """
+        sent = (each for each in self.requests[request]["messages"] if each["content"] not in PLACEHOLDERS)
         return [_out_of_its_fence(message) for message in sent if role in (None, message["role"])]
 
     async def wait_for_requests(self, count: int) -> None:

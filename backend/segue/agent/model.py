@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import openai
@@ -18,6 +18,7 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 
+from segue.agent.normal_form import form_of, normal_form, own_ids
 from segue.agent.streamed_answer import OnText, StreamedAnswer, StreamIdle, within_idle
 from segue.domain.errors import AppError
 from segue.domain.telemetry import ModelCalled, ModelRetried, Observe, OpenSpan
@@ -83,6 +84,7 @@ class ChatModel:
         span: OpenSpan,
     ) -> None:
         self.name = name
+        self._form = form_of(name)
         self._model = model
         self._timeout_s = timeout_s
         self._idle_s = min(timeout_s, idle_s)
@@ -119,7 +121,7 @@ class ChatModel:
         with self._span("model", model=self.name) as span:
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    reply = await self._with_retries(runnable, list(messages), retries, on_text)
+                    reply = await self._with_retries(runnable, normal_form(messages, self._form), retries, on_text)
                 outcome, tokens = "answered", (reply.input_tokens, reply.output_tokens)
                 span.set_attributes(input_tokens=tokens[0], output_tokens=tokens[1])
             except (TimeoutError, openai.APITimeoutError) as error:
@@ -133,7 +135,7 @@ class ChatModel:
                 raise
             finally:
                 self._observe(ModelCalled(outcome, time.monotonic() - started, *tokens))
-        return reply
+        return replace(reply, calls=tuple(replace(call, args=own_ids(call.args, messages)) for call in reply.calls))
 
     async def _with_retries(
         self,

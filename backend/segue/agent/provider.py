@@ -25,6 +25,8 @@ class _Provider(ChatOpenAI):
         # (3 ms for 21 messages); `extra_body` is merged into the request after that search.
         payload = super()._get_request_payload(input_, stop=stop, **kwargs)
         plain = {key: payload.pop(key) for key in ("messages", "tools") if key in payload}
+        for message in plain.get("messages", ()):
+            message["content"] = message["content"] or ""  # templates refuse null
         return {**payload, "messages": [], "extra_body": {**(payload.get("extra_body") or {}), **plain}}
 
     def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:

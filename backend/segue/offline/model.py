@@ -16,6 +16,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
 from segue.agent import prompts
+from segue.agent.normal_form import PLACEHOLDERS
 from segue.offline.facts import extract_facts
 from segue.offline.planning import draft_plan, fill_call
 from segue.offline.replies import answer, offered_tool
@@ -64,7 +65,8 @@ def _reply(messages: list[BaseMessage], options: dict[str, Any]) -> AIMessage:
     return reply
 
 
-def _answer_prompt(messages: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
+def _answer_prompt(sent: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
+    messages = [message for message in sent if message.content not in PLACEHOLDERS]
     system = messages[0].text
     if prompts.AMENDER in system or prompts.READER in system:
         return AIMessage('{"steps": [], "verdict": "none"}')  # it cannot tell, so the engine asks again in plain words

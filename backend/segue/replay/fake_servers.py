@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from segue.agent.normal_form import CARRY_ON, short_id
 from segue.domain.recording import RecordedCall, RecordedTool
 from segue.domain.tool import canonical_args
 from segue.replay.fake_model import FakeModel, ModelReply
@@ -99,11 +100,13 @@ def _faults(messages: list[dict[str, Any]], playback: TurnPlayback) -> Iterable[
     """Yields what is wrong with the messages that the model is shown."""
     if invalid := invalid_history(messages):
         yield f"an invalid request: {invalid}"
-    users = tuple(message["content"] for message in messages if message["role"] == "user")
+    users = tuple(
+        message["content"] for message in messages if message["role"] == "user" and message["content"] != CARRY_ON
+    )
     if users != playback.sent[-len(users) :]:
         yield "the user's messages in the request are not the last ones sent, each once"
     text = orjson.dumps(messages).decode()
-    if missing := [call_id for call_id in playback.earlier if call_id not in text]:
+    if missing := [call_id for call_id in playback.earlier if call_id not in text and short_id(call_id) not in text]:
         yield f"results of earlier turns the model cannot see: {', '.join(missing)}"
 
 
