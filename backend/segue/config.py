@@ -60,6 +60,7 @@ class Settings(BaseSettings):
     llm_timeout_s: Seconds = 60
     llm_idle_timeout_s: Seconds = 30
     llm_max_retries: Annotated[int, Field(ge=0)] = 2
+    llm_max_answer_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
     embedding_model: str | None = None
 
     planning: Planning = "auto"

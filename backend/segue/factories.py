@@ -117,15 +117,16 @@ async def chat_model(
     if model is not None:
         name = model.get_name()
     elif settings.model_configured:
-        from segue.agent.provider import openai_model  # noqa: PLC0415 (langchain-openai is not needed offline)
+        from segue.agent.providers.chat_completions import chat_completions  # noqa: PLC0415 (openai is not needed offline)
 
         name = settings.llm_model
         model = await stack.enter_async_context(
-            openai_model(
+            chat_completions(
                 model=settings.llm_model,
                 api_key=settings.openai_api_key,
                 base_url=settings.openai_base_url,
                 timeout_s=settings.llm_timeout_s,
+                max_answer_bytes=settings.llm_max_answer_bytes,
             )
         )
     return ChatModel(
@@ -186,7 +187,7 @@ async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermM
     settings = base.settings
     if settings.embedding_model is None:
         return LongTermMemory(base.stores.database, None)
-    from segue.agent.embeddings import openai_embedder  # noqa: PLC0415 (as langchain-openai in `chat_model`)
+    from segue.agent.embeddings import openai_embedder  # noqa: PLC0415 (as openai in `chat_model`)
 
     embedder = openai_embedder(
         model=settings.embedding_model, api_key=settings.openai_api_key, base_url=settings.openai_base_url

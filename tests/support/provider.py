@@ -70,6 +70,33 @@ def streams(*pieces: str | dict[str, Any] | asyncio.Event, finish_reason: str | 
     return reply
 
 
+def sse(*pieces: str | dict[str, Any] | asyncio.Event | float, headers: dict[str, str] | None = None) -> Reply:
+    """A stream as it is written: chunks, lines as they are, gates that a test opens, and seconds that pass."""
+
+    async def reply(_: dict[str, Any]) -> Response:
+        return StreamingResponse(_written(pieces), headers=headers, media_type="text/event-stream")
+
+    return reply
+
+
+async def _written(pieces: tuple[str | dict[str, Any] | asyncio.Event | float, ...]) -> AsyncIterator[str]:
+    for piece in pieces:
+        match piece:
+            case asyncio.Event():
+                await piece.wait()
+            case float():
+                await asyncio.sleep(piece)
+            case dict():
+                yield f"data: {json.dumps(piece)}\n\n"
+            case str():
+                yield piece
+
+
+def delta(finish_reason: str | None = None, **fields: Any) -> dict[str, Any]:
+    """A chunk of a stream."""
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": finish_reason}]}
+
+
 async def _pieces(
     pieces: tuple[str | dict[str, Any] | asyncio.Event, ...], finish_reason: str | None
 ) -> AsyncIterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
@@ -55,13 +56,19 @@ class OfflineModel(BaseChatModel):
         for word in _WORD.findall(reply.text):
             yield ChatGenerationChunk(message=AIMessageChunk(content=word))
             await asyncio.sleep(WORD_DELAY_S)
-        last = AIMessageChunk(content="", tool_calls=reply.tool_calls, response_metadata=reply.response_metadata)
+        last = AIMessageChunk(
+            content="",
+            tool_calls=reply.tool_calls,
+            response_metadata=reply.response_metadata,
+            usage_metadata=reply.usage_metadata,
+        )
         yield ChatGenerationChunk(message=last)
 
 
 def _reply(messages: list[BaseMessage], options: dict[str, Any]) -> AIMessage:
     reply = _answer_prompt(messages, options.get("tools", []), must_call="tool_choice" in options)
     reply.response_metadata["finish_reason"] = "tool_calls" if reply.tool_calls else "stop"
+    reply.usage_metadata = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)  # it costs nothing
     return reply
 
 
