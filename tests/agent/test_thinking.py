@@ -70,12 +70,16 @@ async def test_words_that_were_thinking_are_ended_as_a_message_of_their_own(clie
 
 
 async def test_the_planner_is_not_given_thinking_to_read(client: Client, provider: Provider) -> None:
-    drafted = '{"steps": [{"id": 1, "description": "Nothing", "tool": "web_fetch", "args": {"url": "http://x"}}]}'
-    meant = {"steps": [{"id": n, "description": f"Tell {n}", "tool": None} for n in (1, 2)]}
-    provider.will(says(f"<think>{drafted}</think>{orjson.dumps(meant).decode()}"), says("One."), says("Two."))
+    zones = ("Europe/Rome", "Asia/Tokyo")
+    steps = [
+        {"id": n, "description": zone, "tool": "current_time", "args": {"timezone": zone}}
+        for n, zone in enumerate(zones, start=1)
+    ]
+    drafted, meant = (orjson.dumps({"steps": each}).decode() for each in (steps[:1], steps))
+    provider.will(says(f"<think>Perhaps {drafted}</think>{meant}"), says("Both."))
     answer = await client.chat(await client.new_session(), ASK)
-    assert [step["description"] for step in answer["plan"]["steps"]] == ["Tell 1", "Tell 2"]
-    provider.script.clear()
+    assert answer["message"]["content"] == "Both."
+    assert [call["args"]["timezone"] for call in answer["tool_calls"]] == list(zones)
 
 
 async def test_an_empty_answer_after_a_tool_leaves_the_session_usable(client: Client, provider: Provider) -> None:

@@ -192,7 +192,7 @@ class Provider:
         """The messages of a request but for placeholders, all or those of one role; what tools said without the fence
         it has to stand in.
         """
-        sent = (each for each in self.requests[request]["messages"] if each["content"] not in PLACEHOLDERS)
+        sent = (each for each in self.requests[request]["messages"] if str(each["content"]) not in PLACEHOLDERS)
         return [_out_of_its_fence(message) for message in sent if role in (None, message["role"])]
 
     async def wait_for_requests(self, count: int) -> None:
