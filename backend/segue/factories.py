@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.model import ChatModel
+from segue.agent.tool_schemas import Bounds
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.rate_limits import Rates
@@ -135,6 +136,7 @@ async def chat_model(
         timeout_s=settings.llm_timeout_s,
         idle_s=settings.llm_idle_timeout_s,
         max_retries=settings.llm_max_retries,
+        tool_bounds=Bounds(description_chars=settings.llm_tool_description_chars),
         observe=observe,
         span=span,
     )

@@ -14,7 +14,9 @@ from segue.replay.fake_model import FakeModel
 from segue.replay.fake_servers import FakeServers, TurnPlayback
 from tests.support.server import serving
 
-TOOLS = [{"type": "function", "function": {"name": "get_tool_result", "parameters": {}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "get_tool_result", "parameters": {"type": "object", "properties": {}}}}
+]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from segue.agent.normal_form import PLACEHOLDERS
 from segue.agent.prompts import SUMMARISER
 from segue.agent.untrusted import CLOSE, OPEN, unfenced
-from segue.replay.requests import invalid_history
+from segue.replay.requests import invalid_history, invalid_tools
 from tests.support.server import serving
 
 Reply = Response | Callable[[dict[str, Any]], Awaitable[Response]]
@@ -209,7 +209,7 @@ class Provider:
 
     async def _answer(self, request: Request) -> Response:
         body = orjson.loads(await request.body())
-        if fault := invalid_history(body["messages"]):
+        if fault := invalid_history(body["messages"]) or invalid_tools(body.get("tools", ())):
             self.surprises.append(fault)
         asks_for_summary = body["messages"][0]["content"] == SUMMARISER
         async with self.heard:

@@ -6,10 +6,9 @@ LangChain's chat models.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
 
 import structlog
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -26,9 +25,11 @@ from segue.agent.model_errors import (
     unavailable,
 )
 from segue.agent.normal_form import form_of, normal_form, own_ids
+from segue.agent.offered_tools import chosen_tools, offered_tools
 from segue.agent.reply import Reply
 from segue.agent.streamed_answer import Listener, StreamedAnswer, within_idle
 from segue.agent.thinking import begins_inside
+from segue.agent.tool_schemas import BOUNDS, Bounds
 from segue.domain.errors import AppError
 from segue.domain.telemetry import ModelCalled, ModelRetried, Observe, OpenSpan
 from segue.domain.tool import ToolSpec
@@ -36,6 +37,8 @@ from segue.memory.token_count import estimate
 
 MAX_BOUND_SETS = 64
 MAX_EMPTY_ANSWERS = 2
+
+_Bound = tuple[Runnable[LanguageModelInput, AIMessage], Mapping[str, str]]
 
 log = structlog.get_logger()
 
@@ -68,6 +71,7 @@ class ChatModel:
         max_retries: int,
         observe: Observe,
         span: OpenSpan,
+        tool_bounds: Bounds = BOUNDS,
     ) -> None:
         self.name = name
         self._form = form_of(name)
@@ -77,7 +81,8 @@ class ChatModel:
         self._max_retries = max_retries
         self._observe = observe
         self._span = span
-        self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], Runnable[LanguageModelInput, AIMessage]]] = {}
+        self._tool_bounds = tool_bounds
+        self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], _Bound]] = {}
         self._begins_inside = begins_inside(name)
 
     async def complete(self, instructions: str, text: str) -> str:
@@ -103,7 +108,8 @@ class ChatModel:
         Raises AppError `model_timeout` (504) and `model_unavailable` (502).
         """
         # Messages and tools pass here, and nowhere else, before they are sent.
-        request = _Request(self._with_tools(tuple(tools), must_call=must_call), normal_form(messages, self._form))
+        runnable, names = self._with_tools(chosen_tools(tools, messages), must_call=must_call)
+        request = _Request(runnable, normal_form(messages, self._form))
         started, outcome, tokens = time.monotonic(), "internal_error", (0, 0)
         with self._span("model", model=self.name) as span:
             try:
@@ -124,7 +130,11 @@ class ChatModel:
                 raise
             finally:
                 self._observe(ModelCalled(outcome, time.monotonic() - started, *tokens))
-        return replace(reply, calls=tuple(replace(call, args=own_ids(call.args, messages)) for call in reply.calls))
+        own = (
+            replace(call, name=names.get(call.name, call.name), args=own_ids(call.args, messages))
+            for call in reply.calls
+        )
+        return replace(reply, calls=tuple(own))
 
     async def _with_retries(self, request: _Request, retries: Retries, listener: Listener | None) -> Reply:
         attempt = 0
@@ -179,31 +189,21 @@ class ChatModel:
     def _may_wait(self, failure: Failure) -> bool:
         return failure.error.retryable and failure.delay_s <= self._timeout_s
 
-    def _with_tools(self, tools: tuple[ToolSpec, ...], *, must_call: bool) -> Runnable[LanguageModelInput, AIMessage]:
+    def _with_tools(self, tools: tuple[ToolSpec, ...], *, must_call: bool) -> _Bound:
+        """Returns the model with these tools, and their own names by those they are offered under."""
         # Schemas are converted once for each distinct set of tools.
         if not tools:
-            return self._model
+            return self._model, {}
         key = (must_call, *(tool.name for tool in tools))
         known = self._bound.get(key)
         if known is not None and known[0] == tools:
             return known[1]
         if len(self._bound) >= MAX_BOUND_SETS:
             self._bound.clear()
-        functions = [_as_function(tool) for tool in tools]
-        runnable = self._model.bind_tools(functions, **({"tool_choice": "required"} if must_call else {}))
-        self._bound[key] = (tools, runnable)
-        return runnable
-
-
-def _as_function(tool: ToolSpec) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {
-            "name": tool.name,
-            "description": tool.description,
-            "parameters": dict(tool.input_schema),
-        },
-    }
+        offered = offered_tools(tools, self._tool_bounds)
+        runnable = self._model.bind_tools(offered.functions, **({"tool_choice": "required"} if must_call else {}))
+        self._bound[key] = (tools, (runnable, offered.names))
+        return runnable, offered.names
 
 
 def _with_cost_of(empty: Sequence[Reply], reply: Reply) -> Reply:

@@ -36,6 +36,9 @@ class Bounds:
     depth: int = 16
 
 
+BOUNDS: Final = Bounds()
+
+
 def acceptable_schema(schema: Any, bounds: Bounds) -> Schema:
     """Returns the schema of an object, with properties, in which no reference and no unknown keyword is left.
 

@@ -5,7 +5,7 @@ The scripted provider of the tests judges by the same rule.
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, pairwise
 from typing import Any, Final, Literal
 
@@ -13,6 +13,7 @@ import orjson
 
 from segue.agent import prompts
 from segue.agent.normal_form import ANY_MODEL, Form
+from segue.agent.offered_tools import MAX_TOOLS
 
 RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "synthesis", "other"]
 
@@ -27,6 +28,7 @@ _NOTES: Final[Mapping[str, RequestKind]] = {
 }
 
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
+_BARRED_AT_THE_TOP: Final = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -111,6 +113,35 @@ def _beyond_the_form(messages: list[dict[str, Any]], form: Form) -> str | None:
     if form.no_text_beside_calls and any(message["content"] for message in calling):
         return "text beside calls"
     return None
+
+
+def invalid_tools(tools: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns why an endpoint would refuse the tools of a request, or None."""
+    functions = [tool["function"] for tool in tools]
+    names = [function["name"] for function in functions]
+    if len(names) > MAX_TOOLS or len(set(names)) < len(names):
+        return f"{len(names)} tools with {len(set(names))} names"
+    if unfit := [name for name in names if not _TOOL_NAME.fullmatch(name)]:
+        return f"impossible names: {unfit}"
+    for function in functions:
+        schema = function["parameters"]
+        if schema.get("type") != "object" or "properties" not in schema or not _BARRED_AT_THE_TOP.isdisjoint(schema):
+            return f"{function['name']}: its schema is not simply that of an object"
+        if not all(map(_is_taken, _schemas_in(schema))):
+            return f"{function['name']}: a reference, or an array without items"
+    return None
+
+
+def _schemas_in(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield schema
+    below = [*schema.get("properties", {}).values(), *schema.get("anyOf", ()), schema.get("items")]
+    for each in (*below, schema.get("additionalProperties")):
+        if isinstance(each, Mapping):
+            yield from _schemas_in(each)
+
+
+def _is_taken(schema: Mapping[str, Any]) -> bool:
+    return "$ref" not in schema and ("items" in schema or "array" not in schema.get("type", ""))
 
 
 def _is_object(text: str) -> bool:
