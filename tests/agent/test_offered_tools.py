@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from segue.agent.offered_tools import chosen_tools, offered_name, offered_tools
+from segue.agent.offered_tools import ToolOffers, chosen_tools, offered_name
 from segue.agent.render_messages import assistant_message
-from segue.agent.tool_schemas import Bounds
+from segue.agent.tool_schemas import BOUNDS, Bounds
 from segue.config import Settings
 from segue.domain.session import RequestedCall
 from segue.domain.tool import ToolSpec
@@ -25,7 +25,7 @@ def tool(name: str, description: str = "Does something.") -> ToolSpec:
 
 def test_a_tool_goes_out_under_a_name_that_endpoints_take_and_is_known_by_it() -> None:
     own = ["look_up", "look.up", "look up", "", "名前", "a" * 64, "a" * 65, "b" * 70, "b" * 69 + "c"]
-    offered = offered_tools(map(tool, own), Bounds())
+    offered = ToolOffers(BOUNDS).of(map(tool, own))
     names = [function["function"]["name"] for function in offered.functions]
     assert invalid_tools(offered.functions) is None
     assert [offered.names[name] for name in names] == own
@@ -35,14 +35,21 @@ def test_a_tool_goes_out_under_a_name_that_endpoints_take_and_is_known_by_it() -
 
 def test_a_tool_with_the_name_that_another_would_go_out_under_keeps_it_apart() -> None:
     taken = offered_name("look.up")
-    offered = offered_tools([tool(taken), tool("look.up")], Bounds())
+    offered = ToolOffers(BOUNDS).of([tool(taken), tool("look.up")])
     assert invalid_tools(offered.functions) is None
     assert list(offered.names.values()) == [taken, "look.up"]
 
 
 def test_descriptions_are_bounded() -> None:
-    [function] = offered_tools([tool("look", "x" * 100)], Bounds(description_chars=40)).functions
+    [function] = ToolOffers(Bounds(description_chars=40)).of([tool("look", "x" * 100)]).functions
     assert function["function"]["description"] == "x" * 39 + "…"
+
+
+def test_a_tool_that_its_server_has_changed_is_offered_as_it_is_now() -> None:
+    offers = ToolOffers(BOUNDS)
+    [before], [again], [after] = (offers.of([tool("look", said)]).functions for said in ("Old.", "Old.", "New."))
+    assert before == again
+    assert after["function"]["description"] == "New."
 
 
 def test_tools_that_were_used_are_offered_before_the_first_ones() -> None:

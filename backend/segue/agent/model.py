@@ -25,7 +25,7 @@ from segue.agent.model_errors import (
     unavailable,
 )
 from segue.agent.normal_form import form_of, normal_form, own_ids
-from segue.agent.offered_tools import chosen_tools, offered_tools
+from segue.agent.offered_tools import ToolOffers, chosen_tools
 from segue.agent.reply import Reply
 from segue.agent.streamed_answer import Listener, StreamedAnswer, within_idle
 from segue.agent.thinking import begins_inside
@@ -81,7 +81,7 @@ class ChatModel:
         self._max_retries = max_retries
         self._observe = observe
         self._span = span
-        self._tool_bounds = tool_bounds
+        self._offers = ToolOffers(tool_bounds)
         self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], _Bound]] = {}
         self._begins_inside = begins_inside(name)
 
@@ -200,7 +200,7 @@ class ChatModel:
             return known[1]
         if len(self._bound) >= MAX_BOUND_SETS:
             self._bound.clear()
-        offered = offered_tools(tools, self._tool_bounds)
+        offered = self._offers.of(tools)
         runnable = self._model.bind_tools(offered.functions, **({"tool_choice": "required"} if must_call else {}))
         self._bound[key] = (tools, (runnable, offered.names))
         return runnable, offered.names

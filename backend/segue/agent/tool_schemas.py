@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
+import orjson
+
 from segue.tools.normalize import clean_text
 
 TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
@@ -71,7 +73,8 @@ class _Conversion:
         self._left -= 1
         if not isinstance(node, Mapping) or depth > self._bounds.depth or self._left < 0:
             return {}
-        parts = [self._plain(node, inside, depth)]
+        types = _types(node)
+        parts = [self._plain(node, types, inside, depth)]
         reference = node.get("$ref")
         if isinstance(reference, str) and reference not in inside:
             parts.append(self.of(_at(self._root, reference), (*inside, reference), depth + 1))
@@ -79,15 +82,13 @@ class _Conversion:
         for keyword in ("anyOf", "oneOf"):
             if choices := _listed(node, keyword):
                 parts.append(_either([self.of(choice, inside, depth + 1) for choice in choices]))
-        types = _types(node)
         if len(types) > 1:
             self._left -= len(types)
             parts.append(_either([self._typed(node, kind, inside, depth + 1) for kind in types]))
         return _without_choices_beside_a_type(_all_of(parts))
 
-    def _plain(self, node: Mapping[str, Any], inside: tuple[str, ...], depth: int) -> Schema:
+    def _plain(self, node: Mapping[str, Any], types: Sequence[str], inside: tuple[str, ...], depth: int) -> Schema:
         """Returns what a node says itself, without references and alternatives."""
-        types = _types(node)
         found = self._typed(node, types[0], inside, depth) if len(types) == 1 else {}
         if "default" in node and _is_value(node["default"]):
             found["default"] = node["default"]
@@ -177,7 +178,9 @@ def _all_of(parts: Iterable[Schema]) -> Schema:
 def _either(choices: Iterable[Schema]) -> Schema:
     """Returns a schema of what any of the choices takes."""
     flat = [each for choice in choices for each in choice.get("anyOf", [choice])]
-    distinct: list[Schema] = list({json.dumps(choice, sort_keys=True): choice for choice in flat}.values())
+    distinct: list[Schema] = list(
+        {orjson.dumps(choice, option=orjson.OPT_SORT_KEYS): choice for choice in flat}.values()
+    )
     if any("type" not in choice for choice in distinct):
         return {}
     if len(distinct) == 1:
