@@ -152,6 +152,16 @@ async def test_what_a_provider_says_is_bounded_and_holds_no_secret(open_model: O
     assert len(str(error.extra["provider_code"])) <= 100
 
 
+async def test_what_breaks_after_words_were_heard_is_not_told_as_no_answer(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(max_retries=2)
+    for broken in ("data: {garbage\n\n", "data: []\n\n", delta(tool_calls=[None]), ""):
+        provider.will(sse(delta(content="Once upon"), broken))
+        error = await failure(model, as_stream=True)
+        assert error.detail == "The model provider broke off in the middle of the answer.", broken
+
+
 NOW = datetime.now(UTC)
 WAITS = {
     "seconds": ({"retry-after": "7"}, 7.0),

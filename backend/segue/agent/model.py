@@ -16,9 +16,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.runnables import Runnable
 
 from segue.agent.model_errors import (
+    BROKE_OFF,
     MALFORMED,
     Failure,
     ModelFailure,
+    NotAnAnswer,
     failure_of,
     from_library,
     timeout,
@@ -144,7 +146,7 @@ class ChatModel:
             try:
                 reply = await self._ask(request, answer, is_streamed=listener is not None)
             except Exception as error:  # noqa: BLE001 (a provider's library has its own; any other is raised again)
-                failure = self._failure(error, attempt)
+                failure = self._failure(error, attempt, has_begun=answer.has_begun)
             else:
                 if not reply.is_empty:
                     return _with_cost_of(empty, reply)
@@ -177,9 +179,11 @@ class ChatModel:
         finally:
             self._begins_inside = answer.begins_inside
 
-    def _failure(self, error: Exception, attempt: int) -> Failure:
+    def _failure(self, error: Exception, attempt: int, *, has_begun: bool) -> Failure:
         """Raises the error itself if it is none of a provider's."""
         known = error if isinstance(error, (ModelFailure, *MALFORMED)) else from_library(error)
+        if has_begun and isinstance(error, MALFORMED):
+            known = NotAnAnswer(BROKE_OFF)
         if known is None or isinstance(known, TimeoutError):
             raise known or error
         failure = failure_of(known, attempt=attempt, idle_s=self._idle_s)

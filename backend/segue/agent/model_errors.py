@@ -9,6 +9,7 @@ from typing import Final
 
 from segue.domain.errors import AppError
 
+BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
 FIRST_DELAY_S: Final = 0.5
 _BAD_REQUEST: Final = frozenset({400, 422})
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)

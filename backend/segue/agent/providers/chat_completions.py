@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from pydantic import Field, SecretStr
 
-from segue.agent.model_errors import NotAnAnswer
+from segue.agent.model_errors import BROKE_OFF, NotAnAnswer
 from segue.agent.providers.completion_reader import CompletionReader, Words
 from segue.agent.providers.endpoint import chat_endpoint
 from segue.agent.providers.wire_json import write_json
@@ -96,7 +96,7 @@ class ChatCompletions(BaseChatModel):
                 elif not complete:
                     yield ChatGenerationChunk(message=AIMessageChunk(content=""))
         if not complete and reader.finish_reason is None:
-            raise NotAnAnswer("The model provider broke off in the middle of the answer.")
+            raise NotAnAnswer(BROKE_OFF)
         last = AIMessageChunk(content="", chunk_position="last", **self._closing(reader, {}))
         yield ChatGenerationChunk(message=last)
 

@@ -16,7 +16,7 @@ import openai
 import structlog
 from pydantic import SecretStr
 
-from segue.agent.model_errors import NotAnAnswer, ProviderRefusal, ProviderUnreachable
+from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable
 from segue.agent.providers.event_stream import BodyTooLong, bounded, events
 from segue.agent.providers.opaque import CALL_FIELDS, MESSAGE_FIELDS
 from segue.agent.providers.refusals import RefusalReader, parameter_named
@@ -102,7 +102,7 @@ class Endpoint:
         except httpx2.TimeoutException as error:
             raise TimeoutError from error
         except _BROKEN as error:
-            raise NotAnAnswer("The model provider broke off in the middle of the answer.") from error
+            raise NotAnAnswer(BROKE_OFF) from error
 
     async def _open(self, body: Body) -> httpx2.Response:
         """Returns the response to a request, asked again without what the endpoint refuses of it."""
