@@ -18,12 +18,13 @@ HEAVY = {
     "sqlalchemy",
     "langchain_core",
     "langchain_openai",
+    "openai",
     "mcp",
     "alembic",
     "jwt",
     "trafilatura",
 }
-NOT_TO_START = {"langchain_openai", "mcp", "alembic", "jwt", "trafilatura", "segue.embedded.servers"}
+NOT_TO_START = {"langchain_openai", "openai", "mcp", "alembic", "jwt", "trafilatura", "segue.embedded.servers"}
 
 
 def imported_by(statement: str) -> set[str]:

@@ -35,6 +35,7 @@ OWNERS_OF_TABLES = {
     "turns/terminations.py": "turns",
 }
 BROAD = {
+    "agent/model.py": "a provider's library has errors of its own, and any other is raised again",
     "agent/stream_reply.py": "closes the stream of a reply, and raises again",
     "embedded/servers.py": "stops the servers that have started, and raises again",
     "mcp/servers.py": "leaves the servers that were entered, and raises again",
@@ -44,7 +45,7 @@ BROAD = {
     "turns/runner.py": "where a turn fails",
 }
 PRIVATE = {
-    "agent/provider.py": "langchain-openai has no public place for what providers differ in",
+    "agent/providers/chat_completions.py": "langchain-core wants these of a chat model",
     "offline/model.py": "langchain-core wants these of a chat model",
     "tools/paging.py": "jmespath finds a function of ours by its name, `_func_…`, as it documents",
 }

@@ -60,6 +60,8 @@ class Settings(BaseSettings):
     llm_timeout_s: Seconds = 60
     llm_idle_timeout_s: Seconds = 30
     llm_max_retries: Annotated[int, Field(ge=0)] = 2
+    llm_max_answer_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
+    llm_tool_description_chars: Annotated[int, Field(ge=20)] = 1024
     embedding_model: str | None = None
 
     planning: Planning = "auto"

@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.model import ChatModel
+from segue.agent.tool_schemas import Bounds
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.rate_limits import Rates
@@ -117,15 +118,16 @@ async def chat_model(
     if model is not None:
         name = model.get_name()
     elif settings.model_configured:
-        from segue.agent.provider import openai_model  # noqa: PLC0415 (langchain-openai is not needed offline)
+        from segue.agent.providers.chat_completions import chat_completions  # noqa: PLC0415 (openai is not needed offline)
 
         name = settings.llm_model
         model = await stack.enter_async_context(
-            openai_model(
+            chat_completions(
                 model=settings.llm_model,
                 api_key=settings.openai_api_key,
                 base_url=settings.openai_base_url,
                 timeout_s=settings.llm_timeout_s,
+                max_answer_bytes=settings.llm_max_answer_bytes,
             )
         )
     return ChatModel(
@@ -134,6 +136,7 @@ async def chat_model(
         timeout_s=settings.llm_timeout_s,
         idle_s=settings.llm_idle_timeout_s,
         max_retries=settings.llm_max_retries,
+        tool_bounds=Bounds(description_chars=settings.llm_tool_description_chars),
         observe=observe,
         span=span,
     )
@@ -186,7 +189,7 @@ async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermM
     settings = base.settings
     if settings.embedding_model is None:
         return LongTermMemory(base.stores.database, None)
-    from segue.agent.embeddings import openai_embedder  # noqa: PLC0415 (as langchain-openai in `chat_model`)
+    from segue.agent.embeddings import openai_embedder  # noqa: PLC0415 (as openai in `chat_model`)
 
     embedder = openai_embedder(
         model=settings.embedding_model, api_key=settings.openai_api_key, base_url=settings.openai_base_url

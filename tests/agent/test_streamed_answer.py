@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessageChunk
 
-from segue.agent.streamed_answer import RAW_TEXT, StreamedAnswer
+from segue.agent.reply import RAW_TEXT
+from segue.agent.streamed_answer import Listener, StreamedAnswer
 from segue.tools.normalize import clean_text
 
 
@@ -19,9 +20,10 @@ def test_the_words_passed_on_are_the_clean_text_however_it_is_cut(text: str, dat
     units = halves(text)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(units)))))
     passed_on: list[str] = []
-    answer = StreamedAnswer(passed_on.append)
+    answer = StreamedAnswer(Listener(passed_on.append, passed_on.clear))
     for start, end in zip([0, *cuts], [*cuts, len(units)], strict=True):
         answer.add(AIMessageChunk(content="", additional_kwargs={RAW_TEXT: units[start:end]}))
-    assert "".join(passed_on) == answer.message().text == clean_text(text).strip()
+    kept = answer.reply().text
+    assert "".join(passed_on) == kept == clean_text(text).strip()
     assert all(passed_on)
     assert answer.has_begun == bool(passed_on)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import SystemMessage, convert_to_openai_messages
 from starlette.responses import Response
 
+from segue.agent.normal_form import normal_form, short_id
 from segue.agent.render_messages import to_model
 from segue.config import Settings
 from segue.domain.session import Message, RequestedCall
@@ -121,7 +122,7 @@ def test_any_slice_of_any_conversation_is_one_a_strict_provider_accepts(stored: 
     start = next((index for index, message in enumerate(spoken) if message.role == "user"), len(spoken))
     assert [message for message in window if message.role != "tool"] == spoken[start:]
     shown = [to_model(message, str(message.content)) for message in window]
-    sent = convert_to_openai_messages([SystemMessage("be good"), *shown])
+    sent = convert_to_openai_messages(normal_form([SystemMessage("be good"), *shown]))
     assert isinstance(sent, list)
     assert not window or invalid_history(sent) is None
 
@@ -150,9 +151,11 @@ async def test_each_stored_message_reaches_the_model_exactly_once(client: Client
     said = [message["content"] for message in sent if message["role"] != "tool"]
     assert said == ["What time is it?", "Let me look.", "Noon and eight.", "And now?"]
     shown = {message["tool_call_id"]: message["content"] for message in sent if message["role"] == "tool"}
-    assert shown == {row["tool_call_id"]: row["content"]["preview"] for row in stored if row["role"] == "tool"}
+    assert shown == {
+        short_id(row["tool_call_id"]): row["content"]["preview"] for row in stored if row["role"] == "tool"
+    }
     assert [call["id"] for call in sent[1]["tool_calls"]] == list(shown)
-    assert not any(call_id in system["content"] for call_id in shown)
+    assert not any(row["tool_call_id"] in system["content"] for row in stored if row["role"] == "tool")
 
 
 async def test_history_limit_bounds_the_window_and_leaves_no_question_without_its_answer(

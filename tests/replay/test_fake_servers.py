@@ -5,14 +5,18 @@ from typing import Any
 
 import httpx2
 import pytest
+from langchain_core.messages import HumanMessage
 
 from segue.agent import prompts
+from segue.agent.normal_form import normal_form
 from segue.domain.recording import RecordedTurn
 from segue.replay.fake_model import FakeModel
 from segue.replay.fake_servers import FakeServers, TurnPlayback
 from tests.support.server import serving
 
-TOOLS = [{"type": "function", "function": {"name": "get_tool_result", "parameters": {}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "get_tool_result", "parameters": {"type": "object", "properties": {}}}}
+]
 
 
 @pytest.fixture
@@ -29,8 +33,11 @@ async def model(servers: FakeServers) -> AsyncIterator[httpx2.AsyncClient]:
 
 def request(*said: str, results: str = "call_1", **more: Any) -> dict[str, Any]:
     system = {"role": "system", "content": f"{prompts.SYSTEM}\n{results}"}
-    users = [{"role": "user", "content": each} for each in said]
-    return {"messages": [system, *users], "tools": TOOLS, **more}
+    users = [HumanMessage(each) for each in said]
+    talk = [
+        {"role": "user" if each.type == "human" else "assistant", "content": each.text} for each in normal_form(users)
+    ]
+    return {"messages": [system, *talk], "tools": TOOLS, **more}
 
 
 async def faults(servers: FakeServers, model: httpx2.AsyncClient, body: dict[str, Any]) -> list[str]:

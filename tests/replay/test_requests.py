@@ -4,31 +4,40 @@ from typing import Any
 
 import pytest
 
+from segue.agent.normal_form import ANY_MODEL, Form
 from segue.replay.requests import invalid_history
 
 SYSTEM = {"role": "system", "content": "You are."}
 USER = {"role": "user", "content": "Hello"}
+SAYS = {"role": "assistant", "content": "There."}
 
 
-def asks(*call_ids: str, arguments: str = "{}") -> dict[str, Any]:
-    made = [{"id": call_id, "function": {"name": "look", "arguments": arguments}} for call_id in call_ids]
-    return {"role": "assistant", "content": None, "tool_calls": made}
+def asks(*call_ids: str, arguments: str = "{}", name: str = "look", text: Any = "") -> dict[str, Any]:
+    made = [{"id": call_id, "function": {"name": name, "arguments": arguments}} for call_id in call_ids]
+    return {"role": "assistant", "content": text, "tool_calls": made}
 
 
 def gives(call_id: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": "found"}
 
 
+A, B = "aaaaaaaa1", "bbbbbbbb2"
+
+
 @pytest.mark.parametrize(
-    "messages",
+    ("messages", "form"),
     [
-        [SYSTEM, USER],
-        [SYSTEM, USER, asks("a", "b"), gives("b"), gives("a"), {"role": "assistant", "content": "There."}, USER],
-        [SYSTEM, USER, asks("a"), gives("a"), asks("b"), gives("b")],
+        ([SYSTEM, USER], ANY_MODEL),
+        ([SYSTEM, USER, asks(A, B), gives(B), gives(A), SAYS, USER], ANY_MODEL),
+        ([SYSTEM, USER, asks(A, text="Let me look."), gives(A), asks(B), gives(B)], ANY_MODEL),
+        ([SYSTEM, USER, SAYS, USER, asks(A), gives(A), SAYS, USER], ANY_MODEL),
+        ([USER, SAYS, USER], Form(no_system_role=True)),
+        ([SYSTEM, USER, asks(A), gives(A), asks(B), gives(B)], Form(one_call_per_message=True)),
+        ([SYSTEM, USER, asks(A), gives(A)], Form(no_text_beside_calls=True)),
     ],
 )
-def test_a_whole_conversation_is_accepted(messages: list[dict[str, Any]]) -> None:
-    assert invalid_history(messages) is None
+def test_a_whole_conversation_is_accepted(messages: list[dict[str, Any]], form: Form) -> None:
+    assert invalid_history(messages, form) is None
 
 
 @pytest.mark.parametrize(
@@ -37,16 +46,40 @@ def test_a_whole_conversation_is_accepted(messages: list[dict[str, Any]]) -> Non
         ([USER], "system message"),
         ([SYSTEM, USER, SYSTEM], "system message"),
         ([SYSTEM], "starts with the user"),
-        ([SYSTEM, asks("a"), gives("a")], "starts with the user"),
-        ([SYSTEM, USER, gives("a")], "nobody called for: a"),
-        ([SYSTEM, USER, asks("a"), gives("a"), gives("a")], "nobody called for: a"),
-        ([SYSTEM, USER, asks("a", "b"), gives("a"), USER], "unanswered calls: ['b']"),
-        ([SYSTEM, USER, asks("a")], "unanswered calls: ['a']"),
-        ([SYSTEM, USER, asks("a", "a"), gives("a")], "the same call twice: ['a']"),
-        ([SYSTEM, USER, asks("a"), gives("a"), asks("a"), gives("a")], "the same call twice: ['a']"),
-        ([SYSTEM, USER, asks("a", arguments="[1]"), gives("a")], "no JSON object: ['a']"),
-        ([SYSTEM, USER, asks("a", arguments="{"), gives("a")], "no JSON object: ['a']"),
+        ([SYSTEM, asks(A), gives(A)], "starts with the user"),
+        ([SYSTEM, USER, gives(A)], f"nobody called for: {A}"),
+        ([SYSTEM, USER, asks(A), gives(A), gives(A)], f"nobody called for: {A}"),
+        ([SYSTEM, USER, asks(A, B), gives(A), USER], f"unanswered calls: ['{B}']"),
+        ([SYSTEM, USER, asks(A)], "the assistant has the last word"),
+        ([SYSTEM, USER, asks(A, B), gives(A)], f"unanswered calls: ['{B}']"),
+        ([SYSTEM, USER, asks(A, A), gives(A)], f"the same call twice: ['{A}']"),
+        ([SYSTEM, USER, asks(A), gives(A), asks(A), gives(A)], f"the same call twice: ['{A}']"),
+        ([SYSTEM, USER, asks(A, arguments="[1]"), gives(A)], f"no JSON object: ['{A}']"),
+        ([SYSTEM, USER, asks(A, arguments="{"), gives(A)], f"no JSON object: ['{A}']"),
+        ([SYSTEM, USER, asks("call_1234"), gives("call_1234")], "not nine letters and digits"),
+        ([SYSTEM, USER, asks(A + "0"), gives(A + "0")], "not nine letters and digits"),
+        ([SYSTEM, USER, asks(A, name="look here"), gives(A)], "impossible name"),
+        ([SYSTEM, USER, asks(A, text=None), gives(A)], "no text"),
+        ([SYSTEM, USER, USER], "out of turn"),
+        ([SYSTEM, USER, asks(A), gives(A), USER], "out of turn"),
+        ([SYSTEM, USER, SAYS, SAYS, USER], "out of turn"),
+        ([SYSTEM, USER, SAYS], "the assistant has the last word"),
+        ([SYSTEM, USER, SAYS, asks(A), gives(A)], "the assistant twice in a row"),
+        ([SYSTEM, {"role": "user", "content": " "}], "says nothing"),
     ],
 )
 def test_a_request_a_provider_would_refuse_is_told_why(messages: list[dict[str, Any]], fault: str) -> None:
     assert fault in (invalid_history(messages) or "")
+
+
+@pytest.mark.parametrize(
+    ("form", "messages", "fault"),
+    [
+        (Form(one_call_per_message=True), [SYSTEM, USER, asks(A, B), gives(A), gives(B)], "two calls"),
+        (Form(no_text_beside_calls=True), [SYSTEM, USER, asks(A, text="Well."), gives(A)], "text beside calls"),
+        (Form(no_system_role=True), [SYSTEM, USER], "no system role"),
+    ],
+)
+def test_what_a_family_of_models_cannot_take_is_told(form: Form, messages: list[dict[str, Any]], fault: str) -> None:
+    assert invalid_history(messages) is None
+    assert fault in (invalid_history(messages, form) or "")

@@ -17,9 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from segue.agent.normal_form import PLACEHOLDERS
 from segue.agent.prompts import SUMMARISER
 from segue.agent.untrusted import CLOSE, OPEN, unfenced
-from segue.replay.requests import invalid_history
+from segue.replay.requests import invalid_history, invalid_tools
 from tests.support.patience import PATIENCE_S
 from tests.support.server import serving
 
@@ -68,6 +69,33 @@ def streams(*pieces: str | dict[str, Any] | asyncio.Event, finish_reason: str | 
         return StreamingResponse(_pieces(pieces, finish_reason), media_type="text/event-stream")
 
     return reply
+
+
+def sse(*pieces: str | dict[str, Any] | asyncio.Event | float, headers: dict[str, str] | None = None) -> Reply:
+    """A stream as it is written: chunks, lines as they are, gates that a test opens, and seconds that pass."""
+
+    async def reply(_: dict[str, Any]) -> Response:
+        return StreamingResponse(_written(pieces), headers=headers, media_type="text/event-stream")
+
+    return reply
+
+
+async def _written(pieces: tuple[str | dict[str, Any] | asyncio.Event | float, ...]) -> AsyncIterator[str]:
+    for piece in pieces:
+        match piece:
+            case asyncio.Event():
+                await piece.wait()
+            case float():
+                await asyncio.sleep(piece)
+            case dict():
+                yield f"data: {json.dumps(piece)}\n\n"
+            case str():
+                yield piece
+
+
+def delta(finish_reason: str | None = None, **fields: Any) -> dict[str, Any]:
+    """A chunk of a stream."""
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": finish_reason}]}
 
 
 async def _pieces(
@@ -162,8 +190,10 @@ class Provider:
         assert not unused, f"{unused} scripted answers were not used"
 
     def messages(self, request: int = -1, *, role: str | None = None) -> list[dict[str, Any]]:
-        """The messages of a request, all or those of one role; what tools said without the fence it has to stand in."""
-        sent: list[dict[str, Any]] = self.requests[request]["messages"]
+        """The messages of a request but for placeholders, all or those of one role; what tools said without the fence
+        it has to stand in.
+        """
+        sent = (each for each in self.requests[request]["messages"] if str(each["content"]) not in PLACEHOLDERS)
         return [_out_of_its_fence(message) for message in sent if role in (None, message["role"])]
 
     async def wait_for_requests(self, count: int) -> None:
@@ -180,7 +210,7 @@ class Provider:
 
     async def _answer(self, request: Request) -> Response:
         body = orjson.loads(await request.body())
-        if fault := invalid_history(body["messages"]):
+        if fault := invalid_history(body["messages"]) or invalid_tools(body.get("tools", ())):
             self.surprises.append(fault)
         asks_for_summary = body["messages"][0]["content"] == SUMMARISER
         async with self.heard:

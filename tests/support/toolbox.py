@@ -18,9 +18,28 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 counted: Counter[str] = Counter()
 
 
+ODD: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "list": {"type": "array"},
+        "size": {"$ref": "#/$defs/size"},
+        "when": {"pattern": "x", "format": "uri"},
+    },
+    "anyOf": [{"required": ["list"]}, {"required": ["size"]}],
+    "$defs": {"size": {"type": ["integer", "null"], "maximum": 10}},
+}
+
+
 def listed() -> list[dict[str, Any]]:
-    """`echo` takes any arguments, the others exactly their own. All only read, so that none needs a yes."""
-    return [
+    """`echo` takes any arguments, the others exactly their own. All only read, so that none needs a yes.
+
+    The program's argument is a number of further tools, `odd_0` and so on, with a schema that many endpoints refuse.
+    """
+    odd = [
+        {"name": f"odd_{number}", "description": "x" * 2000, "inputSchema": ODD, "annotations": {"readOnlyHint": True}}
+        for number in range(int(sys.argv[1]) if sys.argv[1:] else 0)
+    ]
+    return odd + [
         {
             "name": name,
             "inputSchema": {"type": "object", "properties": arguments, "required": list(arguments)},
@@ -47,7 +66,7 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:  # noqa
         case "count":
             counted[arguments["of"]] += 1
             return {"content": [], "structuredContent": {"calls": counted[arguments["of"]]}}
-        case "echo":
+        case _ if name == "echo" or name.startswith("odd_"):
             return {"content": [], "structuredContent": arguments}
         case _:
             return None

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from sqlalchemy import select
 from starlette.responses import Response
 
+from segue.agent.normal_form import short_id
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns
@@ -171,9 +172,9 @@ async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_
     assert EMAIL_ID.search(searched["content"])
     assert orjson.loads(hung["content"])["status"] == "failed"
     statuses = {hung["tool_call_id"]: "failed", searched["tool_call_id"]: "succeeded"}
-    assert {call["tool_call_id"]: call["status"] for call in ledger} == statuses
+    assert {short_id(call["tool_call_id"]): call["status"] for call in ledger} == statuses
     assert answer["memory_used"]["tool_results"] == 2
-    assert {result["tool_call_id"]: result["status"] for result in memory["results"]} == statuses
+    assert {short_id(result["tool_call_id"]): result["status"] for result in memory["results"]} == statuses
 
 
 async def test_sigterm_lets_a_turn_end_hands_back_what_takes_longer_and_leaves_nothing_running(

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent.prompts import as_json, facts_block, fixed_text, plan_block, system_text
+from segue.agent.reply import OPAQUE
 from segue.agent.untrusted import fenced
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan
@@ -156,9 +157,12 @@ def add_result(conversation: list[BaseMessage], request: RequestedCall, answer: 
     conversation += [assistant_message("", [request]), result]
 
 
-def assistant_message(text: str, calls: Iterable[RequestedCall]) -> AIMessage:
+def assistant_message(
+    text: str, calls: Iterable[RequestedCall], *, opaque: Mapping[str, Any] | None = None
+) -> AIMessage:
+    """Returns the message that made these calls. `opaque` is what `reply.opaque_parts` returns."""
     made = [LangChainCall(name=call.name, args=call.args, id=call.id, type="tool_call") for call in calls]
-    return AIMessage(text, tool_calls=made)
+    return AIMessage(text, tool_calls=made, additional_kwargs={OPAQUE: opaque} if opaque else {})
 
 
 def fresh_result(tool_call_id: str, outcome: Outcome, *, max_bytes: int) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage
 
 from segue.agent.context import TurnContext
-from segue.agent.model import Reply
+from segue.agent.reply import Reply
+from segue.agent.streamed_answer import Listener
 from segue.domain.events import TextAdded, TextEnded, TextStarted
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
@@ -32,23 +33,33 @@ async def stream_reply(
     """
     if not await context.listened():  # a whole answer costs less
         return await context.model.reply(messages, tools), None
-    message_id = new_id("msg", context.clock())
-    started = False
-
-    def emit_text(text: str) -> None:
-        nonlocal started
-        if not started:
-            context.emit(TextStarted(message_id))
-            started = True
-        context.emit(TextAdded(message_id, text))
-
+    heard = _HeardMessage(context)
     try:
-        reply = await context.model.reply(messages, tools, on_text=emit_text)
+        reply = await context.model.reply(messages, tools, listener=Listener(heard.add, heard.withdraw))
     except BaseException:
-        if started:
-            context.emit(TextEnded(message_id))
+        heard.withdraw()
         raise
-    return reply, StartedMessage(message_id, len(reply.text)) if started else None
+    return reply, StartedMessage(heard.message_id, len(reply.text)) if heard.message_id else None
+
+
+class _HeardMessage:
+    """The message that a follower hears, from its first word on."""
+
+    def __init__(self, context: TurnContext) -> None:
+        self.message_id: str | None = None
+        self._context = context
+
+    def add(self, text: str) -> None:
+        if self.message_id is None:
+            self.message_id = new_id("msg", self._context.clock())
+            self._context.emit(TextStarted(self.message_id))
+        self._context.emit(TextAdded(self.message_id, text))
+
+    def withdraw(self) -> None:
+        """Ends the message: it is none of the history."""
+        if self.message_id is not None:
+            self._context.emit(TextEnded(self.message_id))
+            self.message_id = None
 
 
 def emit_message(context: TurnContext, text: str, started: StartedMessage | None = None) -> str:

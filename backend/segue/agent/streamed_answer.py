@@ -1,138 +1,209 @@
-"""Puts a streamed answer together from its chunks: words are passed on as they come, calls are read when complete.
+"""Puts an answer together, whole or from its chunks: words are passed on as they come, calls are read when complete.
 
-The words that are passed on and the text that is kept are the same. Knows nothing of turns and events.
+The words that are passed on and the text that is kept are the same. Knows nothing of turns, events and providers.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final
 
-from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
-from langchain_core.messages import AIMessageChunk as Chunk
+from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import ToolCallChunk
 
+from segue.agent.model_errors import NotAnAnswer, StreamIdle
+from segue.agent.reply import (
+    CALLS,
+    OPAQUE,
+    RAW_TEXT,
+    REASONING,
+    ModelCall,
+    Opaque,
+    RawCall,
+    Reply,
+    read_arguments,
+    sendable_name,
+    texts_of,
+    token_count,
+)
+from segue.agent.thinking import Thinking, Told
+from segue.memory.token_count import estimate
 from segue.tools.normalize import clean_text
 
 OnText = Callable[[str], None]
-Piece = TypeVar("Piece")
-RAW_TEXT = "raw_text"  # in additional_kwargs: text that ends in half a character, which `content` may not hold
+
+# Why a provider stopped, if it is a reason not to take what came for an answer: what people are told, and whether to
+# ask the same again.
+_NOT_ENDED: Final = {
+    "error": ("The model provider broke the answer off with an error.", True),
+    "content_filter": ("The model provider's content filter stopped the answer.", False),
+}
+_CUT_OFF: Final = "length"
 
 
-class StreamIdle(Exception):
-    """The provider began an answer and fell silent."""
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Follows an answer word by word. `on_withdrawn` is told that all the words so far were the model's thinking."""
+
+    on_text: OnText
+    on_withdrawn: Callable[[], None]
 
 
-async def within_idle(pieces: AsyncIterator[Piece], idle_s: float) -> AsyncGenerator[Piece]:
-    """Yields the pieces. Raises StreamIdle if more than `idle_s` pass between two; the first may take any time."""
-    async with aclosing(pieces):  # type: ignore[type-var]  # LangChain's streams are generators
+async def within_idle(chunks: AsyncIterator[AIMessage], idle_s: float) -> AsyncGenerator[AIMessage]:
+    """Yields the chunks. Raises StreamIdle if more than `idle_s` pass between two after the first with a content."""
+    async with aclosing(chunks):  # type: ignore[type-var]  # LangChain's streams are generators
         timeout_s = None
         while True:
             try:
                 async with asyncio.timeout(timeout_s):
-                    piece = await anext(pieces, None)
+                    chunk = await anext(chunks, None)
             except TimeoutError as error:
+                if timeout_s is None:
+                    raise
                 raise StreamIdle from error
-            if piece is None:
+            if chunk is None:
                 return
-            yield piece
-            timeout_s = idle_s
+            yield chunk
+            if timeout_s is None and not _is_sign_of_life(chunk):
+                timeout_s = idle_s
 
 
 @dataclass(slots=True)
-class _Call:
+class _PiecedCall:
     id: str | None
     name: str
     args: str
 
 
 class StreamedAnswer:
-    """`on_text` is given the words: clean, without blank ends, and never half a character."""
+    """The listener is given the words: clean, without blank ends, and never half a character.
 
-    def __init__(self, on_text: OnText) -> None:
-        self._on_text = on_text
+    `begins_inside` says that the model is known to begin inside its thinking; afterwards, whether it has done so.
+    """
+
+    def __init__(self, listener: Listener | None = None, *, begins_inside: bool = False) -> None:
+        self._listener = listener
+        self._thinking = Thinking(held=begins_inside)
         self._texts: list[str] = []
+        self._reasoning: list[str] = []
         self._half = ""
         self._blank = ""
-        self._calls: dict[int | None, list[_Call]] = {}
+        self._heard = False
+        self._pieces: dict[int | None, list[_PiecedCall]] = {}
+        self._calls: list[ModelCall] = []
+        self._opaque: Opaque | None = None
         self._finish_reason: str | None = None
         self._usage: UsageMetadata | None = None
 
     @property
     def has_begun(self) -> bool:
-        """Whether any words have been passed on: they cannot be taken back."""
-        return bool(self._texts)
+        """Whether a listener has heard words: they cannot be taken back."""
+        return self._heard
+
+    @property
+    def begins_inside(self) -> bool:
+        return self._thinking.began_inside
 
     def add(self, message: AIMessage) -> None:
-        """Takes a chunk, or the whole answer of a model that cannot stream."""
-        chunk = message if isinstance(message, Chunk) else _as_one_chunk(message)
-        if text := chunk.additional_kwargs.get(RAW_TEXT) or chunk.text:
+        """Takes a chunk, or a whole answer."""
+        extra = message.additional_kwargs
+        if reasoning := extra.get(REASONING) or _reasoning_blocks(message.content):
+            self._reasoning.append(reasoning)
+        if text := extra.get(RAW_TEXT) or message.text:
             self._add_text(text)
-        for piece in chunk.tool_call_chunks:
-            self._add_call(piece)
-        self._finish_reason = chunk.response_metadata.get("finish_reason") or self._finish_reason
-        self._usage = chunk.usage_metadata or self._usage
+        if isinstance(message, AIMessageChunk):
+            for piece in message.tool_call_chunks:
+                self._add_piece(piece)
+        else:
+            self._calls += (ModelCall(sendable_name(call["name"]), call["args"]) for call in message.tool_calls)
+            self._calls += (ModelCall(sendable_name(call["name"] or ""), None) for call in message.invalid_tool_calls)
+        self._calls += map(_as_asked, extra.get(CALLS, ()))
+        self._opaque = extra.get(OPAQUE) or self._opaque
+        self._finish_reason = message.response_metadata.get("finish_reason") or self._finish_reason
+        self._usage = message.usage_metadata or self._usage
 
-    def message(self) -> AIMessage:
-        """Returns the answer as the model would have given it in one piece."""
-        whole: list[ToolCall] = []
-        broken: list[InvalidToolCall] = []
-        for call in (call for calls in self._calls.values() for call in calls):
-            args = _arguments(call.args)
-            if args is None:
-                broken.append(
-                    InvalidToolCall(type="invalid_tool_call", name=call.name, args=call.args, id=call.id, error=None)
-                )
-            else:
-                whole.append(ToolCall(name=call.name, args=args, id=call.id))
-        return AIMessage(
-            "".join(self._texts),
-            tool_calls=whole,
-            invalid_tool_calls=broken,
-            usage_metadata=self._usage,
-            response_metadata={"finish_reason": self._finish_reason},
+    def reply(self) -> Reply:
+        """Returns the whole reply, which may be empty. Raises NotAnAnswer if it broke off."""
+        self._pass_on(self._thinking.end())
+        pieces = [call for calls in self._pieces.values() for call in calls]
+        reply = Reply(
+            text="".join(self._texts),
+            calls=(*self._calls, *(_as_asked(RawCall(call.id, call.name, call.args)) for call in pieces)),
+            input_tokens=0,
+            output_tokens=0,
+            reasoning=clean_text("".join(self._reasoning)).strip(),
+            opaque=self._opaque,
         )
+        if self._finish_reason in _NOT_ENDED:
+            detail, again = _NOT_ENDED[self._finish_reason]
+            raise NotAnAnswer(detail, again=again)
+        if self._finish_reason == _CUT_OFF and (reply.calls or not reply.text):
+            raise NotAnAnswer("The model's answer reached its length limit before it was complete.", again=False)
+        return _counted(reply, self._usage)
 
     def _add_text(self, piece: str) -> None:
         piece = self._half + piece
         self._half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
-        cleaned = self._blank + clean_text(piece.removesuffix(self._half))
-        text = cleaned.rstrip()
-        self._blank = cleaned[len(text) :]
+        self._pass_on(self._thinking.add(clean_text(piece.removesuffix(self._half))))
+
+    def _pass_on(self, told: Told) -> None:
+        if told.thinking:
+            self._reasoning.append(told.thinking)
+        if told.withdrawn:
+            self._texts.clear()
+            self._blank = ""
+            if self._heard and self._listener is not None:
+                self._listener.on_withdrawn()
+            self._heard = False
+        joined = self._blank + told.text
+        text = joined.rstrip()
+        self._blank = joined[len(text) :]
         if not self._texts:
             text = text.lstrip()
         if text:
             self._texts.append(text)
-            self._on_text(text)
+            if self._listener is not None:
+                self._heard = True
+                self._listener.on_text(text)
 
-    def _add_call(self, piece: ToolCallChunk) -> None:
+    def _add_piece(self, piece: ToolCallChunk) -> None:
         # Pieces of a call share an index. Another id under it is another call; without an index each name begins one.
-        calls = self._calls.setdefault(piece["index"], [])
+        calls = self._pieces.setdefault(piece["index"], [])
         is_another = piece["name"] if piece["index"] is None else piece["id"] and calls and calls[-1].id != piece["id"]
         if not calls or is_another:
-            calls.append(_Call(piece["id"], piece["name"] or "", piece["args"] or ""))
+            calls.append(_PiecedCall(piece["id"], piece["name"] or "", piece["args"] or ""))
             return
         calls[-1].name += piece["name"] or ""
         calls[-1].args += piece["args"] or ""
 
 
-def _as_one_chunk(message: AIMessage) -> Chunk:
-    return Chunk(
-        content=message.text,
-        tool_calls=message.tool_calls,
-        invalid_tool_calls=message.invalid_tool_calls,
-        usage_metadata=message.usage_metadata,
-        response_metadata=message.response_metadata,
+def _as_asked(call: RawCall) -> ModelCall:
+    return ModelCall(sendable_name(call.name), read_arguments(call.args), call.opaque)
+
+
+def _counted(reply: Reply, usage: UsageMetadata | None) -> Reply:
+    """Returns the reply with its tokens. Those of the input are not known here if the endpoint counted none."""
+    if usage is None:
+        return replace(reply, output_tokens=sum(map(estimate, texts_of(reply))), estimated=True)
+    return replace(
+        reply,
+        input_tokens=token_count(usage["input_tokens"]),
+        output_tokens=token_count(usage["output_tokens"]),
+        cached_tokens=token_count(usage.get("input_token_details", {}).get("cache_read")),
+        reasoning_tokens=token_count(usage.get("output_token_details", {}).get("reasoning")),
     )
 
 
-def _arguments(text: str) -> dict[str, Any] | None:
-    """Returns None for what is no JSON object; no arguments at all are an empty one."""
-    try:
-        args = json.loads(text or "{}", strict=False)
-    except (ValueError, RecursionError):
-        return None
-    return args if isinstance(args, dict) else {} if args is None else None
+def _is_sign_of_life(chunk: AIMessage) -> bool:
+    """Whether a chunk says no more than that the provider is at work."""
+    return not (chunk.content or chunk.additional_kwargs or getattr(chunk, "tool_call_chunks", None))
+
+
+def _reasoning_blocks(content: object) -> str:
+    """Returns the reasoning in a list of LangChain's content blocks."""
+    if not isinstance(content, list):
+        return ""
+    blocks = (block for block in content if isinstance(block, dict))
+    return "".join(str(block.get("reasoning") or block.get("thinking") or "") for block in blocks)

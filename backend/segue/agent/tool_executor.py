@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import render_messages
 from segue.agent.context import TurnContext
-from segue.agent.model import ModelCall, Reply
+from segue.agent.reply import ModelCall, Reply, opaque_parts
 from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, ToolStateChanged
 from segue.domain.ids import new_id
@@ -100,7 +100,10 @@ async def run_tool_calls(turn: TurnCalls, reply: Reply, *, started: StartedMessa
         await record_start(turn, reply.text, recorded, message_id=message_id)
     turn.count += len(runs)
     answers = turn.answers | await _run_together(turn, new.values())
-    said = render_messages.assistant_message(reply.text, [call.request for call in runs])
+    ran = (call for call, each in zip(reply.calls, prepared, strict=False) if not isinstance(each, HeldCall))
+    said = render_messages.assistant_message(
+        reply.text, [call.request for call in runs], opaque=opaque_parts(reply, ran)
+    )
     given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
     return ToolRound([said, *given], held)
 

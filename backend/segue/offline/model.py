@@ -11,11 +11,13 @@ from typing import Any
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
 from segue.agent import prompts
+from segue.agent.normal_form import PLACEHOLDERS
 from segue.offline.facts import extract_facts
 from segue.offline.planning import draft_plan, fill_call
 from segue.offline.replies import answer, offered_tool
@@ -54,17 +56,24 @@ class OfflineModel(BaseChatModel):
         for word in _WORD.findall(reply.text):
             yield ChatGenerationChunk(message=AIMessageChunk(content=word))
             await asyncio.sleep(WORD_DELAY_S)
-        last = AIMessageChunk(content="", tool_calls=reply.tool_calls, response_metadata=reply.response_metadata)
+        last = AIMessageChunk(
+            content="",
+            tool_calls=reply.tool_calls,
+            response_metadata=reply.response_metadata,
+            usage_metadata=reply.usage_metadata,
+        )
         yield ChatGenerationChunk(message=last)
 
 
 def _reply(messages: list[BaseMessage], options: dict[str, Any]) -> AIMessage:
     reply = _answer_prompt(messages, options.get("tools", []), must_call="tool_choice" in options)
     reply.response_metadata["finish_reason"] = "tool_calls" if reply.tool_calls else "stop"
+    reply.usage_metadata = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)  # it costs nothing
     return reply
 
 
-def _answer_prompt(messages: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
+def _answer_prompt(sent: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
+    messages = [message for message in sent if message.content not in PLACEHOLDERS]
     system = messages[0].text
     if prompts.AMENDER in system or prompts.READER in system:
         return AIMessage('{"steps": [], "verdict": "none"}')  # it cannot tell, so the engine asks again in plain words

@@ -22,10 +22,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from segue.agent.normal_form import CARRY_ON, short_id
 from segue.domain.recording import RecordedCall, RecordedTool
 from segue.domain.tool import canonical_args
 from segue.replay.fake_model import FakeModel, ModelReply
-from segue.replay.requests import invalid_history, kind_of_request
+from segue.replay.requests import invalid_history, invalid_tools, kind_of_request
 
 RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
 NOT_RECORDED = "The recording has no such call."
@@ -70,7 +71,7 @@ class FakeServers:
         if playback is None or kind == "other":
             return _completion(ModelReply("{}"), stream=bool(body.get("stream")))
         playback.requests += 1
-        playback.faults += _faults(body["messages"], playback)
+        playback.faults += _faults(body, playback)
         reply = playback.model.answer(body)
         if reply is not None:
             return _completion(reply, stream=bool(body.get("stream")))
@@ -95,15 +96,18 @@ class FakeServers:
         return _result(call)
 
 
-def _faults(messages: list[dict[str, Any]], playback: TurnPlayback) -> Iterable[str]:
-    """Yields what is wrong with the messages that the model is shown."""
-    if invalid := invalid_history(messages):
+def _faults(body: dict[str, Any], playback: TurnPlayback) -> Iterable[str]:
+    """Yields what is wrong with what the model is sent."""
+    messages = body["messages"]
+    if invalid := invalid_history(messages) or invalid_tools(body.get("tools", ())):
         yield f"an invalid request: {invalid}"
-    users = tuple(message["content"] for message in messages if message["role"] == "user")
+    users = tuple(
+        message["content"] for message in messages if message["role"] == "user" and message["content"] != CARRY_ON
+    )
     if users != playback.sent[-len(users) :]:
         yield "the user's messages in the request are not the last ones sent, each once"
     text = orjson.dumps(messages).decode()
-    if missing := [call_id for call_id in playback.earlier if call_id not in text]:
+    if missing := [call_id for call_id in playback.earlier if call_id not in text and short_id(call_id) not in text]:
         yield f"results of earlier turns the model cannot see: {', '.join(missing)}"
 
 

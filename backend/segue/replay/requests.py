@@ -3,13 +3,17 @@
 The scripted provider of the tests judges by the same rule.
 """
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, pairwise
 from typing import Any, Final, Literal
 
 import orjson
 
 from segue.agent import prompts
+from segue.agent.normal_form import ANY_MODEL, Form
+from segue.agent.offered_tools import MAX_TOOLS
 
 RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "synthesis", "other"]
 
@@ -23,6 +27,10 @@ _NOTES: Final[Mapping[str, RequestKind]] = {
     prompts.OUT_OF_ROUNDS: "loop",
 }
 
+_CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
+_BARRED_AT_THE_TOP: Final = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
+_TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
 
 def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
     """Returns `loop` for the ordinary next message, and `other` for a request outside a turn, such as a job's."""
@@ -32,19 +40,41 @@ def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
     return next((asked for note, asked in _NOTES.items() if note in system), "other")
 
 
-def invalid_history(messages: list[dict[str, Any]]) -> str | None:
-    """Returns why a strict provider would refuse the messages, or None."""
-    if [message["role"] for message in messages].count("system") != 1 or messages[0]["role"] != "system":
+def invalid_history(messages: list[dict[str, Any]], form: Form = ANY_MODEL) -> str | None:
+    """Returns why the strictest endpoint or chat template would refuse the messages, or None.
+
+    The rules are those of docs/providers.md. `form` is what the model cannot take beside them.
+    """
+    system = [message["role"] for message in messages].count("system")
+    talk = messages if form.no_system_role else messages[1:]
+    if form.no_system_role and system:
+        return "the model has no system role"
+    if not form.no_system_role and (system != 1 or messages[0]["role"] != "system"):
         return "exactly one system message has to come first"
-    if len(messages) < 2 or messages[1]["role"] != "user":  # noqa: PLR2004 (the system's and the user's)
+    if not talk or talk[0]["role"] != "user":
         return "a conversation starts with the user"
-    return _malformed_call(messages) or _unpaired_call(messages)
+    if talk[-1]["role"] not in {"user", "tool"}:
+        return "the assistant has the last word"
+    if any(not isinstance(message.get("content"), str) and not _has_thinking(message) for message in messages):
+        return "a content that is no text"
+    return _malformed_call(talk) or _unpaired_call(talk) or _out_of_turn(talk) or _beyond_the_form(talk, form)
+
+
+def _has_thinking(message: Mapping[str, Any]) -> bool:
+    """Whether the content is a list with thinking, which only goes back to the endpoint that gave it."""
+    parts = message.get("content")
+    has_list = message["role"] == "assistant" and isinstance(parts, list)
+    return has_list and any(part["type"] == "thinking" for part in parts or ())
 
 
 def _malformed_call(messages: list[dict[str, Any]]) -> str | None:
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     if repeated := [call_id for call_id, times in Counter(call["id"] for call in calls).items() if times > 1]:
         return f"the same call twice: {repeated}"
+    if unfit := [call["id"] for call in calls if not _CALL_ID.fullmatch(call["id"])]:
+        return f"ids that are not nine letters and digits: {unfit}"
+    if unfit := [call["id"] for call in calls if not _TOOL_NAME.fullmatch(call["function"]["name"])]:
+        return f"calls of a tool with an impossible name: {unfit}"
     broken = [call["id"] for call in calls if not _is_object(call["function"]["arguments"])]
     return f"arguments that are no JSON object: {broken}" if broken else None
 
@@ -61,6 +91,57 @@ def _unpaired_call(messages: list[dict[str, Any]]) -> str | None:
             break
         open_calls = {call["id"] for call in message.get("tool_calls") or ()}
     return f"unanswered calls: {sorted(open_calls)}" if open_calls else None
+
+
+def _out_of_turn(messages: list[dict[str, Any]]) -> str | None:
+    """User and assistant alternate; templates count neither results nor messages with calls."""
+    counted = [message for message in messages if message["role"] != "tool" and not message.get("tool_calls")]
+    expected = cycle(("user", "assistant"))
+    if any(message["role"] != role for message, role in zip(counted, expected, strict=False)):
+        return f"out of turn: {[message['role'] for message in counted]}"
+    if any(first["role"] == second["role"] == "assistant" for first, second in pairwise(messages)):
+        return "the assistant twice in a row"
+    if any(not message["content"].strip() for message in counted):
+        return "a message that says nothing"
+    return None
+
+
+def _beyond_the_form(messages: list[dict[str, Any]], form: Form) -> str | None:
+    calling = [message for message in messages if message.get("tool_calls")]
+    if form.one_call_per_message and any(len(message["tool_calls"]) > 1 for message in calling):
+        return "two calls in one message"
+    if form.no_text_beside_calls and any(message["content"] for message in calling):
+        return "text beside calls"
+    return None
+
+
+def invalid_tools(tools: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns why an endpoint would refuse the tools of a request, or None."""
+    functions = [tool["function"] for tool in tools]
+    names = [function["name"] for function in functions]
+    if len(names) > MAX_TOOLS or len(set(names)) < len(names):
+        return f"{len(names)} tools with {len(set(names))} names"
+    if unfit := [name for name in names if not _TOOL_NAME.fullmatch(name)]:
+        return f"impossible names: {unfit}"
+    for function in functions:
+        schema = function["parameters"]
+        if schema.get("type") != "object" or "properties" not in schema or not _BARRED_AT_THE_TOP.isdisjoint(schema):
+            return f"{function['name']}: its schema is not simply that of an object"
+        if not all(map(_is_taken, _schemas_in(schema))):
+            return f"{function['name']}: a reference, or an array without items"
+    return None
+
+
+def _schemas_in(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield schema
+    below = [*schema.get("properties", {}).values(), *schema.get("anyOf", ()), schema.get("items")]
+    for each in (*below, schema.get("additionalProperties")):
+        if isinstance(each, Mapping):
+            yield from _schemas_in(each)
+
+
+def _is_taken(schema: Mapping[str, Any]) -> bool:
+    return "$ref" not in schema and ("items" in schema or "array" not in schema.get("type", ""))
 
 
 def _is_object(text: str) -> bool:

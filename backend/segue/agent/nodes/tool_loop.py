@@ -12,8 +12,8 @@ from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages, prompts, render_messages
 from segue.agent.context import TurnContext
-from segue.agent.model import ModelCall, Reply
 from segue.agent.plan_executor import blocked_tools, execute_plan, offer_plan
+from segue.agent.reply import ModelCall, Reply
 from segue.agent.state import WEB_SEARCH, EarlierAttempt, TurnState, Update, web_search_report
 from segue.agent.stream_reply import stream_reply
 from segue.agent.tool_executor import HeldCall, TurnCalls, call_key, resume_calls, run_tool_calls

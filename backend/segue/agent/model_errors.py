@@ -1,0 +1,184 @@
+"""What a provider does instead of answering, and what becomes of it: a cause, a retry or none, words for people.
+
+The causes are one table. Knows no provider's format: `providers/` turns what comes over the wire into these errors.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from segue.domain.errors import AppError
+
+BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
+FIRST_DELAY_S: Final = 0.5
+_BAD_REQUEST: Final = frozenset({400, 422})
+MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+
+
+class ModelFailure(Exception):
+    """One of ProviderRefusal, ProviderUnreachable, NotAnAnswer and StreamIdle."""
+
+
+class ProviderRefusal(ModelFailure):
+    """An error of the provider's own, as an HTTP status or within an answer.
+
+    `message` is redacted and bounded; `parameter` is the one it names; `retry_after_s` is its wait before another try.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        *,
+        code: str | None = None,
+        message: str = "",
+        parameter: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(f"HTTP {status} {code or ''}: {message}")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.parameter = parameter
+        self.retry_after_s = retry_after_s
+
+    @property
+    def cause(self) -> "Cause":
+        """The first row of CAUSES that fits."""
+        return next(cause for cause in CAUSES if cause.fits(self))
+
+
+class ProviderUnreachable(ModelFailure):
+    """No connection, or it broke before an answer began."""
+
+
+class StreamIdle(ModelFailure):
+    """The provider began an answer and fell silent."""
+
+
+class NotAnAnswer(ModelFailure):
+    """Something came that must not be taken for the model's answer. `again` says whether asking once more may help."""
+
+    def __init__(self, detail: str, *, again: bool = True) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.again = again
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Fits a refusal by any of: its status, its code, words in the message of a bad request. `advice` is for people."""
+
+    name: str
+    statuses: frozenset[int] = frozenset()
+    codes: frozenset[str] = frozenset()
+    words: tuple[str, ...] = ()
+    advice: str = ""
+    retryable: bool = False
+
+    def fits(self, refusal: ProviderRefusal) -> bool:
+        by_words = refusal.status in _BAD_REQUEST and any(word in refusal.message.lower() for word in self.words)
+        return refusal.status in self.statuses or refusal.code in self.codes or by_words
+
+
+CAUSES: Final[Sequence[Cause]] = (
+    Cause(
+        "context_length",
+        frozenset({413}),
+        frozenset({"context_length_exceeded", "exceed_context_size_error"}),
+        ("context length", "context window", "context size", "prompt is too long", "input is too long"),
+        "The conversation is longer than LLM_MODEL can take: lower CONTEXT_TOKEN_BUDGET.",
+    ),
+    Cause(
+        "quota",
+        frozenset({402}),
+        frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"}),
+        advice="The account is out of quota or credit: top it up, or set another OPENAI_API_KEY.",
+    ),
+    Cause(
+        "content_filter",
+        codes=frozenset({"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"}),
+        advice="The provider's content filter refused the conversation.",
+    ),
+    Cause("key", frozenset({401, 403}), frozenset({"invalid_api_key"}), advice="Check OPENAI_API_KEY."),
+    Cause("no_model", codes=frozenset({"model_not_found"}), advice="Check LLM_MODEL."),
+    Cause("not_found", frozenset({404}), advice="Check LLM_MODEL and OPENAI_BASE_URL."),
+    Cause(
+        "redirect",
+        frozenset(range(300, 400)),
+        advice="It redirects, which is not followed: set OPENAI_BASE_URL to where the endpoint really is.",
+    ),
+    Cause("busy", frozenset({408, 409, 425, 429, *range(500, 600)}), retryable=True),
+    Cause("refused", frozenset(range(600))),
+)
+
+
+# Errors of providers' own libraries, for a model that is given as one of LangChain's: by the name of a class.
+_FOREIGN: Final[Mapping[str, type[Exception]]] = {
+    "APITimeoutError": TimeoutError,
+    "TimeoutException": TimeoutError,
+    "APIConnectionError": ProviderUnreachable,
+    "TransportError": ProviderUnreachable,
+}
+
+
+def from_library(error: Exception) -> Exception | None:
+    """Returns one of the errors above, or TimeoutError, for what a provider's library raised; None for any other."""
+    for kind in type(error).__mro__:
+        if kind.__name__ in _FOREIGN:
+            return _FOREIGN[kind.__name__]()
+    status = getattr(error, "status_code", None)
+    return ProviderRefusal(status) if isinstance(status, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the caller is told if this was the last attempt, and the seconds to wait before another."""
+
+    error: AppError
+    delay_s: float = FIRST_DELAY_S
+
+
+def failure_of(error: Exception, *, attempt: int, idle_s: float) -> Failure:
+    doubled = FIRST_DELAY_S * 2.0**attempt
+    match error:
+        case StreamIdle():
+            return Failure(timeout(idle_s))
+        case ProviderUnreachable():
+            return Failure(unavailable("The model provider cannot be reached."), doubled)
+        case ProviderRefusal():
+            return Failure(_refusal(error), doubled if error.retry_after_s is None else max(error.retry_after_s, 0.0))
+        case NotAnAnswer():
+            return Failure(unavailable(error.detail, retryable=error.again))
+        case _:
+            return Failure(unavailable("The model provider sent something that is no answer."))
+
+
+def unavailable(detail: str, *, retryable: bool = True, provider_code: str | None = None) -> AppError:
+    return AppError(
+        "model_unavailable",
+        status=502,
+        title="The model is unavailable",
+        detail=detail,
+        retryable=retryable,
+        extra={"provider_code": provider_code} if provider_code else None,
+    )
+
+
+def timeout(seconds: float) -> AppError:
+    detail = f"The model did not answer within {seconds:g} s. The message is kept; send another to go on."
+    return AppError("model_timeout", status=504, title="The model took too long", detail=detail, retryable=True)
+
+
+def budget_spent() -> AppError:
+    detail = (
+        "The turn has used all the model calls or tokens one turn may. The message is kept; ask for less at a time."
+    )
+    return AppError("turn_budget_spent", status=502, title="The turn asked too much of the model", detail=detail)
+
+
+def _refusal(refusal: ProviderRefusal) -> AppError:
+    cause = refusal.cause
+    told = [f"The model provider answered HTTP {refusal.status}.", cause.advice]
+    told.append(f"It said: {refusal.message}" if refusal.message else "")
+    detail = " ".join(part for part in told if part)
+    return unavailable(detail, retryable=cause.retryable, provider_code=refusal.code)

@@ -1,0 +1,167 @@
+"""Chat completions as one of LangChain's chat models, for OpenAI and every endpoint that speaks its protocol.
+
+Writes requests and hands on what `completion_reader.py` reads; nothing of an answer is lost on the way. Knows nothing
+of deadlines and retries: those are `model.py`'s.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from pydantic import Field, SecretStr
+
+from segue.agent.model_errors import BROKE_OFF, NotAnAnswer
+from segue.agent.providers.completion_reader import CompletionReader, Words
+from segue.agent.providers.endpoint import chat_endpoint
+from segue.agent.providers.wire_json import write_json
+from segue.agent.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, Opaque
+
+ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
+
+
+class ChatCompletions(BaseChatModel):
+    """`parameters` go into every request, as `temperature` would."""
+
+    llm: str
+    endpoint: Any = Field(exclude=True)  # an Endpoint, which pydantic has no schema for
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+
+    @property
+    def _llm_type(self) -> str:
+        return "chat-completions"
+
+    @property
+    def made_by(self) -> str:
+        """What the opaque parts of its answers are good for."""
+        return f"{self.endpoint.url} {self.llm}"
+
+    def bind_tools(
+        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        return self.bind(tools=list(tools), **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        raise NotImplementedError("the service is asynchronous throughout")
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
+        **kwargs: Any,
+    ) -> ChatResult:
+        body = await self.endpoint.ask(self._body(messages, kwargs))
+        reader = CompletionReader()
+        choice = body["choices"][0]
+        words = reader.add_choice(choice, choice["message"])
+        reader.add_usage(body.get("usage"))
+        text, extra = _as_message(words)
+        message = AIMessage(text, **self._closing(reader, extra))
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        body = {**self._body(messages, kwargs), "stream_options": {"include_usage": True}}
+        reader, complete = CompletionReader(), False
+        async with aclosing(self.endpoint.stream(body)) as received:
+            async for event in received:
+                complete = event == {}
+                for choice in (event or {}).get("choices") or ():
+                    words = reader.add_choice(choice, choice.get("delta") or choice.get("message") or {})
+                    text, extra = _as_message(words)
+                    if reader.has_begun:
+                        extra.setdefault(REASONING, "")  # tells it from a mere sign of life
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=text, additional_kwargs=extra))
+                if event:
+                    reader.add_usage(event.get("usage"))
+                elif not complete:
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=""))
+        if not complete and reader.finish_reason is None:
+            raise NotAnAnswer(BROKE_OFF)
+        last = AIMessageChunk(content="", chunk_position="last", **self._closing(reader, {}))
+        yield ChatGenerationChunk(message=last)
+
+    def _body(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> dict[str, Any]:
+        sent = [wire_message(message, made_by=self.made_by) for message in messages]
+        return {"model": self.llm, "messages": sent, **self.parameters, **options}
+
+    def _closing(self, reader: CompletionReader, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what a message says beside its words."""
+        opaque = reader.opaque()
+        given_back = {} if opaque is None else {OPAQUE: Opaque(self.made_by, opaque)}
+        calls = {CALLS: calls} if (calls := reader.calls()) else {}
+        return {
+            "additional_kwargs": {**extra, **calls, **given_back},
+            "usage_metadata": reader.usage,
+            "response_metadata": {"finish_reason": reader.finish_reason},
+        }
+
+
+@asynccontextmanager
+async def chat_completions(
+    *,
+    model: str,
+    api_key: SecretStr | None,
+    base_url: str | None,
+    timeout_s: float,
+    max_answer_bytes: int,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
+) -> AsyncIterator[BaseChatModel]:
+    """Yields a model whose connections close with the block. `parameters` go into every request."""
+    async with chat_endpoint(
+        api_key=api_key, base_url=base_url, timeout_s=timeout_s, max_answer_bytes=max_answer_bytes
+    ) as endpoint:
+        yield ChatCompletions(llm=model, endpoint=endpoint, parameters=dict(parameters), cache=False)
+
+
+def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
+    """Returns a message as chat completions take it. What is opaque goes back to the endpoint that made it only."""
+    wire: dict[str, Any] = {"role": ROLES[message.type], "content": message.content}
+    match message:
+        case ToolMessage():
+            wire["tool_call_id"] = message.tool_call_id
+        case AIMessage():
+            opaque = message.additional_kwargs.get(OPAQUE)
+            if opaque is not None and opaque["by"] != made_by:
+                opaque = None
+            if message.tool_calls:
+                given = opaque["calls"] if opaque else ()
+                wire["tool_calls"] = [
+                    _wire_call(call, extra)
+                    for call, extra in zip_longest(message.tool_calls, given[: len(message.tool_calls)])
+                ]
+            if opaque:
+                wire |= opaque["message"]
+    return wire
+
+
+def _wire_call(call: ToolCall, opaque: Mapping[str, Any] | None) -> dict[str, Any]:
+    function = {"name": call["name"], "arguments": write_json(call["args"]).decode()}
+    return {"id": call["id"], "type": "function", "function": function, **(opaque or {})}
+
+
+def _as_message(words: Words) -> tuple[str, dict[str, Any]]:
+    """Returns a message's content and `additional_kwargs`: the content may not hold half a character."""
+    reasoning = {REASONING: words.reasoning} if words.reasoning else {}
+    if words.text.isascii() or not any("\ud800" <= char <= "\udfff" for char in words.text):
+        return words.text, reasoning
+    return "", {RAW_TEXT: words.text, **reasoning}

@@ -1,0 +1,55 @@
+"""Reads server-sent events from bytes, and bodies up to a bound of decoded bytes. Knows nothing of what they say."""
+
+import re
+from collections.abc import AsyncIterator
+
+import httpx2
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+class BodyTooLong(Exception):
+    """A body has more bytes than its bound allows."""
+
+
+async def bounded(response: httpx2.Response, max_bytes: int) -> AsyncIterator[bytes]:
+    """Yields the decoded body piece by piece. Raises BodyTooLong, and httpx2's errors.
+
+    httpx2 decodes at most a megabyte at once, so that a small compressed body never becomes a large one in memory.
+    """
+    size = 0
+    async for piece in response.aiter_bytes():
+        size += len(piece)
+        if size > max_bytes:
+            raise BodyTooLong
+        yield piece
+
+
+async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
+    """Yields the data of each event, and None for a piece of the stream in which none ended: a sign of life."""
+    pending = bytearray()
+    data: list[bytes] = []
+    async for piece in pieces:
+        pending += piece
+        if b"\n" not in piece and b"\r" not in piece:
+            yield None
+            continue
+        whole = bytes(pending)
+        held = 1 if whole.endswith(b"\r") else 0  # the other half of this line end may be in the next piece
+        *lines, rest = _LINE_END.split(whole[: len(whole) - held])
+        pending = bytearray(rest + whole[len(whole) - held :])
+        found = False
+        for line in lines:
+            if not line and data:
+                yield b"\n".join(data)
+                data.clear()
+                found = True
+            elif line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" "))
+        if not found:
+            yield None
+    last = bytes(pending).rstrip(b"\r")
+    if last.startswith(b"data:"):
+        data.append(last[5:].removeprefix(b" "))
+    if data:
+        yield b"\n".join(data)

@@ -1,0 +1,116 @@
+"""The model's reply in our own types, and the keys under which a provider's message carries what LangChain has no
+place for.
+
+Knows no provider: `providers/` writes these keys, `streamed_answer.py` reads them.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+# Keys of a message's `additional_kwargs`.
+RAW_TEXT: Final = "segue_text"  # text that ends in half a character, which `content` may not hold
+REASONING: Final = "segue_reasoning"
+CALLS: Final = "segue_calls"  # a list of RawCall; LangChain would search broken arguments for their longest valid part
+OPAQUE: Final = "segue_opaque"  # what `opaque_parts` returns, on a message that is sent; Opaque on one that came
+
+MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
+_MAX_NAME_CHARS = 64
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+# What models write around a tool's name, from their own templates.
+_NAME_PREFIXES = ("functions.", "function.", "functions:")
+_NAME_ENDS = ("<|",)
+_TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
+
+
+@dataclass(frozen=True, slots=True)
+class RawCall:
+    """A call as a provider wrote it. `opaque` is what the provider wants back with it."""
+
+    id: str | None
+    name: str
+    args: str
+    opaque: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """The parts of an answer that are the provider's own business. They go back to `by`, an endpoint, and no other."""
+
+    by: str
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call the model asks for. `args` is None if they were no JSON object."""
+
+    name: str
+    args: dict[str, Any] | None
+    opaque: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`text` is the answer without the model's thinking, which is `reasoning`.
+
+    `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
+    `reasoning_tokens` of the output.
+    """
+
+    text: str
+    calls: tuple[ModelCall, ...]
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+    reasoning: str = ""
+    opaque: Opaque | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.text and not self.calls
+
+
+def opaque_parts(reply: Reply, calls: Iterable[ModelCall]) -> dict[str, Any] | None:
+    """Returns what belongs under OPAQUE of the message that repeats this reply with these calls, in their order."""
+    if reply.opaque is None:
+        return None
+    of_calls = [call.opaque for call in calls]
+    if not reply.opaque.message and not any(of_calls):
+        return None
+    return {"by": reply.opaque.by, "message": reply.opaque.message, "calls": of_calls}
+
+
+def sendable_name(name: str) -> str:
+    """Returns a tool's name as every provider takes it back in a history: a model may make up any name."""
+    for prefix in _NAME_PREFIXES:
+        name = name.removeprefix(prefix)
+    for end in _NAME_ENDS:
+        name = name.partition(end)[0]
+    return _NOT_IN_A_NAME.sub("_", name)[:_MAX_NAME_CHARS] or "unnamed"
+
+
+def read_arguments(text: str) -> dict[str, Any] | None:
+    """Returns None for what is no JSON object; no arguments at all are an empty one."""
+    args: Any = text
+    for _ in range(_TIMES_ENCODED):
+        try:
+            args = json.loads(args or "{}", strict=False)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(args, str):
+            break
+    return args if isinstance(args, dict) else {} if args is None else None
+
+
+def token_count(value: object) -> int:
+    return min(max(value, 0), MAX_TOKENS) if isinstance(value, int) else 0
+
+
+def texts_of(reply: Reply) -> Sequence[str]:
+    """Returns all that the model wrote, to be counted."""
+    return (reply.text, reply.reasoning, *(f"{call.name}{call.args}" for call in reply.calls))

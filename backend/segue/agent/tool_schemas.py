@@ -1,0 +1,290 @@
+"""Makes the schema of a tool's arguments one that any endpoint takes. Pure.
+
+Endpoints refuse a whole request for one keyword, so only what all of them know goes out; the rest is said in words. The
+arguments of a call are checked against the tool's own schema when it runs (`tools/run.py`).
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import orjson
+
+from segue.tools.normalize import clean_text
+
+TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
+# Gemini takes these and no others.
+FORMATS: Final = frozenset({"date-time", "int32", "int64", "float", "double"})
+NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems")
+MAX_COUNT: Final = 1000  # llama.cpp makes a grammar of a string's length and refuses a large one
+MAX_NUMBER: Final = 2**53
+MAX_CHOICES: Final = 250
+MAX_VALUE_CHARS: Final = 500
+MAX_HINT_CHARS: Final = 200
+
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds of a schema: the characters of each description, the schemas in it, and how deep they lie."""
+
+    description_chars: int = 1024
+    nodes: int = 1000
+    depth: int = 16
+
+
+BOUNDS: Final = Bounds()
+
+
+def acceptable_schema(schema: Any, bounds: Bounds) -> Schema:
+    """Returns the schema of an object, with properties, in which no reference and no unknown keyword is left.
+
+    Alternatives at the top become one object. The result is its own acceptable schema.
+    """
+    found = _Conversion(schema, bounds).of(schema)
+    if "anyOf" in found:
+        found |= _one_object(found["anyOf"])
+    kept = ("description", "properties", "required", "additionalProperties")
+    return {"type": "object", "properties": {}, **{key: found[key] for key in kept if key in found}}
+
+
+def shortened(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
+
+
+class _Conversion:
+    """One schema on its way; references lead to places in `root`."""
+
+    def __init__(self, root: Any, bounds: Bounds) -> None:
+        self._root = root
+        self._bounds = bounds
+        self._left = bounds.nodes
+
+    def of(self, node: Any, inside: tuple[str, ...] = (), depth: int = 0) -> Schema:
+        """Returns the schema at a node; `{}`, which takes anything, for what says nothing or lies beyond a bound.
+
+        `inside` are the references that led here: one that leads back to itself ends there.
+        """
+        self._left -= 1
+        if not isinstance(node, Mapping) or depth > self._bounds.depth or self._left < 0:
+            return {}
+        types = _types(node)
+        parts = [self._plain(node, types, inside, depth)]
+        reference = node.get("$ref")
+        if isinstance(reference, str) and reference not in inside:
+            parts.append(self.of(_at(self._root, reference), (*inside, reference), depth + 1))
+        parts += [self.of(part, inside, depth + 1) for part in _listed(node, "allOf")]
+        for keyword in ("anyOf", "oneOf"):
+            if choices := _listed(node, keyword):
+                parts.append(_either([self.of(choice, inside, depth + 1) for choice in choices]))
+        if len(types) > 1:
+            self._left -= len(types)
+            parts.append(_either([self._typed(node, kind, inside, depth + 1) for kind in types]))
+        return _without_choices_beside_a_type(_all_of(parts))
+
+    def _plain(self, node: Mapping[str, Any], types: Sequence[str], inside: tuple[str, ...], depth: int) -> Schema:
+        """Returns what a node says itself, without references and alternatives."""
+        found = self._typed(node, types[0], inside, depth) if len(types) == 1 else {}
+        if "default" in node and _is_value(node["default"]):
+            found["default"] = node["default"]
+        text = node.get("description")
+        words = [clean_text(text)] if isinstance(text, str) else []
+        words += [shortened(f"({name}: {hint})", MAX_HINT_CHARS) for name, hint in _hints(node)]
+        if text := " ".join(words):
+            found["description"] = shortened(text, self._bounds.description_chars)
+        return found
+
+    def _typed(self, node: Mapping[str, Any], kind: str, inside: tuple[str, ...], depth: int) -> Schema:
+        """Returns what a node says of values of one type."""
+        found: Schema = {"type": kind}
+        match kind:
+            case "object":
+                found |= self._object(node, inside, depth)
+            case "array":
+                found["items"] = self._items(node, inside, depth)
+                found |= _counts(node, COUNTS[2:])
+            case "string":
+                found |= _counts(node, COUNTS[:2])
+                if choices := _choices(node):
+                    found["enum"] = choices
+            case "number" | "integer":
+                found |= {name: node[name] for name in NUMBERS if _is_number(node.get(name))}
+                if found.get("multipleOf", 1) <= 0:
+                    del found["multipleOf"]
+        if kind in {"string", "number", "integer"} and node.get("format") in FORMATS:
+            found["format"] = node["format"]
+        return found
+
+    def _object(self, node: Mapping[str, Any], inside: tuple[str, ...], depth: int) -> Schema:
+        given, needed = node.get("properties"), node.get("required")
+        properties: Schema = {}
+        for name, schema in given.items() if isinstance(given, Mapping) else ():
+            if _is_text(name) and self._left > 0:
+                properties[name] = self.of(schema, inside, depth + 1)
+        required = [name for name in needed if _is_text(name)] if isinstance(needed, list) else []
+        for name in required:
+            if name not in properties and self._left > 0:
+                properties[name] = self.of(None)
+        found: Schema = {"properties": properties}
+        if required := [name for name in dict.fromkeys(required) if name in properties]:
+            found["required"] = required
+        others = node.get("additionalProperties")
+        if isinstance(others, Mapping):
+            found["additionalProperties"] = self.of(others, inside, depth + 1) or True
+        elif isinstance(others, bool) and "patternProperties" not in node:
+            found["additionalProperties"] = others
+        return found
+
+    def _items(self, node: Mapping[str, Any], inside: tuple[str, ...], depth: int) -> Schema:
+        """Returns what every item may be, also for an array that gives each place a schema of its own."""
+        items = node.get("items")
+        places = [*_listed(node, "prefixItems"), *_listed(node, "items")]
+        if not places or isinstance(items, Mapping):
+            places.append(items)
+        return _either([self.of(place, inside, depth + 1) for place in places])
+
+
+def _all_of(parts: Iterable[Schema]) -> Schema:
+    """Returns one schema with what all parts say; where two contradict each other the first one counts."""
+    found: Schema = {}
+    for part in parts:
+        kinds = {found.get("type"), part.get("type")} - {None}
+        if len(kinds) > 1:
+            if kinds == {"number", "integer"}:
+                found["type"] = "integer"
+            continue
+        for key, value in part.items():
+            if key == "properties" and key in found:
+                found[key] = found[key] | {
+                    name: _without_choices_beside_a_type(_all_of([found[key][name], schema]))
+                    if name in found[key]
+                    else schema
+                    for name, schema in value.items()
+                }
+            elif key == "required" and key in found:
+                found[key] = list(dict.fromkeys([*found[key], *value]))
+            elif key == "items" and key in found:
+                found[key] = _without_choices_beside_a_type(_all_of([found[key], value]))
+            else:
+                found.setdefault(key, value)
+    return found
+
+
+def _either(choices: Iterable[Schema]) -> Schema:
+    """Returns a schema of what any of the choices takes."""
+    flat = [each for choice in choices for each in choice.get("anyOf", [choice])]
+    distinct: list[Schema] = list(
+        {orjson.dumps(choice, option=orjson.OPT_SORT_KEYS): choice for choice in flat}.values()
+    )
+    if any("type" not in choice for choice in distinct):
+        return {}
+    if len(distinct) == 1:
+        return dict(distinct[0])
+    if all("enum" in choice for choice in distinct):
+        values = list(dict.fromkeys(value for choice in distinct for value in choice["enum"]))
+        return {"type": "string", "enum": values} if len(values) <= MAX_CHOICES else {"type": "string"}
+    return {"anyOf": distinct}
+
+
+def _without_choices_beside_a_type(schema: Schema) -> Schema:
+    """Returns a schema with a type or with choices, since some endpoints refuse both in one."""
+    if "anyOf" not in schema or "type" not in schema:
+        return schema
+    own = {key: value for key, value in schema.items() if key != "anyOf"}
+    return _all_of([own, _one_object(schema["anyOf"])]) if own["type"] == "object" else own
+
+
+def _one_object(choices: Sequence[Schema]) -> Schema:
+    """Returns an object that may have the properties of any choice, and needs what all of them need."""
+    objects = [choice for choice in choices if choice["type"] == "object"]
+    schemas: dict[str, list[Schema]] = {}
+    for choice in objects:
+        for name, schema in choice["properties"].items():
+            schemas.setdefault(name, []).append(schema)
+    found: Schema = {"type": "object", "properties": {name: _either(given) for name, given in schemas.items()}}
+    needed = [name for name in schemas if all(name in choice.get("required", ()) for choice in objects)]
+    return {**found, "required": needed} if needed else found
+
+
+def _types(node: Mapping[str, Any]) -> list[str]:
+    """Returns the types a node names, or the one that its keywords are about."""
+    given = node.get("type")
+    if given is not None:
+        return list(dict.fromkeys(each for each in (given if isinstance(given, list) else [given]) if each in TYPES))
+    if not node.keys().isdisjoint({"properties", "required", "additionalProperties"}):
+        return ["object"]
+    if not node.keys().isdisjoint({"items", "prefixItems"}):
+        return ["array"]
+    return ["string"] if _choices(node) else []
+
+
+def _values(node: Mapping[str, Any]) -> list[Any]:
+    """Returns the values that a node allows by `enum` or `const`, none if it allows any."""
+    return [node["const"]] if "const" in node else _listed(node, "enum")
+
+
+def _choices(node: Mapping[str, Any]) -> list[str]:
+    """Returns the values of an enum if an endpoint takes them: texts, none of them empty, and not too many."""
+    values = [value for value in _values(node) if value is not None]
+    fitting = all(value and _is_text(value) and _is_value(value) for value in values)
+    return list(dict.fromkeys(values)) if fitting and len(values) <= MAX_CHOICES else []
+
+
+def _hints(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields in words what no endpoint, or not every one, can be told otherwise."""
+    for keyword in ("format", "pattern"):
+        value = node.get(keyword)
+        if isinstance(value, str) and value not in FORMATS:
+            yield keyword, clean_text(value)
+    if (values := _values(node)) and not _choices(node) and values != [None]:
+        yield "one of", clean_text(json.dumps(values[:MAX_CHOICES], ensure_ascii=False))
+
+
+def _counts(node: Mapping[str, Any], names: Iterable[str]) -> Schema:
+    counts = {name: node.get(name) for name in names}
+    return {
+        name: count
+        for name, count in counts.items()
+        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_COUNT
+    }
+
+
+def _listed(node: Mapping[str, Any], keyword: str) -> list[Any]:
+    value = node.get(keyword)
+    return value if isinstance(value, list) else []
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and clean_text(value) == value
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and abs(value) <= MAX_NUMBER
+
+
+def _is_value(value: object) -> bool:
+    """Whether it may stand as a default or a choice."""
+    if isinstance(value, str):
+        return _is_text(value) and len(value) <= MAX_VALUE_CHARS
+    return value is None or isinstance(value, bool) or _is_number(value)
+
+
+def _at(root: Any, reference: str) -> Any:
+    """Returns what a reference within the schema leads to, None if that is nothing."""
+    if not reference.startswith("#"):
+        return None
+    found = root
+    for part in unquote(reference[1:]).split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and name.isascii() and len(name) < 6:  # noqa: PLR2004 (digits)
+            found = found[int(name)] if int(name) < len(found) else None
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
+    return found

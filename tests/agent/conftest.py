@@ -1,0 +1,59 @@
+"""A chat model that asks the scripted provider, with nothing around it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from segue.agent.model import ChatModel
+from segue.agent.providers.chat_completions import chat_completions
+from segue.domain.telemetry import unobserved
+from segue.telemetry.tracing import untraced
+from tests.support.provider import Provider
+
+OpenModel = Callable[..., Awaitable[ChatModel]]
+
+
+@pytest.fixture
+async def open_model(provider: Provider) -> AsyncIterator[OpenModel]:
+    """Opens models; the keywords are settings' names without `llm_`."""
+
+    async def opened(
+        *,
+        name: str = "scripted",
+        timeout_s: float = 20,
+        idle_s: float = 20,
+        max_retries: int = 0,
+        max_answer_bytes: int = 1_000_000,
+        api_key: SecretStr | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> ChatModel:
+        client = await stack.enter_async_context(
+            chat_completions(
+                model=name,
+                api_key=api_key,
+                base_url=provider.base_url,
+                timeout_s=timeout_s,
+                max_answer_bytes=max_answer_bytes,
+                parameters=parameters or {},
+            )
+        )
+        return ChatModel(
+            client,
+            name=name,
+            timeout_s=timeout_s,
+            idle_s=idle_s,
+            max_retries=max_retries,
+            observe=unobserved,
+            span=untraced,
+        )
+
+    async with AsyncExitStack() as stack:
+        yield opened
+
+
+@pytest.fixture
+async def model(open_model: OpenModel) -> ChatModel:
+    return await open_model()
