@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from alembic import command
+from segue.agent.normal_form import short_id
 from segue.config import Settings
 from segue.db.migrations import config, upgrade
 from segue.db.models import metadata
@@ -124,7 +125,7 @@ async def test_what_was_found_and_said_is_still_known(client: Client, provider: 
     provider.will_to("And the first?", says("It is lit."))
     assert (await client.chat(session, "And the first?"))["memory_used"]["short_term"]
     sent = json.dumps(provider.about("And the first?")[-1]["messages"])
-    assert answer["tool_calls"][0]["tool_call_id"] in sent
+    assert short_id(answer["tool_calls"][0]["tool_call_id"]) in sent
     assert "itm-1" in sent
     [fact] = (await client.get("/memories"))["items"]
     assert fact["content"] == "Likes tea"
