@@ -40,9 +40,14 @@ FROM work_results r JOIN mutation_specs m USING (job_id)
 """
 
 
+def _absolute(path: str) -> Path:
+    """The programs run in the copy's folder."""
+    return Path(path).absolute()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.sample", description=__doc__)
-    parser.add_argument("--cosmic-ray", type=Path, required=True, help="the folder with its programs")
+    parser.add_argument("--cosmic-ray", type=_absolute, required=True, help="the folder with its programs")
     parser.add_argument("--at-most", type=int, default=400, help="how many changes")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=11)
