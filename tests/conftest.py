@@ -1,4 +1,4 @@
-"""The stores every test uses: a real PostgreSQL and a real Redis for the run, a database of its own for each test."""
+"""The stores every test uses: a real PostgreSQL and a real Redis for each worker, both emptied before a test."""
 
 from tests.support import garbage  # before the modules with much to import
 
