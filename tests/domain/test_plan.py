@@ -108,3 +108,28 @@ def test_whatever_is_tried_the_version_grows_with_each_move_and_no_step_waits_or
         plan = moved
     if not plan.is_open:
         assert not {step.status for step in plan.steps} & {"pending", "waiting"}
+
+
+def test_a_new_plan_is_open_and_begins_at_its_first_step() -> None:
+    plan = plan_of(2)
+    assert (plan.version, plan.current_step, plan.is_open) == (1, 1, True)
+    assert (plan.waiting_step, plan.running_step, plan.started_steps) == (None, None, ())
+    assert plan.next_step == plan.steps[0]
+    assert not end(plan, "cancelled").is_open
+
+
+def test_a_plan_tells_which_step_runs_waits_and_comes_next() -> None:
+    plan = update_step(update_step(plan_of(4), 1, "running"), 1, "complete")
+    plan = update_step(plan, 2, "running")
+    assert (plan.running_step, plan.waiting_step, plan.next_step) == (plan.steps[1], None, plan.steps[2])
+    plan = update_step(update_step(plan, 2, "complete"), 3, "waiting")
+    assert (plan.running_step, plan.waiting_step) == (None, plan.steps[2])
+    assert plan.current_step == 3
+
+
+def test_an_amended_plan_has_room_for_as_many_steps_as_are_left() -> None:
+    plan = update_step(update_step(plan_of(3), 1, "running"), 1, "complete")
+    plan = update_step(update_step(plan, 2, "running"), 2, "complete")
+    amended = replace_open_steps(plan, plan_of(MAX_STEPS).steps)
+    assert [step.id for step in amended.steps] == list(range(1, MAX_STEPS + 1))
+    assert amended.started_steps == plan.steps[:2]

@@ -137,6 +137,7 @@ RULES = [
     ("no, Rossi", "no_and_more"),
     ("yes, but tomorrow", "yes_with_a_change"),
     ("yes, cancel it", "yes_or_cancel"),
+    ("yes, cancel the reservation", "yes"),
     ("cancel it", "cancel"),
     ("later", "later"),
     ("don't send it", "negated"),

@@ -3,7 +3,7 @@ import pytest
 from segue.domain.plan import Confirm
 from segue.domain.tool import ToolSpec
 from segue.plans.acknowledgement import classify
-from segue.plans.policy import SearchDecision, needs_confirmation, should_search_web
+from segue.plans.policy import SearchDecision, needs_confirmation, should_plan, should_search_web
 
 ASKED_FOR = [
     "cerca su internet i voli per Oslo", "search the web for cheap flights", "look up online who won",
@@ -94,3 +94,11 @@ def test_hostile_text_does_not_make_it_raise(message: str) -> None:
 )
 def test_a_tool_asks_by_its_effect_or_as_it_was_configured(tool: ToolSpec, asks: dict[Confirm, bool]) -> None:
     assert {mode: needs_confirmation(tool, mode) for mode in asks} == asks
+
+
+def test_a_plan_is_made_by_itself_only_for_several_steps_and_never_for_a_yes() -> None:
+    several = "Find the mails from Rossi, then read the newest, and finally write a reply"
+    assert should_plan(several, mode="auto", verdict="none")
+    assert not should_plan("What time is it?", mode="auto", verdict="none")
+    assert not should_plan(several, mode="auto", verdict="confirm")
+    assert not should_plan(several, mode="never", verdict="none")
