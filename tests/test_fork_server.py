@@ -61,7 +61,7 @@ def test_a_process_that_a_signal_ends_ends_the_one_that_stands_for_it_alike(
     waits.send_signal(number)
     assert waits.wait(10) == -number
     assert waits.stdout is not None
-    assert waits.stdout.read() == ""  # nobody holds its other end
+    assert waits.stdout.read() == ""  # no process holds its other end
 
 
 def test_a_server_ends_with_its_last_connection_and_leaves_nothing(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ class Session(RuleBasedStateMachine):
 
     @rule(rounds=rounds, ending=endings, lost=st.integers(0, 2))
     def ended_without_an_answer(self, rounds: list[Round], ending: str, lost: int) -> None:
-        """The last calls may be without results: nobody recorded how they ended."""
+        """The last calls may be without results: their process died before it stored how they ended."""
         self._begin(f"This one will be {ending}.")
         self._go_through(rounds[:-1])
         for last in rounds[-1:]:
@@ -304,7 +304,7 @@ A, B = ToolMessage("one", tool_call_id="call_a"), ToolMessage("two", tool_call_i
         pytest.param([SYSTEM, ANSWER, USER], "s u+ a u", id="the assistant first"),
         pytest.param([SYSTEM, HumanMessage(" \n"), AIMessage(""), USER], "s u- a- u", id="nothing said"),
         pytest.param([SYSTEM, USER, calling("call_a", "call_b"), A, B], "s u C t t", id="two calls"),
-        pytest.param([SYSTEM], "s u+", id="nobody"),
+        pytest.param([SYSTEM], "s u+", id="no message but the instructions"),
     ],
 )
 def test_user_and_assistant_take_turns(messages: list[BaseMessage], expected: str) -> None:

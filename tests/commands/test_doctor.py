@@ -28,7 +28,7 @@ from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import looking_into
 
 CANARY = "sk-zitronenfalter0123456789"
-NOBODY = "ses_00000000000000000000000000"
+NO_SUCH_SESSION = "ses_00000000000000000000000000"
 SERVICE = {
     "postgres",
     "redis",
@@ -94,7 +94,7 @@ async def test_a_session_with_a_waiting_plan_and_a_failed_tool_is_told_as_it_sta
         await client.chat(session, ASK)
         report, said = await examined(beside(settings), session)
         with pytest.raises(NotFound, match="There is no session with this id"):
-            await examine(beside(settings), NOBODY)
+            await examine(beside(settings), NO_SUCH_SESSION)
         messages = len(await client.messages(session))
     assert report["healthy"] is False
     assert report["session"]["owner"] == "local"
@@ -186,7 +186,7 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
         allow_anonymous=True,
         llm_timeout_s=400,
     )
-    (service, said), (report, _) = await asyncio.gather(examined(settings), examined(settings, NOBODY))
+    (service, said), (report, _) = await asyncio.gather(examined(settings), examined(settings, NO_SUCH_SESSION))
     assert (service["healthy"], report["healthy"]) == (False, False)
     for what in (
         "PostgreSQL at 127.0.0.1:1/x cannot be used: nothing listens there.",
@@ -215,7 +215,7 @@ async def test_embedded_servers_are_looked_at_as_they_are_and_none_is_made(tmp_p
         os.kill(redis, signal.SIGSTOP)
         whole, (unknown, refused) = await asyncio.gather(
             asyncio.to_thread(piped, "", "doctor", "--json", **around),
-            asyncio.to_thread(segue, "doctor", NOBODY, **around),
+            asyncio.to_thread(segue, "doctor", NO_SUCH_SESSION, **around),
         )
     finally:
         os.kill(redis, signal.SIGCONT)

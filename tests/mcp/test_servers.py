@@ -5,7 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from segue.domain.errors import AppError
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry
 from segue.mcp.config import McpConfig, read_mcp_config
 from segue.mcp.servers import McpServers
+from tests.support import logs
 from tests.support.commands import python
 from tests.support.patience import PATIENCE_S
 
@@ -57,18 +58,19 @@ def call(servers: McpServers, name: str, **arguments: object) -> Awaitable[objec
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 (states are looked at, as readiness does)
-            await asyncio.sleep(0.01)
+    async def holds() -> bool:
+        return condition()
+
+    await logs.until(holds)
 
 
 async def until_answered(servers: McpServers, name: str, **arguments: object) -> object:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                return await call(servers, name, **arguments)
-            except ToolFailed:
-                await asyncio.sleep(0.01)
+    async def answer() -> object:
+        with suppress(ToolFailed):
+            return await call(servers, name, **arguments)
+        return None
+
+    return await logs.until(answer)
 
 
 def children() -> set[int]:

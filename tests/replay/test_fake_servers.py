@@ -80,7 +80,7 @@ async def test_a_result_of_an_earlier_turn_that_is_not_in_sight_is_a_fault(
 async def test_an_invalid_request_is_a_fault(servers: FakeServers, model: httpx2.AsyncClient) -> None:
     body = request("Hello", "And now?")
     body["messages"].append({"role": "tool", "tool_call_id": "call_2", "content": "found"})
-    assert await faults(servers, model, body) == ["an invalid request: a result nobody called for: call_2"]
+    assert await faults(servers, model, body) == ["an invalid request: a result without a call: call_2"]
 
 
 async def test_what_is_nothing_of_the_turns_is_answered_without_a_fault(

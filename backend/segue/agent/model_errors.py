@@ -11,7 +11,7 @@ from segue.domain.errors import AppError
 
 BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
 FIRST_DELAY_S: Final = 0.5
-_BAD_REQUEST: Final = frozenset({400, 422})
+BAD_REQUEST: Final = frozenset({400, 422})
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 
 
@@ -76,7 +76,7 @@ class Cause:
     retryable: bool = False
 
     def fits(self, refusal: ProviderRefusal) -> bool:
-        by_words = refusal.status in _BAD_REQUEST and any(word in refusal.message.lower() for word in self.words)
+        by_words = refusal.status in BAD_REQUEST and any(word in refusal.message.lower() for word in self.words)
         return refusal.status in self.statuses or refusal.code in self.codes or by_words
 
 

@@ -12,15 +12,14 @@ from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage
 
+from segue.agent.reply import MAX_NAME_CHARS, NOT_IN_A_NAME
 from segue.agent.tool_schemas import Bounds, acceptable_schema, shortened
 from segue.domain.tool import ToolSpec
 from segue.tools.normalize import clean_text
 
 MAX_TOOLS: Final = 128
-MAX_NAME_CHARS: Final = 64
 MAX_KNOWN: Final = 1000
 
-_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _FITTING_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _HASH_CHARS: Final = 8
 
@@ -86,4 +85,4 @@ def offered_name(name: str) -> str:
 
 def _with_hash(name: str, hashed: str) -> str:
     digest = hashlib.sha256(hashed.encode(errors="replace")).hexdigest()[:_HASH_CHARS]
-    return f"{_NOT_IN_A_NAME.sub('_', name)[: MAX_NAME_CHARS - _HASH_CHARS - 1]}_{digest}"
+    return f"{NOT_IN_A_NAME.sub('_', name)[: MAX_NAME_CHARS - _HASH_CHARS - 1]}_{digest}"

@@ -32,7 +32,7 @@ MAX_REFERENCE_CHARS = 900
 MAX_REFERENCE_ARGS_CHARS = 300
 MAX_HISTORY_ARGS_CHARS = 2000
 MAX_SHOWN_ARGS = 20
-MAX_NAME_CHARS = 60
+MAX_KEY_CHARS = 60
 MESSAGE_TOKENS = 4  # what a provider adds to each message for its role
 
 
@@ -200,7 +200,7 @@ def _clipped(args: dict[str, Any], max_chars: int) -> dict[str, Any]:
     if len(as_json(args)) <= max_chars:
         return args
     share = max_chars // min(len(args), MAX_SHOWN_ARGS)
-    return {key[:MAX_NAME_CHARS]: _cut(value, share) for key, value in islice(args.items(), MAX_SHOWN_ARGS)}
+    return {key[:MAX_KEY_CHARS]: _cut(value, share) for key, value in islice(args.items(), MAX_SHOWN_ARGS)}
 
 
 def _cut(value: Any, max_chars: int) -> Any:

@@ -17,8 +17,8 @@ CALLS: Final = "segue_calls"  # a list of RawCall; LangChain would search broken
 OPAQUE: Final = "segue_opaque"  # what `opaque_parts` returns, on a message that is sent; Opaque on one that came
 
 MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
-_MAX_NAME_CHARS = 64
-_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+MAX_NAME_CHARS: Final = 64
+NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 # What models write around a tool's name, from their own templates.
 _NAME_PREFIXES = ("functions.", "function.", "functions:")
 _NAME_ENDS = ("<|",)
@@ -91,7 +91,7 @@ def sendable_name(name: str) -> str:
         name = name.removeprefix(prefix)
     for end in _NAME_ENDS:
         name = name.partition(end)[0]
-    return _NOT_IN_A_NAME.sub("_", name)[:_MAX_NAME_CHARS] or "unnamed"
+    return NOT_IN_A_NAME.sub("_", name)[:MAX_NAME_CHARS] or "unnamed"
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:

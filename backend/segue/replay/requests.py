@@ -84,7 +84,7 @@ def _unpaired_call(messages: list[dict[str, Any]]) -> str | None:
     for message in messages:
         if message["role"] == "tool":
             if message["tool_call_id"] not in open_calls:
-                return f"a result nobody called for: {message['tool_call_id']}"
+                return f"a result without a call: {message['tool_call_id']}"
             open_calls.remove(message["tool_call_id"])
             continue
         if open_calls:

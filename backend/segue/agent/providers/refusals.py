@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx2
 
-from segue.agent.model_errors import ProviderRefusal
+from segue.agent.model_errors import BAD_REQUEST, ProviderRefusal
 from segue.agent.providers.event_stream import BodyTooLong, bounded
 from segue.agent.providers.wire_json import read_json, write_json
 from segue.domain.redaction import without, without_secret_texts
@@ -43,7 +43,6 @@ _STATUS_OF: Final[Mapping[str, int]] = {
 _SERVERS_FAULT = 500
 _PARAMETER = re.compile(r"[a-zA-Z_]\w*")
 _MESSAGES = frozenset({"message", "detail"})
-_BAD_REQUEST = frozenset({400, 422})
 _NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model"})
 
 
@@ -131,7 +130,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 def parameter_named(refusal: ProviderRefusal, sent: Iterable[str]) -> str | None:
     """Returns the one of the names we sent that a refusal of the request is about."""
-    if refusal.status not in _BAD_REQUEST or refusal.cause.name in _NOT_A_PARAMETERS_FAULT:
+    if refusal.status not in BAD_REQUEST or refusal.cause.name in _NOT_A_PARAMETERS_FAULT:
         return None
     names = set(sent)
     for text in (refusal.parameter or "", refusal.message):
