@@ -1,7 +1,7 @@
 """The parts of the service by subsystem, each made from the settings. The stack that a part is given closes it again.
 
-Only this file turns settings into objects. A library that costs much time to import and that only some settings need
-is imported in the function that makes its part.
+Settings become objects here, and models in `models_from_settings.py`. A library that costs much time to import and that
+only some settings need is imported in the function that makes its part.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from langchain_core.language_models import BaseChatModel
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.model import ChatModel
-from segue.agent.tool_schemas import Bounds
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.rate_limits import Rates
@@ -36,8 +35,8 @@ from segue.log import never_log
 from segue.mcp.config import read_mcp_config
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
+from segue.models_from_settings import OFFLINE, chat_model
 from segue.net.http_client import checked_client, tls_context
-from segue.offline.model import OfflineModel
 from segue.telemetry.gauges import ProcessState, RedisHealth
 from segue.telemetry.metrics import Metrics
 from segue.telemetry.tracing import tracing
@@ -55,7 +54,6 @@ from segue.turns.limits import Limiter
 from segue.turns.queries import outcomes_of
 from segue.turns.service import TurnService
 
-OFFLINE = "offline"
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 
 
@@ -110,38 +108,6 @@ async def foundation(
     return Foundation(settings, clock, metrics, span, wrapped, await stores(stack, settings))
 
 
-async def chat_model(
-    stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, observe: Observe, span: OpenSpan
-) -> ChatModel:
-    """Returns `model`, else the configured one, else the offline model."""
-    name = OFFLINE
-    if model is not None:
-        name = model.get_name()
-    elif settings.model_configured:
-        from segue.agent.providers.chat_completions import chat_completions  # noqa: PLC0415 (openai is not needed offline)
-
-        name = settings.llm_model
-        model = await stack.enter_async_context(
-            chat_completions(
-                model=settings.llm_model,
-                api_key=settings.openai_api_key,
-                base_url=settings.openai_base_url,
-                timeout_s=settings.llm_timeout_s,
-                max_answer_bytes=settings.llm_max_answer_bytes,
-            )
-        )
-    return ChatModel(
-        model or OfflineModel(),
-        name=name,
-        timeout_s=settings.llm_timeout_s,
-        idle_s=settings.llm_idle_timeout_s,
-        max_retries=settings.llm_max_retries,
-        tool_bounds=Bounds(description_chars=settings.llm_tool_description_chars),
-        observe=observe,
-        span=span,
-    )
-
-
 async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
     """Raises AppError if embedded servers do not start or the database cannot be migrated."""
     urls = await stack.enter_async_context(server_urls(settings.database_url, settings.redis_url, settings.data_dir))
@@ -189,7 +155,7 @@ async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermM
     settings = base.settings
     if settings.embedding_model is None:
         return LongTermMemory(base.stores.database, None)
-    from segue.agent.embeddings import openai_embedder  # noqa: PLC0415 (as openai in `chat_model`)
+    from segue.agent.embeddings import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
 
     embedder = openai_embedder(
         model=settings.embedding_model, api_key=settings.openai_api_key, base_url=settings.openai_base_url

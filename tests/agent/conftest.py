@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from segue.agent.model import ChatModel
 from segue.agent.providers.chat_completions import chat_completions
+from segue.agent.providers.options import ProviderOptions
 from segue.domain.telemetry import unobserved
 from segue.telemetry.tracing import untraced
 from tests.support.provider import Provider
@@ -32,12 +33,14 @@ async def open_model(provider: Provider) -> AsyncIterator[OpenModel]:
     ) -> ChatModel:
         client = await stack.enter_async_context(
             chat_completions(
-                model=name,
-                api_key=api_key,
-                base_url=provider.base_url,
-                timeout_s=timeout_s,
-                max_answer_bytes=max_answer_bytes,
-                parameters=parameters or {},
+                ProviderOptions(
+                    model=name,
+                    api_key=api_key,
+                    base_url=provider.base_url,
+                    timeout_s=timeout_s,
+                    max_answer_bytes=max_answer_bytes,
+                    extra_body=parameters or {},
+                )
             )
         )
         return ChatModel(

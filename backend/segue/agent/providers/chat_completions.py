@@ -7,7 +7,6 @@ of deadlines and retries: those are `model.py`'s.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from itertools import zip_longest
-from types import MappingProxyType
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -16,11 +15,12 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
-from pydantic import Field, SecretStr
+from pydantic import Field
 
 from segue.agent.model_errors import BROKE_OFF, NotAnAnswer
 from segue.agent.providers.completion_reader import CompletionReader, Words
 from segue.agent.providers.endpoint import chat_endpoint
+from segue.agent.providers.options import ProviderOptions
 from segue.agent.providers.wire_json import write_json
 from segue.agent.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, Opaque
 
@@ -117,20 +117,10 @@ class ChatCompletions(BaseChatModel):
 
 
 @asynccontextmanager
-async def chat_completions(
-    *,
-    model: str,
-    api_key: SecretStr | None,
-    base_url: str | None,
-    timeout_s: float,
-    max_answer_bytes: int,
-    parameters: Mapping[str, Any] = MappingProxyType({}),
-) -> AsyncIterator[BaseChatModel]:
-    """Yields a model whose connections close with the block. `parameters` go into every request."""
-    async with chat_endpoint(
-        api_key=api_key, base_url=base_url, timeout_s=timeout_s, max_answer_bytes=max_answer_bytes
-    ) as endpoint:
-        yield ChatCompletions(llm=model, endpoint=endpoint, parameters=dict(parameters), cache=False)
+async def chat_completions(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
+    """Yields a model whose connections close with the block."""
+    async with chat_endpoint(options) as endpoint:
+        yield ChatCompletions(llm=options.model, endpoint=endpoint, parameters=options.extra_body, cache=False)
 
 
 def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:

@@ -14,11 +14,11 @@ import anyio
 import httpx2
 import openai
 import structlog
-from pydantic import SecretStr
 
 from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable
 from segue.agent.providers.event_stream import BodyTooLong, bounded, events
 from segue.agent.providers.opaque import CALL_FIELDS, MESSAGE_FIELDS
+from segue.agent.providers.options import ProviderOptions
 from segue.agent.providers.refusals import RefusalReader, parameter_named
 from segue.agent.providers.wire_json import read_json, write_json
 from segue.net.http_client import tls_context
@@ -140,12 +140,10 @@ class Endpoint:
 
 
 @asynccontextmanager
-async def chat_endpoint(
-    *, api_key: SecretStr | None, base_url: str | None, timeout_s: float, max_answer_bytes: int
-) -> AsyncIterator[Endpoint]:
+async def chat_endpoint(options: ProviderOptions) -> AsyncIterator[Endpoint]:
     """Yields an endpoint whose connections close with the block. It never retries: ChatModel does."""
-    key = api_key.get_secret_value() if api_key else "none"
-    refusals = RefusalReader(secrets={key} if api_key else frozenset())
+    key = options.api_key.get_secret_value() if options.api_key else "none"
+    refusals = RefusalReader(secrets={key} if options.api_key else frozenset())
     async with (
         openai.DefaultAsyncHttpxClient(
             verify=tls_context(),
@@ -153,10 +151,10 @@ async def chat_endpoint(
             event_hooks={"response": [refusals.check]},
         ) as http_client,
         openai.AsyncOpenAI(
-            api_key=key, base_url=base_url, timeout=timeout_s, max_retries=0, http_client=http_client
+            api_key=key, base_url=options.base_url, timeout=options.timeout_s, max_retries=0, http_client=http_client
         ) as client,
     ):
-        yield Endpoint(client, refusals, max_answer_bytes=max_answer_bytes)
+        yield Endpoint(client, refusals, max_answer_bytes=options.max_answer_bytes)
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:

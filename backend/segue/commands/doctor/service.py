@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from segue import factories
+from segue import models_from_settings
 from segue.agent.model import ChatModel
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import OpenStores, StoresFound, Unreachable, asking
@@ -89,7 +89,7 @@ async def _look_at_model(settings: Settings, report: Report) -> dict[str, Any]:
     bounded = {"llm_timeout_s": MODEL_S, "llm_idle_timeout_s": MODEL_S, "llm_max_retries": 0}
     async with AsyncExitStack() as stack:
         asked = settings.model_copy(update=bounded)
-        model = await factories.chat_model(stack, asked, None, unobserved, untraced)
+        model = await models_from_settings.chat_model(stack, asked, None, unobserved, untraced)
         return await _probe_model(model, settings, report)
 
 

@@ -1,0 +1,23 @@
+"""What a provider's model is made from, whichever provider it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import SecretStr
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderOptions:
+    """What is None is not sent. `model` is the name without the provider's prefix; the extras are merged last."""
+
+    model: str
+    api_key: SecretStr | None
+    base_url: str | None
+    timeout_s: float
+    max_answer_bytes: int
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    reasoning_effort: str | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    extra_headers: Mapping[str, str] = field(default_factory=dict)
