@@ -4,17 +4,22 @@
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote
 
+import orjson
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from segue.domain.identity import is_loopback
 from segue.domain.plan import Confirm, Planning
-from segue.domain.redaction import is_recognisable
+from segue.domain.redaction import header_secrets, is_recognisable
 
+_OWN_TO_A_REQUEST = frozenset({"model", "messages", "input", "tools", "stream"})
+_HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_HEADER_VALUE = re.compile(r"[ -~]*")
 _PASSWORD_IN_URL = re.compile(r"(?:://[^/:@]*:|[?&]password=)([^/@&]+)(?=@|&|$)")
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -57,6 +62,11 @@ class Settings(BaseSettings):
     openai_api_key: SecretStr | None = None
     openai_base_url: str | None = None
     llm_model: str = "gpt-5-mini"
+    llm_temperature: Annotated[float, Field(ge=0)] | None = None
+    llm_max_output_tokens: Count | None = None
+    llm_reasoning_effort: str | None = None
+    llm_extra_body: Annotated[Mapping[str, Any], NoDecode] = {}
+    llm_extra_headers: Annotated[Mapping[str, SecretStr], NoDecode] = {}
     llm_timeout_s: Seconds = 60
     llm_idle_timeout_s: Seconds = 30
     llm_max_retries: Annotated[int, Field(ge=0)] = 2
@@ -95,6 +105,32 @@ class Settings(BaseSettings):
     @classmethod
     def _split_commas(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("llm_extra_body", "llm_extra_headers", mode="before")
+    @classmethod
+    def _read_json_object(cls, value: object) -> object:
+        try:
+            value = orjson.loads(value) if isinstance(value, str) else value
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"has to be a JSON object, and is no JSON: {error.msg} at {error.pos}") from None
+        if not isinstance(value, Mapping):
+            raise ValueError('has to be a JSON object, such as {"name": "value"}')  # noqa: TRY004 (pydantic's own)
+        return value
+
+    @field_validator("llm_extra_body")
+    @classmethod
+    def _leaves_the_request_alone(cls, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if taken := sorted(_OWN_TO_A_REQUEST & body.keys()):
+            raise ValueError(f"cannot set {', '.join(taken)}: Segue writes these itself. Leave them out")
+        return body
+
+    @field_validator("llm_extra_headers")
+    @classmethod
+    def _can_be_sent(cls, headers: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+        for name, value in headers.items():
+            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value.get_secret_value()):
+                raise ValueError(f"has a header that cannot be sent, {name!r}: names and values are plain ASCII texts")
+        return headers
 
     @model_validator(mode="after")
     def _anonymous_only_on_loopback(self) -> Self:
@@ -158,6 +194,7 @@ class Settings(BaseSettings):
         """Returns the values of all secret settings, and the passwords within URLs by themselves."""
         given = (getattr(self, name) for name in type(self).model_fields)
         values = [value.get_secret_value() for value in given if isinstance(value, SecretStr)]
+        values += header_secrets(value.get_secret_value() for value in self.llm_extra_headers.values())
         passwords = [unquote(found) for value in values for found in _PASSWORD_IN_URL.findall(value)]
         return {secret for secret in (*values, *passwords) if is_recognisable(secret)}
 

@@ -46,6 +46,11 @@ def provider_options(settings: Settings) -> ProviderOptions:
         base_url=settings.openai_base_url,
         timeout_s=settings.llm_timeout_s,
         max_answer_bytes=settings.llm_max_answer_bytes,
+        temperature=settings.llm_temperature,
+        max_output_tokens=settings.llm_max_output_tokens,
+        reasoning_effort=settings.llm_reasoning_effort,
+        extra_body=settings.llm_extra_body,
+        extra_headers={name: value.get_secret_value() for name, value in settings.llm_extra_headers.items()},
     )
 
 

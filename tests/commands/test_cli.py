@@ -36,6 +36,13 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
     [
         ({"PORT": "many"}, "PORT"),
         ({"LLM_TIMEOUT_S": "-1"}, "LLM_TIMEOUT_S"),
+        ({"LLM_EXTRA_BODY": "{top_k: 3}"}, "LLM_EXTRA_BODY has to be a JSON object"),
+        ({"LLM_EXTRA_BODY": '{"messages": [], "tools": []}'}, "LLM_EXTRA_BODY cannot set messages, tools"),
+        ({"LLM_EXTRA_HEADERS": '["sk-canary"]'}, "LLM_EXTRA_HEADERS has to be a JSON object"),
+        (
+            {"LLM_EXTRA_HEADERS": '{"X-Key": "sk-canary\\n"}'},
+            "LLM_EXTRA_HEADERS has a header that cannot be sent, 'X-Key'",
+        ),
         ({"WEB_SEARCH_PROVIDER": "tavily"}, "TAVILY_API_KEY"),
         ({"WEB_SEARCH_PROVIDER": "searxng"}, "SEARXNG_URL"),
         ({"PLANNING": "perhaps"}, "PLANNING"),

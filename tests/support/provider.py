@@ -6,7 +6,7 @@ A script that is not used up, or a request beyond its end, fails the test that o
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -151,8 +151,8 @@ def _completion(message: dict[str, Any], finish_reason: str | None) -> Response:
 
 @dataclass(slots=True)
 class Provider:
-    """`requests` are the bodies it was sent, in order; `summaries` those that asked for a summary, and `embedded` the
-    texts it was sent to embed by `embedding`.
+    """`requests` are the bodies it was sent, in order, and `headers` those of all requests; `summaries` the bodies that
+    asked for a summary, and `embedded` the texts it was sent to embed by `embedding`.
 
     Summaries come when they come, so they are not part of the script: they get `summary`, or an error without one.
     """
@@ -164,6 +164,7 @@ class Provider:
     summary: Reply | None = None
     embedding: Callable[[str], Awaitable[Response | list[float]]] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
     summaries: list[dict[str, Any]] = field(default_factory=list)
     embedded: list[str] = field(default_factory=list)
     surprises: list[str] = field(default_factory=list)
@@ -215,6 +216,7 @@ class Provider:
         asks_for_summary = body["messages"][0]["content"] == SUMMARISER
         async with self.heard:
             (self.summaries if asks_for_summary else self.requests).append(body)
+            self.headers.append(request.headers)
             self.heard.notify_all()
         if asks_for_summary:
             return await _given(self.summary or fails(400), body)

@@ -4,7 +4,7 @@ The one place that decides what a secret is: for the log, for exports, for setti
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -93,6 +93,11 @@ def secrets_in(value: Any, *, under_secret: bool = False) -> set[str]:
 def is_recognisable(secret: str) -> bool:
     """Whether a text that contains it must mean the secret, and not by chance the same word."""
     return len(secret) >= MIN_RECOGNISABLE_CHARS and _LIKE_A_WORD.fullmatch(secret) is None
+
+
+def header_secrets(values: Iterable[str]) -> set[str]:
+    """The values of headers, and their last words alone: a token behind the name of its kind."""
+    return {part for value in values for part in (value, *value.split()[-1:]) if is_recognisable(part)}
 
 
 def configured_secrets(values: Mapping[str, str]) -> set[str]:

@@ -28,11 +28,12 @@ ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
 
 
 class ChatCompletions(BaseChatModel):
-    """`parameters` go into every request, as `temperature` would."""
+    """`parameters` go into every request, and the `extra` ones whatever else would stand in their place."""
 
     llm: str
     endpoint: Any = Field(exclude=True)  # an Endpoint, which pydantic has no schema for
     parameters: Mapping[str, Any] = Field(default_factory=dict)
+    extra: Mapping[str, Any] = Field(default_factory=dict)
 
     @property
     def _llm_type(self) -> str:
@@ -80,7 +81,7 @@ class ChatCompletions(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        body = {**self._body(messages, kwargs), "stream_options": {"include_usage": True}}
+        body = self._body(messages, {**kwargs, "stream_options": {"include_usage": True}})
         reader, complete = CompletionReader(), False
         async with aclosing(self.endpoint.stream(body)) as received:
             async for event in received:
@@ -102,7 +103,7 @@ class ChatCompletions(BaseChatModel):
 
     def _body(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> dict[str, Any]:
         sent = [wire_message(message, made_by=self.made_by) for message in messages]
-        return {"model": self.llm, "messages": sent, **self.parameters, **options}
+        return {"model": self.llm, "messages": sent, **self.parameters, **options, **self.extra}
 
     def _closing(self, reader: CompletionReader, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a message says beside its words."""
@@ -119,8 +120,19 @@ class ChatCompletions(BaseChatModel):
 @asynccontextmanager
 async def chat_completions(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
     """Yields a model whose connections close with the block."""
+    parameters = {
+        "temperature": options.temperature,
+        "max_tokens": options.max_output_tokens,
+        "reasoning_effort": options.reasoning_effort,
+    }
     async with chat_endpoint(options) as endpoint:
-        yield ChatCompletions(llm=options.model, endpoint=endpoint, parameters=options.extra_body, cache=False)
+        yield ChatCompletions(
+            llm=options.model,
+            endpoint=endpoint,
+            parameters={name: value for name, value in parameters.items() if value is not None},
+            extra=options.extra_body,
+            cache=False,
+        )
 
 
 def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:

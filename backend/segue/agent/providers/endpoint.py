@@ -143,7 +143,7 @@ class Endpoint:
 async def chat_endpoint(options: ProviderOptions) -> AsyncIterator[Endpoint]:
     """Yields an endpoint whose connections close with the block. It never retries: ChatModel does."""
     key = options.api_key.get_secret_value() if options.api_key else "none"
-    refusals = RefusalReader(secrets={key} if options.api_key else frozenset())
+    refusals = RefusalReader(options.secrets)
     async with (
         openai.DefaultAsyncHttpxClient(
             verify=tls_context(),
@@ -151,7 +151,12 @@ async def chat_endpoint(options: ProviderOptions) -> AsyncIterator[Endpoint]:
             event_hooks={"response": [refusals.check]},
         ) as http_client,
         openai.AsyncOpenAI(
-            api_key=key, base_url=options.base_url, timeout=options.timeout_s, max_retries=0, http_client=http_client
+            api_key=key,
+            base_url=options.base_url,
+            default_headers=options.extra_headers,
+            timeout=options.timeout_s,
+            max_retries=0,
+            http_client=http_client,
         ) as client,
     ):
         yield Endpoint(client, refusals, max_answer_bytes=options.max_answer_bytes)

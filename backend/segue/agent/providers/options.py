@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from segue.domain.redaction import header_secrets
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
@@ -20,4 +22,10 @@ class ProviderOptions:
     max_output_tokens: int | None = None
     reasoning_effort: str | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-    extra_headers: Mapping[str, str] = field(default_factory=dict)
+    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Returns what a provider may repeat of a request and must not be told: the key and the extra headers."""
+        key = {self.api_key.get_secret_value()} if self.api_key else set()
+        return frozenset(key | header_secrets(self.extra_headers.values()))
