@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator
 
 from segue.domain.recording import RecordedCall, RecordedTool, RecordedTurn, Recording, Round, recording_text
 from segue.replay.run import ReplayReport, replay
@@ -38,7 +38,7 @@ def widen(definitions: Definitions, conversations: Iterable[dict[str, Any]]) -> 
     for call in (call for each in conversations for turn in each["turns"] for call in turn["calls"]):
         schema = definitions[call["name"]]["parameters"]
         for fault in list(Draft202012Validator(schema).iter_errors(call["args"])):
-            argument = str(fault.path[0])
+            argument = str(fault.instance_path[0])
             del schema["properties"][argument]["type"]
             widened.append(f"`{argument}` of `{call['name']}`: {fault.message}")
     return widened

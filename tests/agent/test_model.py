@@ -196,7 +196,7 @@ BAD_CALLS = {
     "true": (("current_time", "true"), "not a JSON object"),
     "a huge integer": (("current_time", '{"timezone": ' + "9" * 5000 + "}"), "not a JSON object"),
     "a deep object": (("current_time", '{"timezone": ' + "[" * 100_000 + "]" * 100_000 + "}"), "not a JSON object"),
-    "a wrong type": (("current_time", '{"timezone": 7}'), "$.timezone: 7 is not of type 'string'"),
+    "a wrong type": (("current_time", '{"timezone": 7}'), '$.timezone: 7 is not of type "string"'),
     "a wrong name": (("current_time", '{"zone": "Europe/Rome"}'), "'zone' was unexpected"),
     "a wrong value": (("current_time", '{"timezone": "Mars/Olympus"}'), "Use an IANA name"),
     "nan": (("current_time", '{"timezone": NaN}'), "time"),

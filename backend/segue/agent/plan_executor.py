@@ -31,11 +31,11 @@ from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.health import is_blocked
+from segue.tools.input_schema import accepts, check_args
 from segue.tools.normalize import clean
 from segue.tools.outcome import Outcome
 from segue.tools.paging import InvalidPath, at_path
 from segue.tools.results import PlanStep
-from segue.tools.run import accepts, check_args
 
 MAX_GOAL_CHARS = 500
 

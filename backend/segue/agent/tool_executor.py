@@ -23,10 +23,11 @@ from segue.memory.history import NewMessage, append_message
 from segue.plans.policy import needs_confirmation
 from segue.tools import results
 from segue.tools.availability import refusal
+from segue.tools.input_schema import accepts
 from segue.tools.normalize import clean
 from segue.tools.outcome import Outcome, failed, lost
 from segue.tools.results import LedgerCall, PlanStep
-from segue.tools.run import accepts, run_tool
+from segue.tools.run import run_tool
 
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, Outcome, ToolCall], Awaitable[None]]

@@ -13,8 +13,6 @@ from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
 import structlog
-from jsonschema import Draft202012Validator, SchemaError
-from jsonschema.validators import validator_for
 from mcp_types import (
     AudioContent,
     BlobResourceContents,
@@ -33,6 +31,7 @@ from pydantic import ValidationError
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.mcp.config import McpServerConfig
 from segue.mcp.tool_effects import effect_of
+from segue.tools.input_schema import InputSchema, UnfitSchema
 
 MAX_TOOLS: Final = 200
 MAX_ERROR_CHARS: Final = 4000
@@ -113,7 +112,7 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
     return ToolSpec(
         name=_name(config.prefix, tool.name),
         description=_description(tool),
-        input_schema=_schema(tool.input_schema),
+        input_schema=_schema(tool.name, tool.input_schema),
         source=f"mcp:{server}",
         effect=effect_of(tool.name, hints),
         idempotent=bool(hints and hints.idempotent_hint),
@@ -163,16 +162,16 @@ def _joins(char: str) -> bool:
     return bool(char) and not char.isascii() and char not in _JOINERS
 
 
-def _schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _schema(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if schema.get("type") != "object":
         raise _Unfit("its input schema is not that of an object")
     cleaned: dict[str, Any] = _clean(schema)
     if len(json.dumps(cleaned, ensure_ascii=False).encode(errors="replace")) > _MAX_SCHEMA_BYTES:
         raise _Unfit(f"its input schema is over {_MAX_SCHEMA_BYTES // 1024} kB")
     try:
-        validator_for(cleaned, default=Draft202012Validator).check_schema(cleaned)
-    except (SchemaError, RecursionError):
-        raise _Unfit("its input schema is not valid JSON Schema") from None
+        InputSchema(cleaned, tool=name)
+    except UnfitSchema as unfit:
+        raise _Unfit(f"its input schema cannot be used: {unfit}") from None
     return cleaned
 
 

@@ -10,24 +10,20 @@ _read          cleans, caps, redacts and summarises what came back
 import asyncio
 import time
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, Final, Literal
 
 import anyio.to_thread
-import jsonschema
 import orjson
 import structlog
-from jsonschema.protocols import Validator
-from referencing import Registry
 
 from segue.domain.redaction import without, without_secret_texts
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.tools.input_schema import check_args
 from segue.tools.normalize import Payload, clean_text, make_payload, no_payload
 from segue.tools.outcome import MAX_ERROR_CHARS, Fault, Outcome, credentials_refused, reported_error
 from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
 
 STOP_GRACE_S: Final = 1.0
-NO_REMOTE: Final[Registry[Any]] = Registry()  # a schema may not make us fetch another one
 
 log = structlog.get_logger()
 
@@ -74,27 +70,6 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     error = without_secret_texts(without(answer.error, tool.secrets))[:MAX_ERROR_CHARS]
     fault = "unauthorized" if answer.fault == "tool" and credentials_refused(error) else answer.fault
     return Outcome(answer.status, answer.payload, error, duration_ms, fault, answer.summary, answer.identifiers)
-
-
-def check_args(tool: Tool, args: dict[str, Any]) -> None:
-    """Raises ToolRetry with the arguments that are wrong, ToolFailed if the schema itself cannot be used."""
-    try:
-        validator = _validator(orjson.dumps(tool.spec.input_schema))
-        faults = sorted(validator.iter_errors(args), key=lambda fault: fault.json_path)
-    except Exception as broken:
-        raise ToolFailed(f"The input schema of {tool.spec.name} cannot be used: {_described(broken)}") from broken
-    if faults:
-        wrong = "; ".join(f"{fault.json_path}: {fault.message[:200]}" for fault in faults[:5])
-        raise ToolRetry(f"Invalid arguments for {tool.spec.name}: {wrong}. Correct them and call again.")
-
-
-def accepts(tool: Tool, args: dict[str, Any]) -> bool:
-    """Whether a call with these arguments would reach the tool."""
-    try:
-        check_args(tool, args)
-    except (ToolRetry, ToolFailed):
-        return False
-    return True
 
 
 async def _within(timeout_s: float, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
@@ -190,11 +165,3 @@ def _described(fault: BaseException) -> str:
 def _caller_is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-@lru_cache(maxsize=512)
-def _validator(schema: bytes) -> Validator:
-    parsed = orjson.loads(schema)
-    return jsonschema.validators.validator_for(parsed, default=jsonschema.Draft202012Validator)(
-        parsed, registry=NO_REMOTE
-    )

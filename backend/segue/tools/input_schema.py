@@ -1,0 +1,155 @@
+"""Whether arguments fit a tool's input schema. Both come from outside and may be made to take long, so patterns run in
+linear time, references are counted before they are followed, and an error is explained only if that is cheap.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final
+
+import jsonschema_rs
+import orjson
+import structlog
+
+from segue.domain.tool import Tool, ToolFailed, ToolRetry
+
+MAX_EXPANSION: Final = 100_000  # subschemas, each counted as often as references lead to it
+MAX_EXPLAINED_DEPTH: Final = 6
+_TOLD_FAULTS = 5
+_TOLD_CHARS = 200
+_DEFINITIONS = ("$defs", "definitions")  # counted where a reference leads into them
+_MAX_ODD_PATTERNS = 100
+_LINEAR: Final = jsonschema_rs.RegexOptions()
+_DRAFTS: Final = ("draft-04", "draft-06", "draft-07", "draft/2019-09", "draft/2020-12")
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+
+log = structlog.get_logger()
+
+
+class UnfitSchema(ValueError):
+    """A schema that arguments cannot be checked by; the message says why."""
+
+
+class InputSchema:
+    """A compiled schema. Raises UnfitSchema for one that is invalid, refers to elsewhere, or would take too long."""
+
+    def __init__(self, schema: Mapping[str, Any], *, tool: str) -> None:
+        expansion, self._is_recursive = _expansion(schema)
+        if expansion > MAX_EXPANSION:
+            raise UnfitSchema(f"its references lead to over {MAX_EXPANSION} subschemas")
+        self._validator = _compiled(orjson.loads(orjson.dumps(schema)), tool)
+
+    def faults(self, args: Mapping[str, Any]) -> list[str]:
+        """Returns what is wrong with the arguments, at most five things, or nothing if they fit."""
+        if self._validator.is_valid(args):
+            return []
+        # With references that lead back, all ways through them are tried, which doubles with each level.
+        if self._is_recursive and _depth(args) > MAX_EXPLAINED_DEPTH:
+            return ["$: they do not fit its input schema"]
+        found = islice(self._validator.iter_errors(args), _TOLD_FAULTS)
+        return [f"{_path(fault.instance_path)}: {fault.message[:_TOLD_CHARS]}" for fault in found]
+
+
+def check_args(tool: Tool, args: dict[str, Any]) -> None:
+    """Raises ToolRetry with the arguments that are wrong, ToolFailed if the schema itself cannot be used."""
+    name = tool.spec.name
+    try:
+        faults = _schema(name, orjson.dumps(tool.spec.input_schema)).faults(args)
+    except (ValueError, TypeError) as unfit:
+        raise ToolFailed(f"The input schema of {name} cannot be used: {unfit}") from unfit
+    if faults:
+        raise ToolRetry(f"Invalid arguments for {name}: {'; '.join(faults)}. Correct them and call again.")
+
+
+def accepts(tool: Tool, args: dict[str, Any]) -> bool:
+    """Whether a call with these arguments would reach the tool."""
+    try:
+        check_args(tool, args)
+    except (ToolRetry, ToolFailed):
+        return False
+    return True
+
+
+@lru_cache(maxsize=512)
+def _schema(tool: str, schema: bytes) -> InputSchema:
+    return InputSchema(orjson.loads(schema), tool=tool)
+
+
+def _compiled(schema: Any, tool: str) -> jsonschema_rs.Validator:
+    """May change `schema`: a pattern that has no linear form is left out of the check, the tool stays."""
+    if not isinstance(schema, dict):
+        raise UnfitSchema("it is no JSON object")
+    if not str(schema.get("$schema", "")).rstrip("#").endswith(tuple(f"{draft}/schema" for draft in _DRAFTS)):
+        schema.pop("$schema", None)
+    for _ in range(_MAX_ODD_PATTERNS):
+        try:
+            return jsonschema_rs.validator_for(schema, pattern_options=_LINEAR, validate_formats=False, offline=True)
+        except jsonschema_rs.ValidationError as fault:
+            pattern = _left_out(schema, fault.instance_path)
+            if pattern is None:
+                raise UnfitSchema(f"{_path(fault.instance_path)}: {fault.message[:_TOLD_CHARS]}") from fault
+            log.warning("tool_pattern_left_out", tool=tool, pattern=pattern[:_TOLD_CHARS])
+    raise UnfitSchema(f"over {_MAX_ODD_PATTERNS} of its patterns cannot be checked")
+
+
+def _left_out(schema: Any, path: Sequence[str | int]) -> str | None:
+    """Removes the pattern at a path of the schema and returns it; None if there is no pattern."""
+    *way, last = path or [""]
+    for part in way:
+        schema = schema[part]
+    if last == "pattern" and isinstance(schema, dict) and isinstance(schema[last], str):
+        return str(schema.pop(last))
+    if way and way[-1] == "patternProperties":
+        del schema[last]
+        return str(last)
+    return None
+
+
+def _expansion(schema: Mapping[str, Any]) -> tuple[int, bool]:
+    """Returns how many subschemas references lead to, counted each time, and whether any leads back to itself."""
+    counted: dict[str, int] = {}
+    is_recursive = False
+
+    def of_reference(reference: str) -> int:
+        nonlocal is_recursive
+        if reference not in counted:
+            counted[reference] = 0  # while it is being counted: leading back to it adds nothing
+            counted[reference] = min(of(_at(schema, reference)), MAX_EXPANSION + 1) or 1
+        elif counted[reference] == 0:
+            is_recursive = True
+        return counted[reference]
+
+    def of(node: Any) -> int:
+        if isinstance(node, list):
+            return sum(map(of, node))
+        if not isinstance(node, Mapping):
+            return 0
+        references = (node[name] for name in _REFERENCES if isinstance(node.get(name), str))
+        children = (child for name, child in node.items() if name not in _DEFINITIONS)
+        return 1 + sum(map(of_reference, references)) + sum(map(of, children))
+
+    try:
+        return of_reference("#"), is_recursive
+    except RecursionError as error:
+        raise UnfitSchema("it is nested too deeply") from error
+
+
+def _at(schema: Any, reference: str) -> Any:
+    """Returns what a reference within the schema points to; None for any that the validator will refuse."""
+    for part in reference.lstrip("#").split("/")[1:]:
+        part = part.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901 (JSON Pointer's escapes)
+        if isinstance(schema, list):
+            schema = schema[int(part)] if part.isdecimal() and int(part) < len(schema) else None
+        else:
+            schema = schema.get(part) if isinstance(schema, Mapping) else None
+    return schema
+
+
+def _depth(value: Any) -> int:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
+
+
+def _path(parts: Sequence[str | int]) -> str:
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
