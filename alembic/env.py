@@ -12,6 +12,8 @@ from segue.db.models import metadata
 
 MIGRATION_LOCK = 0x5E60E
 LOCK_TIMEOUT = "60s"
+# Columns that this release does not use and the one before still reads: a later one drops them.
+LET_GO = frozenset({("tool_calls", "args_hash")})
 
 
 def database_url() -> str:
@@ -28,7 +30,12 @@ def migrate(connection: Connection) -> None:
     connection.exec_driver_sql(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
     connection.exec_driver_sql(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
     try:
-        context.configure(connection=connection, target_metadata=metadata, compare_server_default=True)
+        context.configure(
+            connection=connection,
+            target_metadata=metadata,
+            compare_server_default=True,
+            include_name=lambda name, _, parents: (parents.get("table_name"), name) not in LET_GO,
+        )
         with context.begin_transaction():
             context.run_migrations()
         connection.commit()

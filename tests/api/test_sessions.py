@@ -143,7 +143,7 @@ async def test_the_memory_of_a_session_is_empty_and_then_holds_the_last_exchange
     assert short_term["turn_id"] == answer["turn_id"]
     assert (short_term["last_user_message"], short_term["last_assistant_message"]) == ("what time is it?", "noon")
     assert short_term["message_count"] == 4
-    [reference] = short_term["results"]
+    [reference] = short_term["tool_results"]
     assert reference["tool_call_id"] == answer["tool_calls"][0]["tool_call_id"]
 
 

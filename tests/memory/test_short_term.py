@@ -107,7 +107,7 @@ async def test_memory_holds_the_last_exchange_and_one_reference_for_each_call(
     found = memory["short_term"]
     assert (found["last_user_message"], found["last_assistant_message"]) == ("And in Tokyo?", "Noon and eight.")
     assert found["message_count"] == len(await client.messages(session)) == 9
-    assert {reference["tool_call_id"] for reference in found["results"]} == {
+    assert {reference["tool_call_id"] for reference in found["tool_results"]} == {
         call["tool_call_id"] for call in answer["tool_calls"]
     }
     assert answer["memory_used"] == {"short_term": True, "long_term": 0, "history_messages": 4, "tool_results": 1}
@@ -151,7 +151,7 @@ async def test_what_a_failed_turn_found_is_remembered_though_none_was_ever_answe
     assert answer["memory_used"]["tool_results"] == 1
     memory = await short_term(client, session)
     assert memory is not None
-    assert [result["args"] for result in memory["results"]] == [TOKYO, ROME]
+    assert [result["args"] for result in memory["tool_results"]] == [TOKYO, ROME]
 
 
 async def test_memory_ends_when_its_time_has_passed_and_the_results_stay_in_the_history(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 from hypothesis import strategies as st
@@ -120,6 +120,33 @@ def test_a_failed_tool_says_why_when_it_is_tried_again_and_what_helps() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ("", "Nothing is held against it."),
+        ("success", "Its last call succeeded."),
+        ("failure", "1 of 3 failures in a row that fail it: the shelf is closed"),
+        ("success failure failure", "2 of 3 failures in a row that fail it: the shelf is closed"),
+        ("failure success", "Its last call succeeded."),
+        ("failure bad_arguments", "1 of 3 failures in a row that fail it: the shelf is closed"),
+        ("failure failure failure wait success", "Its last call succeeded."),
+        ("failure reset", "Reset by a person."),
+        ("maintenance available", "Set to available by a person."),
+        ("maintenance failure", "Set to maintenance by a person."),
+    ],
+)
+def test_a_state_always_says_why_it_is_so(events: str, reason: str) -> None:
+    assert state_after(events).reason == reason
+
+
+def test_a_row_of_a_release_that_gave_no_reason_says_why_too() -> None:
+    def reason(**fields: Any) -> str | None:
+        return tool_state(TOOL, {"moody": ToolHealth(**fields)}, {}, now=START, rules=RULES).reason
+
+    assert reason(last_success_time=START, execution_count=1) == "Its last call succeeded."
+    assert reason(consecutive_failures=1, execution_count=1) == "1 of 3 failures in a row that fail it."
+
+
 def test_times_and_counts_outlive_failures_and_resets() -> None:
     state = state_after("success failure failure failure reset")
     assert (state.consecutive_failures, state.execution_count) == (0, 4)
@@ -162,6 +189,7 @@ def test_dependencies_lock_a_tool_until_one_has_succeeded_and_a_reset_locks_noth
     assert locked.reason == "To unlock: run one of base, other first."
     assert not is_blocked(locked)
     assert state(base=base).available
+    assert state(base=base).reason == "Unlocked, since these have succeeded: base."
     assert state(base=reset(base, START)).available
     assert state(base=set_by_person(base, START, "maintenance", None)).available
 

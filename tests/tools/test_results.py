@@ -78,7 +78,7 @@ async def test_a_turn_after_a_large_result_does_not_read_it(settings: Settings, 
     assert "replaced" not in large
 
 
-async def test_of_a_sessions_results_none_all_or_those_asked_for_are_loaded(
+async def test_of_a_sessions_results_those_asked_for_are_loaded(
     settings: Settings, database: Database, provider: Provider
 ) -> None:
     async with running(settings) as client:
@@ -90,10 +90,10 @@ async def test_of_a_sessions_results_none_all_or_those_asked_for_are_loaded(
     one, two, nothing, theirs = (call["tool_call_id"] for call in (first, second, empty, foreign))
     now = datetime.now(UTC)
     async with database.read_only() as connection:
-        assert await load_results(connection, session, "none", now=now) == {}
-        everything = await load_results(connection, session, "all", now=now)
+        assert await load_results(connection, session, [], now=now) == {}
+        everything = await load_results(connection, session, [one, two], now=now)
         assert {call: result.value() for call, result in everything.items()} == {one: {"n": 1}, two: "x" * 5000}
         asked = await load_results(connection, session, [two, nothing, theirs], now=now)
         assert {call: result.value() for call, result in asked.items()} == {two: "x" * 5000}
-        small = await load_results(connection, session, "all", now=now, max_bytes=100)
+        small = await load_results(connection, session, [one, two], now=now, max_bytes=100)
         assert {call: result.content for call, result in small.items()} == {one: '{"n":1}', two: None}

@@ -14,6 +14,7 @@ from tests.support.plans import planned
 from tests.support.provider import Provider, calls, calls_raw, says
 from tests.support.results import Call, last_result, listed, loaded, problem, ran, use_toolbox
 from tests.support.service import Client, running
+from tests.support.stores import looking_into
 
 NEVER_MADE = new_id("call", datetime(2026, 1, 1, tzinfo=UTC))
 MEGABYTE = 1_000_000
@@ -260,7 +261,7 @@ async def test_a_failed_call_is_made_again_and_in_the_next_turn_so_is_a_successf
     results = [(await loaded(client, session, call))["result"] for call in await listed(client, session)]
     assert results == [{"calls": 2}, {"calls": 1}, None, None]
     memory = (await client.get(f"/sessions/{session}/memory"))["short_term"]
-    assert [(result["tool_name"], result["preview"]) for result in memory["results"]] == [
+    assert [(result["tool_name"], result["preview"]) for result in memory["tool_results"]] == [
         ("count", '{"calls":2}'),
         ("fails", "no"),
     ]
@@ -355,6 +356,35 @@ async def test_loading_a_result_is_no_step_of_a_plan_and_asks_nobody(settings: S
     assert (answer["plan"], answer["tool_calls"], answer["message"]["content"]) == (None, [], "There is nothing.")
     assert '"name":"get_tool_result"' not in str(provider.messages(0))
     assert "This session has no result" in last_result(provider.requests[-1])["error"]
+
+
+async def test_a_result_beyond_the_newest_twenty_is_found_by_its_words_after_a_restart(
+    settings: Settings, provider: Provider
+) -> None:
+    def find(**wanted: Any) -> Any:
+        provider.will(calls(("get_tool_result", wanted)), says("done"))
+
+    async with running(settings) as client:
+        session, other = await client.new_session(), await client.new_session()
+        [first] = await ran(client, provider, session, ("echo", {"name": "Fattura città_1"}))
+        rest = await ran(client, provider, session, *(("echo", {"n": number}) for number in range(25)))
+        await ran(client, provider, other, ("echo", {"name": "Fattura of another"}))
+    async with running(settings) as client, looking_into(settings) as stores:
+        await stores.redis.flushdb()
+        for query, found in (("FATTURA echo", [first]), ("città_1", [first]), ("città%1", []), ("no such", [])):
+            find(query=query)
+            await client.chat(session, "Where is that invoice?")
+            told = last_result(provider.requests[-1])
+            assert [entry["tool_call_id"] for entry in told["results"]] == [call["tool_call_id"] for call in found]
+            assert (told["results_total"], told["next_offset"]) == (len(found), None)
+        find(limit=10)
+        find(offset=10)
+        await client.chat(session, "And all?")
+        await client.chat(session, "And then?")
+    newest_first = [call["tool_call_id"] for call in (*rest[::-1], first)]
+    pages = [last_result(provider.requests[index]) for index in (-3, -1)]
+    assert [entry["tool_call_id"] for page in pages for entry in page["results"]] == newest_first
+    assert [(page["results_total"], page["next_offset"]) for page in pages] == [(26, 10), (26, None)]
 
 
 async def test_a_result_already_given_in_full_in_this_turn_is_not_given_again(

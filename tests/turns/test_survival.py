@@ -174,7 +174,7 @@ async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_
     statuses = {hung["tool_call_id"]: "failed", searched["tool_call_id"]: "succeeded"}
     assert {short_id(call["tool_call_id"]): call["status"] for call in ledger} == statuses
     assert answer["memory_used"]["tool_results"] == 2
-    assert {short_id(result["tool_call_id"]): result["status"] for result in memory["results"]} == statuses
+    assert {short_id(result["tool_call_id"]): result["status"] for result in memory["tool_results"]} == statuses
 
 
 async def test_sigterm_lets_a_turn_end_hands_back_what_takes_longer_and_leaves_nothing_running(

@@ -16,6 +16,7 @@ from segue.domain.session import Message, Session
 from segue.memory import facts, history, sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.context import working_memory
+from segue.turns.queries import with_metadata
 
 FACTS_SHOWN = 50
 _SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
@@ -82,6 +83,7 @@ async def list_messages(
     async with services.database.read_only() as connection:
         await sessions.get_session(connection, caller, session_id)
         found = await history.list_messages(connection, caller, session_id, after=after, limit=limit + 1)
+        found = await with_metadata(connection, found)
     return page(found, limit, lambda message: message.seq)
 
 

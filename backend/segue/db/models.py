@@ -184,7 +184,6 @@ tool_calls = Table(
     Column("message_id", _id(), ForeignKey("messages.id", ondelete="CASCADE"), nullable=False),
     Column("tool_name", Text, nullable=False),
     Column("args", _json(), nullable=False),
-    Column("args_hash", Text),  # no longer written; a later revision drops it
     Column("status", Text, nullable=False),
     Column("summary", Text, nullable=False, server_default=text("''")),
     Column("preview", Text, nullable=False, server_default=text("''")),

@@ -15,6 +15,8 @@ Planning = Literal["auto", "always", "never"]
 Confirm = Literal["destructive", "always", "never"]
 
 MAX_STEPS = 5
+# What stands in the history for a button.
+BUTTON_MESSAGES: Mapping[Decision, str] = {"confirm": "👍", "reject": "👎"}
 OPEN: frozenset[PlanStatus] = frozenset({"active", "waiting"})
 NOT_STARTED: frozenset[StepStatus] = frozenset({"pending", "waiting"})
 
@@ -92,6 +94,11 @@ class Plan:
     def next_step(self) -> Step | None:
         """The first step that has not started; None if all have."""
         return next((step for step in self.steps if step.status in NOT_STARTED), None)
+
+
+def decision_of(message: object) -> Decision | None:
+    """Returns the decision whose button wrote this message."""
+    return next((decision for decision, sign in BUTTON_MESSAGES.items() if sign == message), None)
 
 
 def new_plan(

@@ -17,14 +17,14 @@ MAX_REFERENCES = 20
 
 @dataclass(frozen=True, slots=True)
 class ShortTermMemory:
-    """`results` newest first, one per tool and canonical arguments; `message_count` counts stored messages."""
+    """`tool_results` newest first, one per tool and canonical arguments; `message_count` counts stored messages."""
 
     session_id: str
     turn_id: str
     last_user_message: str | None
     last_assistant_message: str | None
     message_count: int
-    results: tuple[Reference, ...]
+    tool_results: tuple[Reference, ...]
 
 
 _parse = TypeAdapter(ShortTermMemory).validate_python

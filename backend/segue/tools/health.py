@@ -16,6 +16,8 @@ from segue.tools.outcome import Outcome
 
 MAX_REASON_CHARS: Final = 500
 BY_HAND: Final = frozenset({"unavailable", "maintenance"})
+SUCCEEDED: Final = "Its last call succeeded."
+READY: Final = "Nothing is held against it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class HealthRules:
 class ToolHealth:
     """What is kept of a tool, in a session or for all. `failed_at` is when it became failed, or its last probe failed.
 
+    `reason` is of the last call that counted or of what a person did since, `reason_code` of the last change of status.
     `marks` are the sequences in which it has succeeded at its place (`dependencies.py`).
     """
 
@@ -80,13 +83,14 @@ def after_call(
 
 def set_by_person(health: ToolHealth, now: datetime, status: ManualStatus, reason: str | None) -> ToolHealth:
     """Returns the health with a status that only a person lifts again."""
-    forgiven = replace(_available(health, "set_by_person"), consecutive_failures=0, last_updated=now)
-    return replace(forgiven, status=status, reason=reason)
+    reason = reason or f"Set to {status} by a person."
+    forgiven = replace(_available(health, "set_by_person", reason), consecutive_failures=0, last_updated=now)
+    return replace(forgiven, status=status)
 
 
 def reset(health: ToolHealth, now: datetime) -> ToolHealth:
     """Returns the health as available, without failures. What has succeeded in the session has still succeeded."""
-    return replace(_available(health, "reset"), consecutive_failures=0, last_updated=now)
+    return replace(_available(health, "reset", "Reset by a person."), consecutive_failures=0, last_updated=now)
 
 
 def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetime, rules: HealthRules) -> ToolState:
@@ -98,7 +102,7 @@ def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetim
     answer = (
         _held_by_a_person(own)
         or _failed(own, fleet.get(spec.name, NEVER_RAN), now, rules)
-        or _Verdict(available=True, reason=own.reason, code=own.reason_code)
+        or _Verdict(available=True, reason=_standing(own, rules), code=own.reason_code)
     )
     missing: tuple[str, ...] = ()
     if spec.depends_on:
@@ -108,6 +112,9 @@ def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetim
             unlocking = tuple(to_unlock(group, done) for group in unsatisfied(spec.depends_on, done))
             reason = f"To unlock: {'; '.join(unlocking)}."
             answer = _Verdict(False, reason, "missing_dependencies", unlocking, answer.retry_at)
+        elif not missing and own.execution_count == 0 and answer.reason == READY:
+            met = (name for group in spec.depends_on for name in group.tools if name in done)
+            answer = replace(answer, reason=f"Unlocked, since these have succeeded: {', '.join(dict.fromkeys(met))}.")
     return ToolState(
         status=own.status,
         available=answer.available,
@@ -151,7 +158,7 @@ def _after_success(health: ToolHealth, now: datetime, marks: tuple[str, ...]) ->
     )
     if health.status in BY_HAND:
         return counted
-    return _available(counted, "succeeded" if health.status == "failed" else None)
+    return _available(counted, "succeeded" if health.status == "failed" else None, SUCCEEDED)
 
 
 def _after_failure(
@@ -164,6 +171,7 @@ def _after_failure(
         execution_count=health.execution_count + 1,
         last_updated=now,
         last_failure_time=now,
+        reason=health.reason if health.status in BY_HAND else reason[:MAX_REASON_CHARS],
     )
     fails = unauthorized or counted.consecutive_failures >= rules.threshold or health.status == "failed"
     if health.status in BY_HAND or not fails:
@@ -171,7 +179,6 @@ def _after_failure(
     return replace(
         counted,
         status="failed",
-        reason=reason[:MAX_REASON_CHARS],
         reason_code="unauthorized" if unauthorized else "consecutive_failures",
         failed_at=now,
     )
@@ -203,5 +210,13 @@ def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, rules: HealthRu
     return _Verdict(available=False, reason=shown.reason, code=shown.reason_code, actions=actions, retry_at=retry_at)
 
 
-def _available(health: ToolHealth, code: ReasonCode | None) -> ToolHealth:
-    return replace(health, status="available", reason=None, reason_code=code, failed_at=None)
+def _standing(own: ToolHealth, rules: HealthRules) -> str:
+    """Returns why a tool may run that nothing keeps from it: how its last call ended, or what a person did since."""
+    if own.consecutive_failures > 0:
+        counted = f"{own.consecutive_failures} of {rules.threshold} failures in a row that fail it"
+        return f"{counted}: {own.reason}" if own.reason else f"{counted}."
+    return own.reason or (SUCCEEDED if own.last_success_time else READY)
+
+
+def _available(health: ToolHealth, code: ReasonCode | None, reason: str) -> ToolHealth:
+    return replace(health, status="available", reason=reason, reason_code=code, failed_at=None)

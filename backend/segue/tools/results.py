@@ -7,14 +7,14 @@ Clients read by owner, turns within their session.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import orjson
-from sqlalchemy import Row, Select, Text, any_, bindparam, case, insert, select, update
+from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import sessions, tool_calls, tool_results
+from segue.db.models import messages, sessions, tool_calls, tool_results
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata
@@ -25,8 +25,6 @@ from segue.tools.summaries import preview, summarise_failure
 
 REBUILD_CALLS = 50
 ANY_SIZE = 2**62
-
-Which = Literal["none", "all"] | Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +131,24 @@ async def list_calls(
     return [_tool_call(row) for row in await connection.execute(statement)]
 
 
+async def search_calls(
+    connection: AsyncConnection, owner: str, session_id: str, words: Sequence[str], *, offset: int, limit: int
+) -> tuple[list[ToolCall], int]:
+    """Returns ended calls with every word in their summary, tool, arguments or identifiers, and how many there are.
+
+    Newest first by the seq of the message that made them. Reads no payloads.
+    """
+    statement = (
+        _owned(owner, session_id)
+        .add_columns(func.count().over().label("found"))
+        .join(messages, messages.c.id == tool_calls.c.message_id)
+        .where(tool_calls.c.status != "running", *(_SEARCHED.icontains(word, autoescape=True) for word in words))
+        .order_by(messages.c.seq.desc(), tool_calls.c.id.desc())
+    )
+    rows = (await connection.execute(statement.offset(offset).limit(limit))).all()
+    return [_tool_call(row) for row in rows], rows[0].found if rows else 0
+
+
 async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
     """Returns the calls of each turn in the order they were made."""
     statement = select(tool_calls).where(tool_calls.c.turn_id.in_(turn_ids)).order_by(tool_calls.c.id)
@@ -168,17 +184,16 @@ async def recent_references(connection: AsyncConnection, session_id: str) -> lis
 
 
 async def load_results(
-    connection: AsyncConnection, session_id: str, which: Which, *, now: datetime, max_bytes: int = ANY_SIZE
+    connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = ANY_SIZE
 ) -> dict[str, StoredResult]:
-    """Returns the stored results of no call, of all calls or of these, by the call's id.
+    """Returns the stored results of these calls of a session, by the call's id.
 
     A result larger than `max_bytes` comes without its content; an expired one is left out.
     """
-    if not which or which == "none":
+    if not ids:
         return {}
-    statement, ids = (_KEPT, None) if which == "all" else (_KEPT_OF_THESE, list(which))
-    bounds = {"at_session": session_id, "these": ids, "as_of": now, "max_bytes": max_bytes}
-    return {row.id: StoredResult(row.kind, row.content) for row in await connection.execute(statement, bounds)}
+    bounds = {"at_session": session_id, "these": list(ids), "as_of": now, "max_bytes": max_bytes}
+    return {row.id: StoredResult(row.kind, row.content) for row in await connection.execute(_KEPT, bounds)}
 
 
 async def load_result(
@@ -252,6 +267,13 @@ def _tool_call(row: Row[Any]) -> ToolCall:
     )
 
 
+_SEARCHED = func.concat_ws(
+    " ",
+    tool_calls.c.tool_name,
+    tool_calls.c.summary,
+    cast(tool_calls.c.args, Text),
+    cast(tool_calls.c.identifiers, Text),
+)
 _KEPT = (
     select(
         tool_calls.c.id,
@@ -260,5 +282,5 @@ _KEPT = (
     )
     .join(tool_results, tool_results.c.tool_call_id == tool_calls.c.id)
     .where(tool_calls.c.session_id == bindparam("at_session"), tool_results.c.expires_at > bindparam("as_of"))
+    .where(tool_calls.c.id == any_(bindparam("these", type_=ARRAY(Text))))
 )
-_KEPT_OF_THESE = _KEPT.where(tool_calls.c.id == any_(bindparam("these", type_=ARRAY(Text))))

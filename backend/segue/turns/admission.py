@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.domain import turn_errors
-from segue.domain.plan import Decision, end
+from segue.domain.plan import BUTTON_MESSAGES, Decision, end
 from segue.domain.session import TurnKey, TurnStatus
 from segue.memory.sessions import lock_session
 from segue.plans import store as plans
@@ -21,7 +21,6 @@ from segue.turns.queries import first_open_turn, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_turn
 
 MAX_QUEUED = 10  # beside the one that runs
-BUTTON_MESSAGES: dict[Decision, str] = {"confirm": "👍", "reject": "👎"}
 
 _ROOM: Final[dict[OnBusy, int]] = {"enqueue": MAX_QUEUED + 1, "reject": 1, "interrupt": 2**31 - 1}
 

@@ -60,7 +60,7 @@ async def load_context(
         pending = None
         if claim.has_plan_in_question and not decided:
             pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
-        known = memory.results if memory else ()
+        known = memory.tool_results if memory else ()
         if memory is None and (last := await last_ended(connection, session_id)):
             known = await _known_results(connection, session_id)
             before, ttl_s = claim.message_count - 1, limits.memory_ttl_s
@@ -174,6 +174,6 @@ async def _rebuild(
         last_user_message=opening,
         last_assistant_message=final,
         message_count=message_count,
-        results=results,
+        tool_results=results,
     )
     return memory, left_s

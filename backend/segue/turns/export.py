@@ -17,7 +17,7 @@ from segue.agent import plan_messages
 from segue.agent.nodes.tool_loop import MAX_QUERY_CHARS
 from segue.agent.state import WEB_SEARCH
 from segue.domain.errors import AppError
-from segue.domain.plan import Decision, Plan
+from segue.domain.plan import Decision, Plan, decision_of
 from segue.domain.recording import (
     VERSION,
     RecordedCall,
@@ -36,7 +36,6 @@ from segue.memory.history import list_messages
 from segue.memory.sessions import get_session
 from segue.plans.store import list_plans
 from segue.tools.results import StoredResult, list_calls, load_results
-from segue.turns.admission import BUTTON_MESSAGES
 from segue.turns.queries import ended_turns
 
 MAX_MESSAGES = 20_000
@@ -202,7 +201,7 @@ def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None) -
 def _decision(row: Row[Any], opening: Message) -> Decision | None:
     if row.request.get("decided_plan_id") is None:
         return None
-    return next((decision for decision, sign in BUTTON_MESSAGES.items() if sign == opening.content), None)
+    return decision_of(opening.content)
 
 
 def _reading(report: TurnReport | None) -> str | None:

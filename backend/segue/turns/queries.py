@@ -4,7 +4,7 @@ Ages are by the database's clock, as leases are.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
 from segue.domain.errors import AppError, NotFound
+from segue.domain.plan import decision_of
 from segue.domain.session import ChatAnswer, Message, Outcome, Turn, TurnError, TurnKey, TurnReport, TurnStatus
 from segue.domain.tool import ToolCall
 from segue.memory.history import final_messages
@@ -95,6 +96,25 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
     return TurnKey(session_id, turn_id, row.seq)
 
 
+async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
+    """Returns the messages with what their turns know of them: a button's decision, the model that spoke."""
+    report = turns.c.report["model"].as_string().label("model")
+    statement = select(turns.c.id, turns.c.request, report).where(turns.c.id.in_({each.turn_id for each in listed}))
+    found = {row.id: row for row in await connection.execute(statement)}
+    return [replace(each, metadata=_metadata(each, found.get(each.turn_id))) for each in listed]
+
+
+def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
+    match message.role:
+        case "assistant" if turn is not None and turn.model is not None:
+            return {"model": turn.model}
+        case "user" if turn is not None and (plan_id := turn.request.get("decided_plan_id")):
+            _, version = turn.request.get("shown_plan") or (plan_id, None)
+            return {"decision": decision_of(message.content), "plan_id": plan_id, "plan_version": version}
+        case _:
+            return {}
+
+
 async def turn_of_key(
     connection: AsyncConnection, owner: str, session_id: str, key: str
 ) -> Row[*tuple[Any, ...]] | None:
@@ -145,7 +165,7 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
         session_id=turn.session_id,
         turn_id=turn.turn_id,
         status="completed",
-        message=message,
+        message=replace(message, metadata={"model": report.model}),
         tool_calls=calls,
         **{name: getattr(report, name) for name in TurnReport.__slots__},
     )

@@ -46,6 +46,10 @@ async def test_a_button_of_another_question_decides_nothing(
     session, first = await offered(client, provider, [deletion(1), deletion(2)])
     second = (await press(client, session, "confirm", first["plan"]["version"])).json()
     assert second["plan"]["status"] == "waiting"
+    said = {str(message["content"]): message["metadata"] for message in await client.messages(session)}
+    pressed = {"decision": "confirm", "plan_id": first["plan"]["id"], "plan_version": first["plan"]["version"]}
+    assert (said["👍"], said[ASK]) == (pressed, {})
+    assert said[second["message"]["content"]] == second["message"]["metadata"] == {"model": second["model"]}
     assert second["plan"]["version"] > first["plan"]["version"] + 1
     before = await client.turns(session), await client.messages(session)
     response = await press(client, session, decision, second["plan"]["version"] + beside)

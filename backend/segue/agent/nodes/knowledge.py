@@ -16,7 +16,7 @@ async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         last_user_message=state["message"],
         last_assistant_message=state["answer"],
         message_count=state["message_count"] + 1,
-        results=short_term.merge_results(state["earlier_results"], state.get("references", [])),
+        tool_results=short_term.merge_results(state["earlier_results"], state.get("references", [])),
     )
     await short_term.write(context.cache, memory, ttl_s=context.limits.memory_ttl_s)
     return {}

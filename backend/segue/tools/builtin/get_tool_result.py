@@ -1,4 +1,7 @@
-"""`get_tool_result`: loads more of a result that the model knows only by reference. Leaves no row in the ledger."""
+"""`get_tool_result`: finds the results of a session, and loads more of one that the model knows only by reference.
+
+Leaves no row in the ledger.
+"""
 
 from typing import Any
 
@@ -8,28 +11,40 @@ from segue.db.engine import Database
 from segue.domain.errors import AppError, NotFound
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.tools.paging import page_of
-from segue.tools.results import list_calls, load_result
+from segue.tools.results import list_calls, load_result, search_calls
+from segue.tools.summaries import one_line
 
 MAX_ANSWER = 8000
 ENVELOPE_BYTES = 500  # what an answer says beside the result
 NEWEST = 5
+LISTED = 20
+MAX_WORDS = 8
+MAX_ARGS_CHARS = 200
 
 SPEC = ToolSpec(
     name="get_tool_result",
     description=(
-        "Load the stored result of an earlier tool call of this session, or a part of it. Use it when a reference's "
+        "Load the stored result of an earlier tool call of this session, or a part of it. Use it if a reference's "
         "preview is not enough. `path` is JMESPath into a JSON result (emails[0].id); text and lists are paged with "
-        "`offset` and `limit` (characters of text, items of a list)."
+        "`offset` and `limit` (characters of text, items of a list). Without `tool_call_id` it lists all results of "
+        "the session, newest first, or those that hold every word of `query`. Do not use it for a result that stands "
+        "whole in the conversation, for an identifier that a reference already names, or to get newer data: call the "
+        "tool itself for that. Example: the user asks about an invoice that was found long ago and no reference "
+        'names it: {"query": "invoice rossi"}, then {"tool_call_id": "call_…", "path": "emails[0].body"}.'
     ),
     input_schema={
         "type": "object",
         "properties": {
             "tool_call_id": {"type": "string", "description": "The tool_call_id of a reference, call_…"},
+            "query": {
+                "type": "string",
+                "maxLength": 200,
+                "description": "Without tool_call_id: words of the summary, the tool's name or the arguments",
+            },
             "path": {"type": "string", "maxLength": 1000},
             "offset": {"type": "integer", "minimum": 0},
             "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ANSWER},
         },
-        "required": ["tool_call_id"],
         "additionalProperties": False,
     },
     ephemeral=True,
@@ -42,12 +57,33 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
     max_bytes = max(shown_bytes - ENVELOPE_BYTES, ENVELOPE_BYTES)
 
     async def run(args: dict[str, Any], context: ToolContext) -> object:
+        if "tool_call_id" not in args:
+            return await _search(database, args, context, max_bytes=max_bytes)
         call, value = await _load(database, args["tool_call_id"], context)
         if call.turn_id == context.turn_id and call.metadata.size_bytes <= shown_bytes and "path" not in args:
             raise ToolRetry(f"You already have the whole result of {call.tool_call_id} above, in this turn.")
         return _answer(call, value, args, max_bytes=max_bytes)
 
     return Tool(SPEC, run)
+
+
+async def _search(database: Database, args: dict[str, Any], context: ToolContext, *, max_bytes: int) -> dict[str, Any]:
+    words, offset, limit = args.get("query", "").split(), args.get("offset", 0), min(args.get("limit", LISTED), LISTED)
+    async with database.read_only() as connection:
+        found, total = await search_calls(
+            connection, context.owner, context.session_id, words[:MAX_WORDS], offset=offset, limit=limit
+        )
+    listed = [_entry(call) for call in found]
+    while len(listed) > 1 and not _fits(listed, max_bytes):
+        listed = listed[: len(listed) // 2]
+    end = offset + len(listed)
+    return {"results": listed, "results_total": total, "next_offset": end if end < total else None}
+
+
+def _entry(call: ToolCall) -> dict[str, Any]:
+    args = one_line(orjson.dumps(call.args).decode(), MAX_ARGS_CHARS)
+    named = {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, "status": call.status}
+    return {**named, "args": args, "summary": call.metadata.summary}
 
 
 async def _load(database: Database, tool_call_id: str, context: ToolContext) -> tuple[ToolCall, Any]:
