@@ -1,19 +1,26 @@
 """What a provider gave with its calls goes back with their results as it came, to the same endpoint, within bounds."""
 
+import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 import pytest
+from langchain_core.messages import AIMessage
+from starlette.responses import Response
 
 from segue.agent.providers.chat_completions import wire_message
 from segue.agent.providers.opaque import MAX_OPAQUE_BYTES
-from segue.agent.render_messages import assistant_message
-from segue.agent.reply import ModelCall, Opaque, Reply, opaque_parts
-from segue.domain.session import RequestedCall
+from segue.agent.render_messages import SessionContent, assistant_message, build_prompt
+from segue.agent.reply import OPAQUE, ModelCall, Opaque, Reply, opaque_parts
+from segue.config import Settings
+from segue.domain.session import Message, RequestedCall
+from segue.memory.history_window import WindowLimits
+from segue.memory.token_count import estimate
 from tests.support.provider import Provider, completion, fails, says, streams
 from tests.support.provider import Reply as Scripted
-from tests.support.service import Client
+from tests.support.service import Client, running
 from tests.support.streams import streamed
 
 SIGNED = {"google": {"thought_signature": "c2lnbmVk"}}
@@ -145,3 +152,70 @@ async def test_words_are_cut_to_fit_and_what_cannot_be_cut_stays_away(
     [sent] = provider.messages(role="assistant")
     assert sent.keys() == {"role", "content", "tool_calls"}
     assert sent["tool_calls"][0].keys() == {"id", "type", "function"}
+
+
+async def test_a_process_that_takes_a_turn_over_and_later_turns_send_it_but_another_model_never_gets_it(
+    settings: Settings, provider: Provider
+) -> None:
+    cut_off = asyncio.Event()
+
+    async def silent(_: dict[str, Any]) -> Response:
+        await cut_off.wait()
+        return says("too late")
+
+    message = {"role": "assistant", "content": "", "reasoning_content": "Let me\0 see.", "secret": {"a": "b\0"}}
+    provider.will(completion({**message, "tool_calls": [call(extra_content=SIGNED)]}, "tool_calls"), silent)
+    async with running(settings.model_copy(update={"shutdown_grace_s": 0.1})) as client:
+        session = await client.new_session()
+        await client.send(session, "What time is it?", background=True)
+        await provider.wait_for_requests(2)
+    cut_off.set()
+    provider.will(says("Noon."), says("Good."))
+    async with running(settings) as client:
+        await client.ended(session)
+        await client.chat(session, "Thanks")
+        export = orjson.dumps(await client.get(f"/sessions/{session}/export")).decode()
+        listed = orjson.dumps([await client.messages(session), await client.turns(session)]).decode()
+    for request in (2, 3):
+        sent, *_ = provider.messages(request, role="assistant")
+        assert (sent["reasoning_content"], sent["secret"]) == ("Let me see.", {"a": "b"})
+        assert [made["extra_content"] for made in sent["tool_calls"]] == [SIGNED]
+    assert "Let me" not in export + listed
+    assert "thought_signature" not in export + listed
+    provider.will(says("Bye."), says("And again."))
+    for model, is_theirs in (("another", False), ("scripted", True)):
+        async with running(settings.model_copy(update={"llm_model": model})) as client:
+            await client.chat(session, "Bye")
+        sent, *_ = provider.messages(role="assistant")
+        assert ("reasoning_content" in sent, "extra_content" in sent["tool_calls"][0]) == (is_theirs, is_theirs)
+
+
+LONG = {"text": "x" * 5000}
+
+
+def turns_with_opaque_parts(count: int) -> SessionContent:
+    history, at = list[Message](), datetime(2026, 1, 1, tzinfo=UTC)
+    for number in range(count):
+        of_turn = {"seq": len(history), "turn_id": f"turn_{number}", "created_at": at}
+        made = RequestedCall(f"call_{number}", "look", LONG)
+        found = {"tool_call_id": made.id, "tool_name": "look", "status": "succeeded"}
+        history += [
+            Message(f"user_{number}", role="user", content="Look", **of_turn),
+            Message(f"call_msg_{number}", role="assistant", content="", tool_calls=(made,), **of_turn),
+            Message(f"tool_{number}", role="tool", content=found, tool_call_id=made.id, **of_turn),
+        ]
+    parts = {"by": "here", "message": {"reasoning_content": "Hm. " * 1000}, "calls": [{}]}
+    opaque = {message.id: parts for message in history if message.tool_calls}
+    return SessionContent(None, [], None, history, [], {}, (), opaque)
+
+
+@pytest.mark.parametrize(("tokens", "kept"), [(100_000, "1111"), (10_000, "0011"), (1_000, "0001")])
+def test_what_takes_too_much_of_the_window_is_dropped_oldest_first_but_never_of_the_running_turn(
+    tokens: int, kept: str
+) -> None:
+    session = turns_with_opaque_parts(4)
+    shown = build_prompt(session, WindowLimits(messages=100, tokens=tokens, summarises=False), estimate).messages
+    calling = [message for message in shown if isinstance(message, AIMessage) and message.tool_calls]
+    assert "".join("01"[OPAQUE in message.additional_kwargs] for message in calling).rjust(4, "0") == kept
+    for message in calling:
+        assert (message.tool_calls[0]["args"] == LONG) == (OPAQUE in message.additional_kwargs)

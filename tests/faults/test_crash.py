@@ -13,7 +13,7 @@ from starlette.responses import Response
 from segue.agent.untrusted import unfenced
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import planned
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, calls, raw, says
 from tests.support.service import Client
 from tests.support.site import Site
 
@@ -83,6 +83,11 @@ class Cases:
         results = [each for each in self.site.provider.about(word)[-1]["messages"] if each["role"] == "tool"]
         return [orjson.loads(unfenced(result["content"])).get("status", "whole") for result in results]
 
+    def thought(self, word: str) -> str:
+        """What came with the first calls, as it was sent back."""
+        calling = [each for each in self.site.provider.about(word)[-1]["messages"] if each.get("tool_calls")]
+        return str(calling[0]["reasoning_content"])
+
     async def are_unharmed(self, word: str) -> None:
         await self.site.is_unharmed(self.client, self.sessions[word])
 
@@ -108,7 +113,9 @@ def steps(word: str) -> list[dict[str, Any]]:
 
 def script_before(provider: Provider, silence: Silence) -> None:
     def call(word: str, *tools: str) -> None:
-        provider.will_to(word, calls(*((f"mcp_{tool}", {"item_id": word}) for tool in tools)))
+        answer = orjson.loads(calls(*((f"mcp_{tool}", {"item_id": word}) for tool in tools)).body)
+        answer["choices"][0]["message"]["reasoning_content"] = f"Hm, {word}."
+        provider.will_to(word, raw(answer))
 
     provider.will_to("silent", silence.for_ever)
     provider.will_to("queued", silence.for_ever)
@@ -227,6 +234,7 @@ async def test_an_effect_that_may_not_be_repeated_is_unknown_happens_once_and_th
     assert list((await cases.calls(word)).values()) == ["unknown"]
     assert len(cases.effects(word)) == 1
     assert set(cases.told(word)) == {"unknown"}
+    assert cases.thought(word) == f"Hm, {word}."
     rows = await cases.client.messages(cases.sessions[word])
     assert [row["role"] for row in rows] == ["user", "assistant", "tool", "assistant"]
     await cases.are_unharmed(word)

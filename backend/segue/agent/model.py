@@ -61,7 +61,10 @@ class _Request:
 
 
 class ChatModel:
-    """A LangChain chat model behind a deadline. `name` is what answers report as `model`."""
+    """A LangChain chat model behind a deadline. `name` is what answers report as `model`.
+
+    `made_by` says whose opaque parts it takes back: those that its own answers come with.
+    """
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class ChatModel:
         tool_bounds: Bounds = BOUNDS,
     ) -> None:
         self.name = name
+        self.made_by: str = getattr(model, "made_by", "")
         self._form = form_of(name)
         self._model = model
         self._timeout_s = timeout_s

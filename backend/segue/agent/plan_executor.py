@@ -66,8 +66,18 @@ class PlanRun:
         return self.turn.context.turn.turn_id
 
 
-async def offer_plan(context: TurnContext, *, goal: str, origin_message_id: str, steps: tuple[Step, ...]) -> StoredPlan:
-    """Stores a new plan and returns it. The session's open plan, if any, is superseded."""
+async def offer_plan(
+    context: TurnContext,
+    *,
+    goal: str,
+    origin_message_id: str,
+    steps: tuple[Step, ...],
+    opaque: Mapping[str, Any] | None = None,
+) -> StoredPlan:
+    """Stores a new plan and returns it. The session's open plan, if any, is superseded.
+
+    `opaque` is what came with the calls that are its steps, as `reply.opaque_parts` returns it.
+    """
     now = context.clock()
     plan = new_plan(
         new_id("plan", now),
@@ -78,9 +88,8 @@ async def offer_plan(context: TurnContext, *, goal: str, origin_message_id: str,
         expires_at=now + timedelta(seconds=context.limits.plan_ttl_s),
     )
     async with context.transaction() as connection:
-        stored = await store.offer(
-            connection, StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id)
-        )
+        offered = StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id, opaque=clean(opaque))
+        stored = await store.offer(connection, offered)
     context.emit(PlanChanged(stored.plan))
     return stored
 
@@ -182,7 +191,8 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
         moved = update_step(run.plan, step.id, "running", args=request.args, tool_call_id=request.id)
         run.stored = await store.swap(connection, run.stored, moved)
 
-    await record_start(run.turn, "", [request], step=PlanStep(run.plan.id, step.id), also=move_to_running)
+    plan_step, opaque = PlanStep(run.plan.id, step.id), run.stored.opaque_of(step)
+    await record_start(run.turn, "", [request], opaque=opaque, step=plan_step, also=move_to_running)
     run.context.emit(PlanChanged(run.plan))
     run.turn.count += 1
     await _finish_call(run, step, call)
@@ -200,7 +210,7 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
     run.context.emit(PlanChanged(run.plan))
     run.values[step.id] = outcome.payload.value
     answer = render_messages.fresh_result(call.request.id, outcome, max_bytes=run.context.limits.fresh_result_bytes)
-    render_messages.add_result(run.conversation, call.request, answer)
+    render_messages.add_result(run.conversation, call.request, answer, opaque=run.stored.opaque_of(step))
 
 
 async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:

@@ -5,7 +5,7 @@ change later, because providers cache it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -41,6 +41,7 @@ class SessionContent:
     """What a prompt can be made of. The history ends with the running turn; `earlier` results are newest first.
 
     `inline` holds by tool call the results that could be shown whole; results of calls in `expired` are deleted.
+    `opaque` holds by message id what the provider wants back with the calls of a message.
     """
 
     summary: str | None
@@ -50,6 +51,7 @@ class SessionContent:
     earlier: Sequence[Reference]
     inline: Mapping[str, str]
     expired: Collection[str]
+    opaque: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
         tokens = count(text(key, form)) + MESSAGE_TOKENS
         if (call := calls.get(key)) is not None:  # a call counts with its answer: both get shorter together
             tokens += count(as_json(shown_call(call, brief=form == "brief").args))
+        if form == "whole" and key in session.opaque:  # which go with whole arguments
+            tokens += count(as_json([session.opaque[key], *(call.args for call in messages[key].tool_calls)]))
         return tokens
 
     plan = session.plan
@@ -90,26 +94,41 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
     fixed += count(plan_block(plan)) if plan else 0  # it is in the notes that a node may add
     origin_id = plan.origin_message_id if plan else None
     window = select_window(
-        WindowParts(session.history, session.earlier, whole=session.inline, fixed=fixed, origin_id=origin_id),
+        WindowParts(
+            session.history,
+            session.earlier,
+            whole=session.inline,
+            fixed=fixed,
+            origin_id=origin_id,
+            opaque=session.opaque,
+        ),
         limits,
         WindowCosts(message=cost, reference=cache(lambda call_id: count(line(call_id)))),
     )
     system = system_text(session.summary, session.facts, [line(reference.tool_call_id) for reference in window.listed])
     brief = {key for key, form in window.forms.items() if form == "brief"}
+    opaque = {key: parts for key, parts in session.opaque.items() if window.forms.get(key) == "whole"}
     shown = [
-        to_model(message, text(key := message_key(message), window.forms[key]), brief=brief)
+        to_model(message, text(key := message_key(message), window.forms[key]), brief=brief, opaque=opaque.get(key))
         for message in window.history
     ]
     return Prompt([SystemMessage(system), *shown], window.cut_off)
 
 
-def to_model(message: Message, text: str, *, brief: Collection[str] = ()) -> BaseMessage:
-    """Returns a stored message with `text` for its content; the arguments of calls in `brief` are cut shorter."""
+def to_model(
+    message: Message, text: str, *, brief: Collection[str] = (), opaque: Mapping[str, Any] | None = None
+) -> BaseMessage:
+    """Returns a stored message with `text` for its content; the arguments of calls in `brief` are cut shorter.
+
+    A message with opaque parts goes back as the model wrote it, its arguments whole.
+    """
     match message.role:
         case "tool":
             return ToolMessage(text, tool_call_id=message.tool_call_id)
         case "user":
             return HumanMessage(text)
+        case "assistant" if opaque:
+            return assistant_message(text, message.tool_calls, opaque=opaque)
         case "assistant":
             return assistant_message(text, [shown_call(call, brief=call.id in brief) for call in message.tool_calls])
 
@@ -147,14 +166,16 @@ def listed_reference(reference: Reference, expired: Collection[str]) -> str:
     return _shown_reference({name: getattr(reference, name) for name in LISTED}, expired)
 
 
-def add_result(conversation: list[BaseMessage], request: RequestedCall, answer: str) -> None:
+def add_result(
+    conversation: list[BaseMessage], request: RequestedCall, answer: str, *, opaque: Mapping[str, Any] | None = None
+) -> None:
     """Adds a call and its answer to the conversation, or puts the answer in the place of the one that stands there."""
     result = ToolMessage(answer, tool_call_id=request.id)
     for index, message in enumerate(conversation):
         if isinstance(message, ToolMessage) and message.tool_call_id == request.id:
             conversation[index] = result
             return
-    conversation += [assistant_message("", [request]), result]
+    conversation += [assistant_message("", [request], opaque=opaque), result]
 
 
 def assistant_message(

@@ -7,6 +7,7 @@ hangs, fails or is cancelled does not lose another's result. Knows nothing of pl
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -60,10 +61,11 @@ class ReadyCall:
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """A call that must not run before the user approves it."""
+    """A call that must not run before the user approves it. `made` is the call as the model made it."""
 
     request: RequestedCall
     tool: Tool
+    made: ModelCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +99,14 @@ async def run_tool_calls(turn: TurnCalls, reply: Reply, *, started: StartedMessa
         if call_key(call.request) not in turn.answers:
             new.setdefault(call_key(call.request), call)
     message_id = emit_message(context, reply.text, started) if reply.text else None
+    made = {each.request.id: call for each, call in zip(prepared, reply.calls, strict=False)}
     if recorded := [call.request for call in new.values() if _is_recorded(call.tool)]:
-        await record_start(turn, reply.text, recorded, message_id=message_id)
+        opaque = opaque_parts(reply, (made[request.id] for request in recorded))
+        await record_start(turn, reply.text, recorded, message_id=message_id, opaque=opaque)
     turn.count += len(runs)
     answers = turn.answers | await _run_together(turn, new.values())
-    ran = (call for call, each in zip(reply.calls, prepared, strict=False) if not isinstance(each, HeldCall))
-    said = render_messages.assistant_message(
-        reply.text, [call.request for call in runs], opaque=opaque_parts(reply, ran)
-    )
+    opaque = opaque_parts(reply, (made[call.request.id] for call in runs))
+    said = render_messages.assistant_message(reply.text, [call.request for call in runs], opaque=opaque)
     given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
     return ToolRound([said, *given], held)
 
@@ -140,13 +142,16 @@ async def record_start(
     calls: Sequence[RequestedCall],
     *,
     message_id: str | None = None,
+    opaque: Mapping[str, Any] | None = None,
     step: PlanStep | None = None,
     also: WriteWithStart | None = None,
 ) -> None:
     """Stores the assistant's message and a ledger row for each call before anything runs, in one transaction."""
     context, now = turn.context, turn.context.clock()
     async with context.transaction() as connection:
-        message = NewMessage("assistant", clean(text), now, id=message_id, tool_calls=calls)
+        message = NewMessage(
+            "assistant", clean(text), now, id=message_id, tool_calls=calls, opaque=clean(opaque) if opaque else None
+        )
         message_id = await append_message(connection, context.turn, message)
         await results.start_calls(
             connection,
@@ -194,7 +199,7 @@ def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | Settled
         return SettledCall(request, tool, failed(locked))
     # The user is not asked to approve a call that would fail on its arguments anyway.
     if needs_confirmation(tool.spec, context.limits.confirm) and accepts(tool, request.args):
-        return HeldCall(request, tool)
+        return HeldCall(request, tool, call)
     return ReadyCall(request, tool)
 
 

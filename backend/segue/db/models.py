@@ -2,6 +2,7 @@
 
 `turn_seq` of a message is the seq of the message that opened its turn: `seq` orders arrival, `turn_seq` a history.
 `result_bytes` counts all bytes of results a session ever stored, `stored_before` its value when a result was stored.
+`opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
 `summary_seq` is the `turn_seq` of the last turn in the summary, `summary_until` that of the last one it is to cover.
 """
 
@@ -138,6 +139,7 @@ messages = Table(
     Column("content", Text, nullable=False),
     Column("tool_calls", _json()),
     Column("tool_call_id", _id()),
+    Column("opaque", _json()),
     Column("created_at", _time(), nullable=False),
     CheckConstraint("role IN ('user', 'assistant', 'tool')", name="role"),
     CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="tool_call"),
@@ -165,6 +167,7 @@ plans = Table(
     Column("asked_in", _id()),
     Column("blocked_tools", _json()),
     Column("texts", _json(), nullable=False, server_default=text("'{}'")),
+    Column("opaque", _json()),
     Column("reminded", Boolean, nullable=False, server_default=text("false")),
     Column("created_at", _time(), nullable=False),
     Column("expires_at", _time(), nullable=False),

@@ -4,14 +4,28 @@ Owns the table `messages`. The content of a tool message is the reference to its
 is one range of one index. Knows nothing of LangChain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 
 import orjson
-from sqlalchemy import CTE, ColumnElement, Insert, Row, Select, bindparam, insert, select, update
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Insert,
+    Row,
+    Select,
+    Text,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,6 +35,7 @@ from segue.domain.session import Message, RequestedCall, Role, TurnKey
 
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 RECENT_USER_MESSAGES = 10
+SHOWN = [column for column in messages.c if column.name != "opaque"]
 NEW_MESSAGE_COLUMNS = {
     column.name: bindparam(f"new_{column.name}", type_=column.type) for column in messages.c if column.name != "seq"
 }
@@ -36,7 +51,10 @@ def insert_message(allocated: CTE, *, opens_turn: bool = False) -> Insert:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to store. It has an `id` if it has been shown under one already."""
+    """A message to store. It has an `id` if it has been shown under one already.
+
+    `opaque` is what the provider wants back with the message: `by` names the endpoint and model that made it.
+    """
 
     role: Role
     content: str | dict[str, Any]
@@ -44,6 +62,7 @@ class NewMessage:
     id: str | None = None
     tool_calls: Sequence[RequestedCall] = ()
     tool_call_id: str | None = None
+    opaque: Mapping[str, Any] | None = None
 
 
 def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
@@ -73,8 +92,9 @@ async def append_message(connection: AsyncConnection, turn: TurnKey, message: Ne
     return message_id
 
 
+_OPAQUE_BYTES = func.octet_length(cast(messages.c.opaque, Text))
 _WINDOW = (
-    select(messages)
+    select(*SHOWN, case((messages.c.opaque["by"].astext == bindparam("made_by"), _OPAQUE_BYTES)).label("opaque_bytes"))
     .where(
         messages.c.session_id == bindparam("at_session"),
         messages.c.turn_seq > bindparam("after"),
@@ -85,14 +105,37 @@ _WINDOW = (
 )
 
 
-async def load_window(connection: AsyncConnection, turn: TurnKey, *, after: int, limit: int) -> list[Message]:
+@dataclass(frozen=True, slots=True)
+class StoredWindow:
+    """`opaque` is by message id."""
+
+    messages: list[Message]
+    opaque: Mapping[str, Mapping[str, Any]]
+
+
+async def load_window(
+    connection: AsyncConnection, turn: TurnKey, *, after: int, limit: int, made_by: str, opaque_bytes: int
+) -> StoredWindow:
     """Returns the last `limit` messages of the turns from behind `after` to this one, in the order of `provider_valid`.
 
     They are in the order of turns, not of arrival: a question that came while another ran follows the other's answer.
+    Opaque parts come with them if `made_by` made them, the newest first, up to `opaque_bytes` together.
     """
     bounds = {"at_session": turn.session_id, "after": after, "up_to": turn.turn_seq, "at_most": limit}
-    rows = list(await connection.execute(_WINDOW, bounds))[::-1]
-    return provider_valid([_message(row) for row in await _with_opening(connection, turn.session_id, rows)])
+    newest_first: list[Row[Any]] = list(await connection.execute(_WINDOW, {**bounds, "made_by": made_by}))
+    wanted: list[str] = []
+    for row in newest_first:
+        opaque_bytes -= row.opaque_bytes or 0
+        if opaque_bytes < 0:
+            break
+        if row.opaque_bytes:
+            wanted.append(row.id)
+    opaque: dict[str, Mapping[str, Any]] = {}
+    if wanted:
+        kept = select(messages.c.id, messages.c.opaque).where(messages.c.id.in_(wanted))
+        opaque = {row.id: row.opaque for row in await connection.execute(kept)}
+    rows = await _with_opening(connection, turn.session_id, newest_first[::-1])
+    return StoredWindow(provider_valid(list(map(_message, rows))), opaque)
 
 
 async def _with_opening(connection: AsyncConnection, session_id: str, rows: list[Row[Any]]) -> list[Row[Any]]:
@@ -102,7 +145,7 @@ async def _with_opening(connection: AsyncConnection, session_id: str, rows: list
     first, rest = rows[0], rows[1:]
     if rest and rest[0].turn_seq != first.turn_seq:
         return rest
-    opening = select(messages).where(messages.c.session_id == session_id, messages.c.seq == first.turn_seq)
+    opening = select(*SHOWN).where(messages.c.session_id == session_id, messages.c.seq == first.turn_seq)
     return [(await connection.execute(opening)).one(), *rest]
 
 
@@ -114,7 +157,7 @@ async def load_turns(
     Every turn is whole, unless the first has more messages than `limit`.
     """
     statement = (
-        select(messages)
+        select(*SHOWN)
         .where(messages.c.session_id == session_id, messages.c.turn_seq > after, messages.c.turn_seq <= up_to)
         .order_by(messages.c.turn_seq, messages.c.seq)
         .limit(limit)
@@ -140,12 +183,12 @@ async def recent_user_messages(connection: AsyncConnection, owner: str, session_
 
 def _owned(owner: str, session_id: str) -> Select[Any]:
     session = sessions.c.id == messages.c.session_id
-    return select(messages).join(sessions, session).where(sessions.c.id == session_id, sessions.c.owner == owner)
+    return select(*SHOWN).join(sessions, session).where(sessions.c.id == session_id, sessions.c.owner == owner)
 
 
 async def user_message_of(connection: AsyncConnection, turn_id: str) -> Message | None:
     """Returns the user's message of a turn, None if the turn is gone."""
-    statement = select(messages).where(messages.c.turn_id == turn_id, messages.c.role == "user")
+    statement = select(*SHOWN).where(messages.c.turn_id == turn_id, messages.c.role == "user")
     row = (await connection.execute(statement.order_by(messages.c.seq).limit(1))).one_or_none()
     return _message(row) if row else None
 
@@ -164,7 +207,7 @@ async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: 
 async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, Message]:
     """Returns the answers of completed turns by turn id: the last assistant message of each."""
     statement = (
-        select(messages)
+        select(*SHOWN)
         .ext(distinct_on(messages.c.turn_id))
         .where(messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant")
         .order_by(messages.c.turn_id, messages.c.seq.desc())

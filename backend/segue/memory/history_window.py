@@ -1,7 +1,8 @@
 """Selects what of a session the model is shown within a budget of tokens. Pure: it gets the parts and their costs.
 
-It reduces, only as far as needed and the oldest first: results of calls that were made again; then results, references
-and long texts; then whole turns. It never reduces the running turn, nor a call with an unknown outcome.
+It reduces, only as far as needed and the oldest first: what providers want back with their calls; results of calls that
+were made again; then results, references and long texts; then whole turns. It never reduces the running turn, nor a
+call with an unknown outcome.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ class WindowParts:
     """The messages there are, and references to earlier results, newest first.
 
     `whole` are the calls whose results may be shown whole, `fixed` is the tokens of what is never reduced, `origin_id`
-    the message that asked for the open plan.
+    the message that asked for the open plan. `opaque` are the messages that come with opaque parts if they are whole.
     """
 
     window: Sequence[Message]
@@ -40,6 +41,7 @@ class WindowParts:
     whole: Collection[str]
     fixed: int
     origin_id: str | None
+    opaque: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,12 @@ def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) 
     listed = sum(map(costs.reference, outside))
     most, least = int(room * MOST_LISTED), int(room * LEAST_LISTED)
     spare = room - sum(sizes)
-    for wanted, reductions in ((most, _repeated), (least, _by_age)):
-        steps = reductions(parts.window, forms)
+    reductions = (
+        (least, _with_opaque_parts(parts)),
+        (most, _repeated(parts.window)),
+        (least, _by_age(parts.window, forms)),
+    )
+    for wanted, steps in reductions:
         while spare < min(wanted, listed) and (step := next(steps, None)) is not None:
             message, form = step
             before, forms[message_key(message)] = cost(message), form
@@ -115,7 +121,14 @@ def _cut_off(
     return turns[first - 1][0].seq if first > 0 else None
 
 
-def _repeated(window: Sequence[Message], _: Mapping[str, Form]) -> Iterator[tuple[Message, Form]]:
+def _with_opaque_parts(parts: WindowParts) -> Iterator[tuple[Message, Form]]:
+    running = parts.window[-1].turn_id
+    for message in parts.window:
+        if message_key(message) in parts.opaque and message.turn_id != running:
+            yield message, "reference"
+
+
+def _repeated(window: Sequence[Message]) -> Iterator[tuple[Message, Form]]:
     """Yields the results of calls that succeeded again later, the oldest first."""
     succeeded: set[tuple[str, str]] = set()
     repeated: list[Message] = []

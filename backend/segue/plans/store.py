@@ -42,6 +42,7 @@ class StoredPlan:
     - `asked_in`: the turn whose answer asked for a yes last. `blocked_tools`: what that answer said cannot run.
     - `reminded`: an answer about something else has mentioned the plan.
     - `texts`: what steps without a tool wrote, by the step's id.
+    - `opaque`: what a provider wants back with the calls of its answer that are the steps, in their order.
     - `taken_on_by`: the turn that made, decided or amended the plan last. It goes on with it if it runs again.
     """
 
@@ -55,6 +56,11 @@ class StoredPlan:
     texts: Mapping[str, str] = field(default_factory=dict)
     reminded: bool = False
     taken_on_by: str | None = None
+    opaque: Mapping[str, Any] | None = None
+
+    def opaque_of(self, step: Step) -> Mapping[str, Any] | None:
+        """Returns what goes with the message that makes a step's call."""
+        return {**self.opaque, "calls": [self.opaque["calls"][step.id - 1]]} if self.opaque else None
 
     def grants(self, step: Step, turn_id: str) -> bool:
         return self.granted_to == turn_id and self.granted_step == step.id

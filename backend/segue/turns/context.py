@@ -26,6 +26,7 @@ from segue.turns.claims import Claim
 from segue.turns.store import EndedTurn, last_ended
 
 INLINE_TURNS = 3
+TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,22 @@ async def load_context(
     claim: Claim,
     *,
     limits: ContextLimits,
+    made_by: str,
     now: datetime,
 ) -> TurnInput:
-    session_id = claim.key.session_id
+    """Returns the snapshot that a turn starts from. `made_by` is whose opaque parts the model takes back."""
+    session_id, recall = claim.key.session_id, limits.recall
     memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
     async with database.read_only() as connection:
-        window = await load_window(connection, claim.key, after=claim.summary_seq, limit=limits.recall.messages)
+        stored_window = await load_window(
+            connection,
+            claim.key,
+            after=claim.summary_seq,
+            limit=recall.messages,
+            made_by=made_by,
+            opaque_bytes=recall.tokens * TOKEN_BYTES,
+        )
+        window = stored_window.messages
         decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
         earlier = await _earlier_attempt(connection, claim) if claim.epoch > 1 else None
         pending = None
@@ -74,8 +85,8 @@ async def load_context(
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided
     plan = stored.plan if stored else None
-    content = SessionContent(claim.summary, facts, plan, window, known, inline, expired)
-    prompt = build_prompt(content, limits.recall, limits.count)
+    content = SessionContent(claim.summary, facts, plan, window, known, inline, expired, stored_window.opaque)
+    prompt = build_prompt(content, recall, limits.count)
     return TurnInput(
         message=message,
         message_id=opening.id,

@@ -131,7 +131,13 @@ class TurnRun:
         events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.stream)
         await self._guard.load_global_state()
         state = await load_context(
-            deps.database, deps.cache, deps.long_term, claim, limits=deps.limits.context, now=deps.clock()
+            deps.database,
+            deps.cache,
+            deps.long_term,
+            claim,
+            limits=deps.limits.context,
+            made_by=deps.model.made_by,
+            now=deps.clock(),
         )
         self._metrics.start_from(state)
 

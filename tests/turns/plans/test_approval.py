@@ -7,7 +7,7 @@ from typing import Any
 from segue.config import Settings
 from tests.support.logs import until
 from tests.support.plans import ASK, deletion, offered, planned
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, calls, completion, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
@@ -144,3 +144,22 @@ async def test_a_yes_to_a_tool_that_was_redefined_since_is_asked_for_again(
     assert "Nel frattempo è cambiato" in answer["message"]["content"]
     await client.chat(session, "yes")
     assert effects == ["delete itm-1"]
+
+
+async def test_an_approved_call_goes_back_to_the_model_with_what_came_with_it_a_turn_earlier(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    def asked(number: int) -> dict[str, Any]:
+        function = {"name": "mcp_delete_item", "arguments": json.dumps({"item_id": f"itm-{number}"})}
+        return {"id": f"c{number}", "type": "function", "function": function, "signature": f"of {number}"}
+
+    made = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [asked(1), asked(2)]}
+    provider.will(completion(made, "tool_calls"), says("Both are gone."), says("Bye."))
+    session = await client.new_session()
+    for message in ("Delete itm-1 and itm-2", "yes", "yes", "Thanks"):
+        await client.chat(session, message)
+    assert effects == ["delete itm-1", "delete itm-2"]
+    for request in (1, 2):
+        sent = [each for each in provider.messages(request, role="assistant") if each.get("tool_calls")]
+        assert [each["reasoning_content"] for each in sent] == ["Hm.", "Hm."]
+        assert [made["signature"] for each in sent for made in each["tool_calls"]] == ["of 1", "of 2"]

@@ -142,7 +142,8 @@ async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> 
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     amended = replace_open_steps(stored.plan, wanted)
     async with context.transaction() as connection:
-        stored = await store.swap(connection, stored, amended, taken_on_by=context.turn.turn_id)
+        changed = replace(stored, opaque=None)  # the new steps are not the calls that it came with
+        stored = await store.swap(connection, changed, amended, taken_on_by=context.turn.turn_id)
     return _run(stored)
 
 

@@ -13,7 +13,7 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages, prompts, render_messages
 from segue.agent.context import TurnContext
 from segue.agent.plan_executor import blocked_tools, execute_plan, offer_plan
-from segue.agent.reply import ModelCall, Reply
+from segue.agent.reply import ModelCall, Reply, opaque_parts
 from segue.agent.state import WEB_SEARCH, EarlierAttempt, TurnState, Update, web_search_report
 from segue.agent.stream_reply import stream_reply
 from segue.agent.tool_executor import HeldCall, TurnCalls, call_key, resume_calls, run_tool_calls
@@ -99,23 +99,30 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
         ran = await run_tool_calls(turn, reply, started=started)
         conversation += ran.messages
         if ran.held:
-            update = await _ask_for_yes(turn, state, reply.text, ran.held)
+            update = await _ask_for_yes(turn, state, reply, ran.held)
             return {**update, "started": None if ran.messages else started}
     return {"answer": None}
 
 
-async def _ask_for_yes(turn: TurnCalls, state: TurnState, text: str, held: Sequence[HeldCall]) -> Update:
+async def _ask_for_yes(turn: TurnCalls, state: TurnState, reply: Reply, held: Sequence[HeldCall]) -> Update:
     """Stores the held calls as a plan that waits at its first step, and asks for it after the model's text."""
     distinct: dict[tuple[str, str], HeldCall] = {}
     for call in held:
         distinct.setdefault(call_key(call.request), call)
+    offered = list(distinct.values())[:MAX_STEPS]
     steps = tuple(
         Step(index, _first_line(call.tool), call.request.name, call.request.args)
-        for index, call in enumerate(list(distinct.values())[:MAX_STEPS], start=1)
+        for index, call in enumerate(offered, start=1)
     )
-    stored = await offer_plan(turn.context, goal=state["message"], origin_message_id=state["message_id"], steps=steps)
+    stored = await offer_plan(
+        turn.context,
+        goal=state["message"],
+        origin_message_id=state["message_id"],
+        steps=steps,
+        opaque=opaque_parts(reply, (call.made for call in offered)),
+    )
     run = await execute_plan(turn, stored, [])
-    answer = "\n\n".join(part for part in (text, plan_messages.ask(run.plan)) if part)
+    answer = "\n\n".join(part for part in (reply.text, plan_messages.ask(run.plan)) if part)
     return {"touched_plan": run.stored, "answer": answer}
 
 
