@@ -196,7 +196,7 @@ LONG = {"text": "x" * 5000}
 def turns_with_opaque_parts(count: int) -> SessionContent:
     history, at = list[Message](), datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(count):
-        of_turn = {"seq": len(history), "turn_id": f"turn_{number}", "created_at": at}
+        of_turn: dict[str, Any] = {"seq": len(history), "turn_id": f"turn_{number}", "created_at": at}
         made = RequestedCall(f"call_{number}", "look", LONG)
         found = {"tool_call_id": made.id, "tool_name": "look", "status": "succeeded"}
         history += [
