@@ -67,7 +67,8 @@ class Settings(BaseSettings):
     llm_reasoning_effort: str | None = None
     llm_extra_body: Annotated[Mapping[str, Any], NoDecode] = {}
     llm_extra_headers: Annotated[Mapping[str, SecretStr], NoDecode] = {}
-    llm_timeout_s: Seconds = 60
+    llm_timeout_s: Seconds = 300
+    llm_first_token_timeout_s: Seconds = 120
     llm_idle_timeout_s: Seconds = 30
     llm_max_retries: Annotated[int, Field(ge=0)] = 2
     llm_max_answer_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
@@ -78,7 +79,7 @@ class Settings(BaseSettings):
     confirm: Confirm = "destructive"
     plan_ttl_s: Count = 86_400
 
-    turn_timeout_s: Seconds = 300
+    turn_timeout_s: Seconds = 900
     turn_lease_s: Seconds = 30
     worker_concurrency: Count = 64
     history_limit: Count = 20

@@ -31,6 +31,7 @@ async def chat_model(
         model or OfflineModel(),
         name=name,
         timeout_s=settings.llm_timeout_s,
+        first_token_s=settings.llm_first_token_timeout_s,
         idle_s=settings.llm_idle_timeout_s,
         max_retries=settings.llm_max_retries,
         tool_bounds=Bounds(description_chars=settings.llm_tool_description_chars),

@@ -385,7 +385,7 @@ async def test_tools_count_where_the_endpoint_counts_nothing(model: ChatModel, p
 
 
 async def test_signs_of_life_keep_a_stream_alive(open_model: OpenModel, provider: Provider) -> None:
-    model = await open_model(idle_s=0.3)
+    model = await open_model(idle_s=0.3, first_token_s=0.3)
     comments = [piece for _ in range(8) for piece in (": PROCESSING\n\n", 0.1)]
     thinking = [piece for n in range(8) for piece in (delta(reasoning_content=str(n)), 0.1)]
     provider.will(sse(*comments, *thinking, *comments, delta(content="42"), delta("stop"), "data: [DONE]\n\n"))
@@ -403,6 +403,16 @@ async def test_silence_after_any_beginning_ends_a_stream(
     with pytest.raises(AppError) as failed:
         await asked(model, as_stream=True)
     assert failed.value.code == "model_timeout"
+
+
+async def test_a_stream_without_a_sign_of_life_is_not_waited_for_and_not_asked_for_again(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(first_token_s=0.1, max_retries=2)
+    provider.will(sse(": PROCESSING\n\n", 0.5))
+    with pytest.raises(AppError) as failed:
+        await asked(model, as_stream=True)
+    assert (failed.value.code, "within 0.1 s" in failed.value.detail) == ("model_timeout", True)
 
 
 async def test_the_first_word_may_take_longer_than_a_pause(open_model: OpenModel, provider: Provider) -> None:

@@ -174,6 +174,14 @@ async def test_a_slow_provider_is_not_waited_for_longer_than_the_deadline(
     assert [message["content"] for message in provider.messages()[1:]] == ["hello?", "and now?"]
 
 
+async def test_a_provider_that_never_connects_is_not_waited_for_until_the_deadline(settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}/v1"
+        async with running(settings.model_copy(update={"openai_base_url": url, "llm_timeout_s": 0.4})) as client:
+            problem = await problem_of(client, await client.new_session())
+    assert problem["detail"] == "The model provider cannot be reached."
+
+
 async def test_a_provider_that_cannot_be_reached_is_a_502(settings: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -334,7 +334,16 @@ async def test_the_errors_of_another_library_are_told_as_well(provider: Provider
     foreign = ChatOpenAI(
         model="scripted", api_key=SecretStr("none"), base_url=provider.base_url, max_retries=0, use_responses_api=False
     )
-    model = ChatModel(foreign, name="x", timeout_s=20, idle_s=20, max_retries=1, observe=unobserved, span=untraced)
+    model = ChatModel(
+        foreign,
+        name="x",
+        timeout_s=20,
+        first_token_s=20,
+        idle_s=20,
+        max_retries=1,
+        observe=unobserved,
+        span=untraced,
+    )
     provider.will(fails(500), says("42"), fails(401))
     assert (await model.reply(ASKED)).text == "42"
     assert "Check OPENAI_API_KEY" in (await failure(model)).detail

@@ -184,7 +184,8 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
         mcp_config=mcp,
         host="0.0.0.0",  # noqa: S104 (it is what is found wrong)
         allow_anonymous=True,
-        llm_timeout_s=400,
+        llm_timeout_s=1000,
+        llm_first_token_timeout_s=1000,
     )
     (service, said), (report, _) = await asyncio.gather(examined(settings), examined(settings, NO_SUCH_SESSION))
     assert (service["healthy"], report["healthy"]) == (False, False)
@@ -194,7 +195,8 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
         "The MCP server gone is not ready",
         "127.0.0.1 does not answer: The model provider cannot be reached.",
         "AUTH=none on HOST=0.0.0.0",
-        "LLM_TIMEOUT_S is not below TURN_TIMEOUT_S",
+        "LLM_TIMEOUT_S is not below TURN_TIMEOUT_S=900",
+        "LLM_FIRST_TOKEN_TIMEOUT_S is not below LLM_TIMEOUT_S=1000",
     ):
         assert what in said
     assert areas(report["problems"]) == ["postgres", "redis", "mcp"]

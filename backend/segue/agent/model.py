@@ -21,6 +21,7 @@ from segue.agent.model_errors import (
     Failure,
     ModelFailure,
     NotAnAnswer,
+    NothingCame,
     failure_of,
     from_library,
     timeout,
@@ -29,7 +30,7 @@ from segue.agent.model_errors import (
 from segue.agent.normal_form import form_of, normal_form, own_ids
 from segue.agent.offered_tools import ToolOffers, chosen_tools
 from segue.agent.reply import Reply
-from segue.agent.streamed_answer import Listener, StreamedAnswer, within_idle
+from segue.agent.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.agent.thinking import begins_inside
 from segue.agent.tool_schemas import BOUNDS, Bounds
 from segue.domain.errors import AppError
@@ -72,6 +73,7 @@ class ChatModel:
         *,
         name: str,
         timeout_s: float,
+        first_token_s: float,
         idle_s: float,
         max_retries: int,
         observe: Observe,
@@ -83,7 +85,8 @@ class ChatModel:
         self._form = form_of(name)
         self._model = model
         self._timeout_s = timeout_s
-        self._idle_s = min(timeout_s, idle_s)
+        self._first_token_s = first_token_s
+        self._idle_s = idle_s
         self._max_retries = max_retries
         self._observe = observe
         self._span = span
@@ -127,7 +130,7 @@ class ChatModel:
                 span.set_attributes(input_tokens=tokens[0], output_tokens=tokens[1])
             except TimeoutError as error:
                 outcome = "model_timeout"
-                raise timeout(self._timeout_s) from error
+                raise timeout(error.seconds if isinstance(error, NothingCame) else self._timeout_s) from error
             except AppError as error:
                 outcome = error.code
                 raise
@@ -173,8 +176,10 @@ class ChatModel:
 
     async def _ask(self, request: _Request, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
         if is_streamed:
-            async with aclosing(within_idle(request.runnable.astream(request.messages), self._idle_s)) as chunks:
-                async for chunk in chunks:
+            chunks = request.runnable.astream(request.messages)
+            pauses = within_pauses(chunks, first_token_s=self._first_token_s, idle_s=self._idle_s)
+            async with aclosing(pauses) as awaited:
+                async for chunk in awaited:
                     answer.add(chunk)
         else:
             answer.add(await request.runnable.ainvoke(request.messages))
@@ -190,7 +195,7 @@ class ChatModel:
             known = NotAnAnswer(BROKE_OFF)
         if known is None or isinstance(known, TimeoutError):
             raise known or error
-        failure = failure_of(known, attempt=attempt, idle_s=self._idle_s)
+        failure = failure_of(known, attempt=attempt)
         failure.error.__cause__ = error
         return failure
 

@@ -52,7 +52,19 @@ class ProviderUnreachable(ModelFailure):
 
 
 class StreamIdle(ModelFailure):
-    """The provider began an answer and fell silent."""
+    """The provider began an answer and fell silent for `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"silent for {seconds:g} s")
+        self.seconds = seconds
+
+
+class NothingCame(TimeoutError):
+    """Not even a sign of life came within `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"nothing within {seconds:g} s")
+        self.seconds = seconds
 
 
 class NotAnAnswer(ModelFailure):
@@ -138,11 +150,11 @@ class Failure:
     delay_s: float = FIRST_DELAY_S
 
 
-def failure_of(error: Exception, *, attempt: int, idle_s: float) -> Failure:
+def failure_of(error: Exception, *, attempt: int) -> Failure:
     doubled = FIRST_DELAY_S * 2.0**attempt
     match error:
         case StreamIdle():
-            return Failure(timeout(idle_s))
+            return Failure(timeout(error.seconds))
         case ProviderUnreachable():
             return Failure(unavailable("The model provider cannot be reached."), doubled)
         case ProviderRefusal():

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import ToolCallChunk
 
-from segue.agent.model_errors import NotAnAnswer, StreamIdle
+from segue.agent.model_errors import NotAnAnswer, NothingCame, StreamIdle
 from segue.agent.reply import (
     CALLS,
     OPAQUE,
@@ -51,23 +51,27 @@ class Listener:
     on_withdrawn: Callable[[], None]
 
 
-async def within_idle(chunks: AsyncIterator[AIMessage], idle_s: float) -> AsyncGenerator[AIMessage]:
-    """Yields the chunks. Raises StreamIdle if more than `idle_s` pass between two after the first with a content."""
+async def within_pauses(
+    chunks: AsyncIterator[AIMessage], *, first_token_s: float, idle_s: float
+) -> AsyncGenerator[AIMessage]:
+    """Yields the chunks. Before the first with a content each may take `first_token_s`, afterwards `idle_s`.
+
+    Raises NothingCame, then StreamIdle.
+    """
     async with aclosing(chunks):  # type: ignore[type-var]  # LangChain's streams are generators
-        timeout_s = None
+        has_begun = False
         while True:
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(idle_s if has_begun else first_token_s) as pause:
                     chunk = await anext(chunks, None)
             except TimeoutError as error:
-                if timeout_s is None:
+                if not pause.expired():
                     raise
-                raise StreamIdle from error
+                raise (StreamIdle(idle_s) if has_begun else NothingCame(first_token_s)) from error
             if chunk is None:
                 return
             yield chunk
-            if timeout_s is None and not _is_sign_of_life(chunk):
-                timeout_s = idle_s
+            has_begun = has_begun or not _is_sign_of_life(chunk)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from segue.replay.fake_servers import FakeServers, TurnPlayback
 
 READY_TIMEOUT_S = 90.0  # an MCP server that was not there at first is tried again every 30 s
 PAUSE_S = 0.1
-TURN_TIMEOUT_S = 330.0
+TURN_TIMEOUT_S = 930.0
 SHOWN_CHARS = 500
 RESULTS_IN_VIEW = 5  # of the newest; how many more there is room for depends on their size
 

@@ -29,6 +29,7 @@ Body = Mapping[str, Any]
 _ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
 # Under what other name a value goes if the first is refused.
 _RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
+_CONNECT_S = 10.0
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 _BROKEN = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
 
@@ -133,7 +134,8 @@ class Endpoint:
                 stream_cls=openai.AsyncStream[Any],
             )
         except openai.APITimeoutError as error:
-            raise TimeoutError from error
+            is_absent = isinstance(error.__cause__, httpx2.ConnectTimeout)
+            raise (ProviderUnreachable if is_absent else TimeoutError) from error
         except openai.APIConnectionError as error:
             raise ProviderUnreachable from error
         return cast(httpx2.Response, response)
@@ -154,7 +156,7 @@ async def chat_endpoint(options: ProviderOptions) -> AsyncIterator[Endpoint]:
             api_key=key,
             base_url=options.base_url,
             default_headers=options.extra_headers,
-            timeout=options.timeout_s,
+            timeout=httpx2.Timeout(options.timeout_s, connect=min(_CONNECT_S, options.timeout_s / 2)),
             max_retries=0,
             http_client=http_client,
         ) as client,

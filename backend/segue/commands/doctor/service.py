@@ -30,6 +30,14 @@ from segue.turns.queue import QueueFacts, look_at_queue
 MODEL_S = 10.0
 MCP_START_S = 6.0
 LITTLE_DISK_BYTES = 1_000_000_000
+# What never takes effect unless it is below another.
+_BOUNDED_BY = {
+    "llm_timeout_s": "turn_timeout_s",
+    "llm_first_token_timeout_s": "llm_timeout_s",
+    "llm_idle_timeout_s": "llm_timeout_s",
+    "tool_timeout_s": "turn_timeout_s",
+    "turn_lease_s": "turn_timeout_s",
+}
 LATE_S = 10.0  # how long a turn may wait while none runs
 
 
@@ -86,7 +94,8 @@ async def _look_at_tools(settings: Settings, stores: OpenStores, report: Report)
 
 
 async def _look_at_model(settings: Settings, report: Report) -> dict[str, Any]:
-    bounded = {"llm_timeout_s": MODEL_S, "llm_idle_timeout_s": MODEL_S, "llm_max_retries": 0}
+    times = ("llm_timeout_s", "llm_first_token_timeout_s", "llm_idle_timeout_s")
+    bounded = {**dict.fromkeys(times, MODEL_S), "llm_max_retries": 0}
     async with AsyncExitStack() as stack:
         asked = settings.model_copy(update=bounded)
         model = await models_from_settings.chat_model(stack, asked, None, unobserved, untraced)
@@ -169,10 +178,11 @@ async def _look_at_settings(settings: Settings, stores: OpenStores | None, repor
         )
     if settings.metrics_public and public:
         report.note("settings", "METRICS_PUBLIC on a public HOST.", "Keep /metrics from the outside by other means.")
-    for name in ("llm_timeout_s", "tool_timeout_s", "turn_lease_s"):
-        if getattr(settings, name) >= settings.turn_timeout_s:
-            what = f"{name.upper()} is not below TURN_TIMEOUT_S={settings.turn_timeout_s:g}: it never takes effect."
-            report.problem("settings", what, "Lower it, or raise TURN_TIMEOUT_S.")
+    for name, above in _BOUNDED_BY.items():
+        if getattr(settings, name) >= getattr(settings, above):
+            bound = f"{above.upper()}={getattr(settings, above):g}"
+            what = f"{name.upper()} is not below {bound}: it never takes effect."
+            report.problem("settings", what, f"Lower it, or raise {above.upper()}.")
     if (settings.database_url is None) != (settings.redis_url is None):
         what = (
             "Only one of DATABASE_URL and REDIS_URL is set: the other server is an embedded one of this machine alone."
