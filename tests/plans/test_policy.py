@@ -3,7 +3,7 @@ import pytest
 from segue.domain.plan import Confirm
 from segue.domain.tool import ToolSpec
 from segue.plans.acknowledgement import classify
-from segue.plans.policy import SearchDecision, needs_confirmation, should_plan, should_search_web
+from segue.plans.policy import SearchDecision, is_query, needs_confirmation, should_plan, should_search_web
 
 ASKED_FOR = [
     "cerca su internet i voli per Oslo", "search the web for cheap flights", "look up online who won",
@@ -17,6 +17,56 @@ EARLIER = [
     "leggi le email che hai trovato", "read the emails you found", "lee los correos que encontraste",
     "lis les mails que tu as trouvés", "lies die Mails, die du gefunden hast", "прочитай письма, которые ты нашёл",
     "bulduğun e-postaları oku", "读一下你找到的邮件", "open the search results",
+]  # fmt: skip
+
+PRIVATE = [
+    "che impegni ho domani?", "riassumi quello che hai detto", "come mi chiamo?", "cerca le mail di Rossi",
+    "leggi main.py", "apri il file contratto.pdf", "a che punto è il piano?", "salta il prossimo passo",
+    "ricordati che sono vegetariano", "chi ha scritto l'ultimo messaggio?", "rispondi a Marco che va bene",
+    "what's on my calendar tomorrow?", "what is my name?", "summarise what you said", "find the emails from Rossi",
+    "do I have any meetings today?", "what did I tell you about Anna?", "go to the next step", "delete the newest one",
+    "总结一下你刚才说的", "我叫什么名字？", "搜索罗西的邮件", "打开文件 report.pdf", "下一步是什么？", "回复王芳说可以",
+    "ما هي مواعيدي غدا؟", "لخص ما قلته", "ما اسمي؟", "ابحث عن رسائل ليلى", "ماذا قلت لك عن سارة؟",
+    "¿qué compromisos tengo mañana?", "wie heiße ich?", "lis le dernier message", "昨日届いたメールは？",
+]  # fmt: skip
+
+SMALL_TALK = [
+    "grazie mille, sei stato gentilissimo", "ciao, come stai oggi?", "buongiorno a tutti", "thanks a lot for your help",
+    "hello, how are you doing?", "谢谢你，你帮了我这么大的忙，非常感谢", "你好，最近怎么样？", "شكرا جزيلا على مساعدتك",
+    "مرحبا كيف حالك اليوم؟", "vielen Dank für deine Hilfe", "bonjour, comment ça va ?",
+]  # fmt: skip
+
+FORBIDDEN = [
+    "Don't search the web, just tell me the capital of France", "Without searching online, who won the world cup?",
+    "non cercare sul web, chi ha scritto la Divina Commedia?", "rispondi senza cercare su internet",
+    "不要上网搜，法国的首都是哪里？", "别上网，直接告诉我", "لا تبحث في الإنترنت، ما هي عاصمة فرنسا؟",
+    "من دون البحث في الإنترنت، كم عدد سكان مصر؟", "no busques en internet, dime qué sabes", "erklär es ohne Internet",
+    "explique sans chercher sur internet", "não pesquise na internet", "leg het uit zonder internet",
+    "wyjaśnij bez szukania w internecie", "ответь без поиска в интернете", "internette arama yapma, kısaca anlat",
+    "ネット検索しないで説明して", "인터넷 검색하지 말고 설명해 줘", "इंटरनेट पर सर्च मत करो",
+]  # fmt: skip
+
+FOR_THE_WEB = [
+    "qual è la capitale del Perù?", "Chi è Dante?", "ciao, che tempo fa a Roma domani?",
+    "grazie, e quanto costa il biglietto per il Louvre?", "miglior provider di posta elettronica",
+    "who won the election in Argentina?", "best email provider for small companies", "how do I open a .pages document?",
+    "Is it dangerous if my dog eats chocolate?", "Trains from Trieste to Vienna on Sunday", "今天北京天气怎么样？",
+    "什么是电子邮件协议？", "ما هي عاصمة فرنسا؟", "أفضل المطاعم في بيروت",
+    "¿cuánto cuesta un vuelo a Lima?", "Berlin Hotels im Mai",
+]  # fmt: skip
+
+QUERIES = [
+    "qual è la capitale del Perù?", "cerca su internet i voli per Oslo", "search the web for cheap flights to Oslo",
+    "Trains from Trieste to Vienna on Sunday", "上网搜索北京的酒店", "كم سعر تذكرة الطائرة إلى دبي؟",
+]  # fmt: skip
+
+NO_QUERIES = [
+    "cerca sul web info sul mittente dell'ultimo messaggio", "search the web for info on the sender of the last email",
+    "上网搜一下最后一封邮件的发件人", "ابحث في الإنترنت عن مرسل آخر رسالة", "look it up online", "search the web",
+    "who is marco.rossi@rossi.example?", "what happened to flight NQNU5R?", "is eml-30b431 on the web?",
+    "che ne dice internet del numero 3331234567?", "e quanto costa quello più piccolo?", "what about the second one?",
+    "Is it dangerous if my dog eats chocolate?", "Write a poem about Rome and its rivers",
+    "cerca su internet un hotel a Roma e prenotalo", "is\nthis a question?", "Why? " * 60,
 ]  # fmt: skip
 
 
@@ -62,8 +112,34 @@ def test_a_search_word_makes_a_few_characters_enough_for_the_toggle(message: str
     assert decide(message, force=True) == SearchDecision(search=True, reason="forced")
 
 
-@pytest.mark.parametrize("message", ["qual è la capitale del Perù?", "Berlin Hotels im Mai"])
-def test_the_toggle_is_honoured_on_anything_longer(message: str) -> None:
+@pytest.mark.parametrize("message", PRIVATE)
+def test_the_toggle_is_not_honoured_on_what_is_the_users_own_or_was_said_here(message: str) -> None:
+    assert decide(message, force=True) == SearchDecision(search=False, reason="private")
+
+
+@pytest.mark.parametrize("message", SMALL_TALK)
+def test_the_toggle_is_not_honoured_on_thanks_and_greetings(message: str) -> None:
+    assert decide(message, force=True) == SearchDecision(search=False, reason="small_talk")
+
+
+@pytest.mark.parametrize("message", FORBIDDEN)
+@pytest.mark.parametrize("force", [True, False])
+def test_a_user_who_wants_no_search_gets_none_toggle_or_not(message: str, force: bool) -> None:  # noqa: FBT001
+    assert decide(message, force=force) == SearchDecision(search=False, reason="forbidden")
+
+
+@pytest.mark.parametrize("message", QUERIES)
+def test_a_whole_question_for_the_web_is_a_query(message: str) -> None:
+    assert is_query(message)
+
+
+@pytest.mark.parametrize("message", NO_QUERIES)
+def test_what_leans_on_the_user_or_names_an_address_or_id_is_no_query(message: str) -> None:
+    assert not is_query(message)
+
+
+@pytest.mark.parametrize("message", FOR_THE_WEB)
+def test_the_toggle_is_honoured_on_what_the_web_can_answer(message: str) -> None:
     assert decide(message, force=True) == SearchDecision(search=True, reason="forced")
 
 
@@ -75,6 +151,7 @@ def test_without_the_toggle_only_words_for_the_web_search_it(message: str) -> No
 @pytest.mark.parametrize("message", ["\0" * 32_000, "\ud800 search", "x" * 32_000])
 def test_hostile_text_does_not_make_it_raise(message: str) -> None:
     should_search_web(message, force=True, verdict="none")
+    is_query(message)
 
 
 @pytest.mark.parametrize(

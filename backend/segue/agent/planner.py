@@ -16,6 +16,7 @@ from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.plan import Plan, Step
 from segue.domain.tool import Tool
 from segue.plans.plan_parser import first_object, parse_plan
+from segue.plans.policy import WEB_SEARCH, without_forbidden
 from segue.tools.availability import ToolGuard
 from segue.tools.health import is_blocked
 from segue.tools.normalize import clean
@@ -31,8 +32,10 @@ class _Classification(BaseModel):
 
 async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     """Returns no steps if the model sees no need for any or writes nothing usable."""
-    tools = _plannable(context.guard)
-    conversation = prompts.with_note(state["prompt"], prompts.planner_note(tool.spec for tool in tools.values()))
+    tools = _plannable(context.guard, state)
+    notes = [prompts.SEARCH_WANTED] if state["search"].search and WEB_SEARCH in tools else []
+    notes.append(prompts.planner_note(tool.spec for tool in tools.values()))
+    conversation = prompts.with_note(state["prompt"], "\n\n".join(notes))
     # Every word the planner is shown is in the key, so a request that leans on what was said before is another.
     key = plan_cache_key(context.owner, _digest(context.model.name, conversation))
     text = await context.cache.get_json(key)
@@ -44,7 +47,7 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
 
 async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tuple[Step, ...]:
     """Returns the steps still to be done; none if the model writes nothing usable."""
-    tools = _plannable(context.guard)
+    tools = _plannable(context.guard, state)
     note = prompts.amender_note(plan, [tool.spec for tool in tools.values()])
     reply = await context.model.reply(prompts.with_note(state["prompt"], note))
     return _storable(parse_plan(reply.text, tools=tools, done=len(plan.started_steps)))
@@ -65,9 +68,10 @@ def _storable(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     )
 
 
-def _plannable(guard: ToolGuard) -> dict[str, Tool]:
+def _plannable(guard: ToolGuard, state: TurnState) -> dict[str, Tool]:
     """Returns the tools a plan may name: an earlier step may unlock one, but none can mend one that has failed."""
-    tools = {name: tool for name, tool in guard.tools().items() if not tool.spec.ephemeral}
+    usable = without_forbidden(guard.tools(), state["search"])
+    tools = {name: tool for name, tool in usable.items() if not tool.spec.ephemeral}
     states = guard.states(tool.spec for tool in tools.values())
     return {name: tool for name, tool in tools.items() if not is_blocked(states[name])}
 

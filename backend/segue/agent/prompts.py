@@ -45,6 +45,12 @@ TOO_LATE = (
     "The user's last message answers a plan that has been decided or has ended in the meantime. Say how it stands; "
     "carry out nothing because of this message."
 )
+SEARCH_WANTED = (
+    "The user wants the web searched for their last message. If the web can tell, call web_search with a query of your "
+    "own, a few words taken from the conversation; no address and no id goes into it, and a person's name only if the "
+    "search is about that person."
+)
+SEARCH_FORBIDDEN = "The user does not want the web searched for this message: answer without, and do not offer it."
 FACTS = "What the user has told you before, each with its date; what they say now goes before it."
 SUMMARY = "Summary of the earlier conversation:"
 EARLIER_RESULTS = "Results from earlier in this session, newest first (load one with get_tool_result):"

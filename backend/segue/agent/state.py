@@ -11,7 +11,7 @@ from segue.domain.session import AcknowledgementReport, WebSearchReport
 from segue.domain.tool import Reference, ToolCall
 from segue.memory.short_term import ShortTermMemory
 from segue.plans.acknowledgement import Acknowledgement
-from segue.plans.policy import SearchDecision
+from segue.plans.policy import WEB_SEARCH, SearchDecision, SearchReason
 from segue.plans.store import StoredPlan
 from segue.tools.results import LedgerCall
 
@@ -22,9 +22,6 @@ class EarlierAttempt:
 
     calls: tuple[LedgerCall, ...]
     plan: StoredPlan | None
-
-
-WEB_SEARCH = "web_search"
 
 
 class TurnInput(TypedDict):
@@ -101,9 +98,12 @@ def acknowledgement_report(state: TurnState) -> AcknowledgementReport:
 
 
 def web_search_report(state: TurnState) -> WebSearchReport:
-    """Returns whether a search was asked for and made. Complete only after the tool loop."""
-    return WebSearchReport(
-        requested=state["force_web_search"],
-        performed=any(call.tool_name == WEB_SEARCH for call in state.get("tool_calls", [])),
-        reason=state["search"].reason,
-    )
+    """Returns whether a search was asked for and made, and why or why not. Complete only after the tool loop."""
+    search = state["search"]
+    ended = [call.status == "succeeded" for call in state.get("tool_calls", []) if call.tool_name == WEB_SEARCH]
+    reason: SearchReason = search.reason
+    if any(ended):
+        reason = search.reason if search.search else "plan" if state["plan_runs"] else "model"
+    elif search.search:
+        reason = "failed" if ended else "offered"
+    return WebSearchReport(requested=state["force_web_search"], performed=any(ended), reason=reason)

@@ -3,48 +3,94 @@
 Pure: no model, no storage; knows nothing of graphs and HTTP. The words for searches are `search.toml`.
 """
 
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import Verdict
-from segue.domain.tool import ToolSpec
-from segue.language.lexicon import kinds_of, languages_of, parse_lexicon
+from segue.domain.tool import Tool, ToolSpec
+from segue.language.lexicon import UNKNOWN, kinds_of, languages_of, parse_lexicon
 from segue.language.utterance import parse_utterance
 from segue.language.word_lists import load_toml
 from segue.plans.multistep_detector import LONGEST_READ, asks_for_several_steps
 
+WEB_SEARCH: Final = "web_search"
 SHORTEST_FORCED_SEARCH: Final = 15  # characters
+SHORTEST_QUESTION: Final = 3  # words
+LONGEST_QUERY: Final = 200  # characters; a longer message is more than a question
 
 SEARCH_WORD_KINDS: Final = frozenset({"request", "search", "web", "topic"})
-SEARCH_LEXICON: Final = parse_lexicon(load_toml("search.toml"), kinds=SEARCH_WORD_KINDS | {"earlier"})
+# What may stand in a message that is a query as it is.
+QUERY_KINDS: Final = SEARCH_WORD_KINDS | {"general", "greeting", "lead", UNKNOWN}
+SEARCH_LEXICON: Final = parse_lexicon(
+    load_toml("search.toml"),
+    kinds=QUERY_KINDS - {UNKNOWN} | {"earlier", "forbid", "private", "own", "deed", "task", "personal", "thanks"},
+)
+
+_FILE: Final = re.compile(
+    r"(?<![\w/.])[\w-]+\.(?:py|[jt]sx?|md|txt|pdf|docx?|xlsx?|pptx?|csv|json|toml|ya?ml|html?|png|jpe?g|eml|log|sh|go|rs)\b",
+    re.IGNORECASE,
+)
+# Addresses, and whatever may be an id: a number of five digits, a word of letters and digits.
+_IDENTIFYING: Final = re.compile(
+    r"\S@\S|\w://|\d{5}|(?<![A-Za-z0-9_-])(?=[A-Za-z_-]*\d)(?=[\d_-]*[A-Za-z])[A-Za-z0-9_-]{5,}"
+)
+
+SearchReason = Literal[
+    "acknowledgement",
+    "asked_for",
+    "earlier_results",
+    "failed",
+    "forbidden",
+    "forced",
+    "model",
+    "not_asked",
+    "offered",
+    "plan",
+    "private",
+    "small_talk",
+    "too_short",
+    "unavailable",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchDecision:
-    """`reason` is one of acknowledgement, asked_for, earlier_results, forced, not_asked, too_short, unavailable."""
+    """`search` says that the web may help with the message; who writes the query is another question."""
 
     search: bool
-    reason: str
+    reason: SearchReason
 
 
 def should_search_web(message: str, *, force: bool, verdict: Verdict) -> SearchDecision:
     """`verdict` is what the message is as an acknowledgement, `force` the client's toggle.
 
-    A yes with a change may ask for a search in words; a plain yes or no never starts one, toggle or not.
+    A yes with a change may ask for a search in words; a plain yes or no never starts one, toggle or not. What the user
+    asks of their own mail, files, calendar, of the plan or of this conversation is not on the web.
     """
-    found = _search_kinds(message)
-    if verdict in {"confirm", "reject"} or (verdict == "amend" and found.isdisjoint(SEARCH_WORD_KINDS)):
-        return SearchDecision(search=False, reason="acknowledgement")
-    if "request" in found or {"search", "web"} <= found:
-        return SearchDecision(search=True, reason="asked_for")
-    if "earlier" in found and "search" not in found:
-        return SearchDecision(search=False, reason="earlier_results")
-    if not force:
-        return SearchDecision(search=False, reason="not_asked")
-    if len(message.strip()) < SHORTEST_FORCED_SEARCH and found.isdisjoint(SEARCH_WORD_KINDS):
-        return SearchDecision(search=False, reason="too_short")
-    return SearchDecision(search=True, reason="forced")
+    request = _Request(message, _search_readings(message), force, verdict)
+    reason: SearchReason | None = next((reason for reason, holds in _SEARCH_RULES if holds(request)), None)
+    return SearchDecision(search=reason in {None, "asked_for"}, reason=reason or "forced")
+
+
+def is_query(message: str) -> bool:
+    """Returns whether the whole message is a question for the web, so that it may be sent to an engine as it is.
+
+    Not if it leans on the user or on the conversation, asks for more than an answer, or holds an address or an id.
+    """
+    text = message.strip()
+    if len(text) > LONGEST_QUERY or "\n" in text or _IDENTIFYING.search(text) or _FILE.search(text):
+        return False
+    readings = _search_readings(text)
+    whole = all(QUERY_KINDS.issuperset(kinds) and UNKNOWN in kinds for kinds in readings)
+    return whole and not asks_for_several_steps(text)
+
+
+def without_forbidden(tools: Mapping[str, Tool], search: SearchDecision) -> dict[str, Tool]:
+    """Returns the tools that the turn may use: no search if the user does not want any."""
+    return {name: tool for name, tool in tools.items() if name != WEB_SEARCH or search.reason != "forbidden"}
 
 
 def should_plan(message: str, *, mode: Planning, verdict: Verdict) -> bool:
@@ -76,9 +122,65 @@ def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:
             assert_never(mode)
 
 
-def _search_kinds(message: str) -> set[str]:
-    """Returns the kinds of search words in the message, in every language that uses most of its words."""
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A message and the kinds of its words, in each language that it may be in."""
+
+    message: str
+    readings: Sequence[Sequence[str]]
+    force: bool
+    verdict: Verdict
+
+    def has(self, *kinds: str) -> bool:
+        return any(kind in reading for kind in kinds for reading in self.readings)
+
+    @property
+    def searches(self) -> bool:
+        return self.has(*SEARCH_WORD_KINDS)
+
+    @property
+    def is_private(self) -> bool:
+        """A general question about a kind of thing is not about the user's own: `what is an email header?`."""
+        own = self.has("own") and not self.has("general")
+        return own or self.has("private") or _FILE.search(self.message) is not None or self._opens_with_a_deed
+
+    @property
+    def _opens_with_a_deed(self) -> bool:
+        after = {"greeting", "thanks", "lead"}
+        return any(next((kind for kind in kinds if kind not in after), "") == "deed" for kinds in self.readings)
+
+    @property
+    def is_small_talk(self) -> bool:
+        """Thanks in a message that asks nothing, or a greeting with hardly anything else."""
+        greets = self.has("greeting") and any(
+            len(kinds) - kinds.count("greeting") - kinds.count("thanks") < SHORTEST_QUESTION for kinds in self.readings
+        )
+        thanks = self.has("thanks") and not parse_utterance(self.message[:LONGEST_READ]).asks
+        return not self.searches and (greets or thanks)
+
+    @property
+    def is_too_short(self) -> bool:
+        utterance = parse_utterance(self.message[:LONGEST_READ])
+        asks = utterance.asks and len(utterance.words) >= SHORTEST_QUESTION
+        return not asks and not self.searches and len(self.message.strip()) < SHORTEST_FORCED_SEARCH
+
+
+_SearchRule = tuple[SearchReason, Callable[[_Request], bool]]
+
+# The first that holds decides; a message that none holds for is searched, since the toggle is on.
+_SEARCH_RULES: Final[tuple[_SearchRule, ...]] = (
+    ("forbidden", lambda r: r.has("forbid")),
+    ("acknowledgement", lambda r: r.verdict in {"confirm", "reject"} or (r.verdict == "amend" and not r.searches)),
+    ("asked_for", lambda r: r.has("request") or (r.has("search") and r.has("web"))),
+    ("earlier_results", lambda r: r.has("earlier") and not r.has("search")),
+    ("not_asked", lambda r: not r.force),
+    ("private", lambda r: r.is_private),
+    ("too_short", lambda r: r.is_too_short),
+    ("small_talk", lambda r: r.is_small_talk),
+)
+
+
+def _search_readings(message: str) -> list[list[str]]:
+    """Returns the kinds of the words in the message, in every language that uses most of them."""
     words = parse_utterance(message[:LONGEST_READ]).words
-    return {
-        kind for language in languages_of(words, SEARCH_LEXICON) for kind in kinds_of(words, language, SEARCH_LEXICON)
-    }
+    return [kinds_of(words, language, SEARCH_LEXICON) for language in languages_of(words, SEARCH_LEXICON)]

@@ -14,8 +14,6 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
-from segue.agent.nodes.tool_loop import MAX_QUERY_CHARS
-from segue.agent.state import WEB_SEARCH
 from segue.domain.errors import AppError
 from segue.domain.plan import Decision, Plan, decision_of
 from segue.domain.recording import (
@@ -34,6 +32,7 @@ from segue.domain.session import Message, Session, TurnReport
 from segue.domain.tool import Tool, ToolCall
 from segue.memory.history import list_messages
 from segue.memory.sessions import get_session
+from segue.plans.policy import WEB_SEARCH
 from segue.plans.store import list_plans
 from segue.tools.results import StoredResult, list_calls, load_results
 from segue.turns.queries import ended_turns
@@ -181,9 +180,9 @@ def _call(call: ToolCall, conversation: StoredConversation, reference: Any) -> R
 
 
 def _was_searched_first(report: TurnReport | None, ledger: Sequence[ToolCall], message: str) -> bool:
-    if report is None or report.web_search.reason not in {"asked_for", "forced"} or len(ledger) != 1:
+    if report is None or report.web_search.reason not in {"asked_for", "forced", "failed"} or len(ledger) != 1:
         return False
-    return (ledger[0].tool_name, ledger[0].args) == (WEB_SEARCH, {"query": message[:MAX_QUERY_CHARS]})
+    return (ledger[0].tool_name, ledger[0].args) == (WEB_SEARCH, {"query": message.strip()})
 
 
 def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None) -> str | None:

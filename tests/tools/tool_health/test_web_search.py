@@ -1,4 +1,4 @@
-"""A search that was forced while the search tool is taken out."""
+"""Searches of the web: forced while the tool is out, unwanted, failed, and with a query that the model writes."""
 
 from collections.abc import AsyncIterator
 
@@ -11,7 +11,7 @@ from starlette.routing import Route
 from segue.config import Settings
 from tests.support.health import QUESTION, put
 from tests.support.plans import Frozen
-from tests.support.provider import Provider, says
+from tests.support.provider import Provider, calls, says
 from tests.support.server import serving
 from tests.support.service import Client, running
 
@@ -49,3 +49,31 @@ async def test_a_forced_search_without_its_tool_is_reported_and_the_answer_still
     answer = await client.chat(session, QUESTION, force_web_search=True)
     assert answer["web_search"] == {"requested": True, "performed": True, "reason": "forced"}
     assert searches == [QUESTION]
+
+
+async def test_the_model_writes_the_query_of_what_leans_on_the_user(
+    client: Client, provider: Provider, searches: list[str]
+) -> None:
+    session = await client.new_session()
+    provider.will(calls(("web_search", {"query": "flight status Oslo"})), says("It is late."))
+    answer = await client.chat(session, "What became of flight NQNU5R to Oslo?", force_web_search=True)
+    assert answer["web_search"] == {"requested": True, "performed": True, "reason": "forced"}
+    assert "The user wants the web searched" in provider.messages(role="system")[0]["content"]
+    provider.will(says("There it is cold."))
+    answer = await client.chat(session, "And how cold is it there?", force_web_search=True)
+    assert answer["web_search"] == {"requested": True, "performed": False, "reason": "offered"}
+    provider.will(calls(("web_search", {"query": "ferries"})), says("Two a day."))
+    answer = await client.chat(session, "How else would one get there?")
+    assert answer["web_search"] == {"requested": False, "performed": True, "reason": "model"}
+    assert searches == ["flight status Oslo", "ferries"]
+
+
+async def test_a_user_who_wants_no_search_gets_none_though_the_toggle_is_on_and_the_model_tries(
+    client: Client, provider: Provider, searches: list[str]
+) -> None:
+    session = await client.new_session()
+    provider.will(calls(("web_search", {"query": "Paris"})), says("Paris."))
+    answer = await client.chat(session, "Don't search the web: what is France's capital?", force_web_search=True)
+    assert answer["web_search"] == {"requested": True, "performed": False, "reason": "forbidden"}
+    assert "web_search" not in [tool["function"]["name"] for tool in provider.requests[0]["tools"]]
+    assert searches == []

@@ -14,21 +14,22 @@ from segue.agent import plan_messages, prompts, render_messages
 from segue.agent.context import TurnContext
 from segue.agent.plan_executor import blocked_tools, execute_plan, offer_plan
 from segue.agent.reply import ModelCall, Reply, opaque_parts
-from segue.agent.state import WEB_SEARCH, EarlierAttempt, TurnState, Update, web_search_report
+from segue.agent.state import EarlierAttempt, TurnState, Update, web_search_report
 from segue.agent.stream_reply import stream_reply
 from segue.agent.tool_executor import HeldCall, TurnCalls, call_key, resume_calls, run_tool_calls
 from segue.domain.events import SearchDecided
 from segue.domain.plan import MAX_STEPS, Step
 from segue.domain.tool import Tool
-from segue.plans.policy import SearchDecision, needs_confirmation
+from segue.memory.fact_cues import FACT_WORDS, index_words
+from segue.plans.policy import WEB_SEARCH, SearchDecision, is_query, needs_confirmation, without_forbidden
 
-MAX_QUERY_CHARS = 400
+WEB_TOOLS = frozenset({WEB_SEARCH, "web_fetch"})
 
 
 async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     """Leaves `answer` at None if `respond` has to write it: the plan is over, or the loop reached a bound."""
     context = runtime.context
-    turn = TurnCalls(context, context.guard.tools())
+    turn = TurnCalls(context, without_forbidden(context.guard.tools(), state["search"]))
     note = state.get("note")
     conversation = prompts.with_note(state["prompt"], note) if note else list(state["prompt"])
     if state["earlier"] is not None:
@@ -60,16 +61,35 @@ async def _resume(turn: TurnCalls, state: TurnState, earlier: EarlierAttempt, co
 
 
 async def _search_first(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> SearchDecision:
-    """Searches the web if the toggle or the message asks for it. Returns the decision, which an outage may change."""
+    """Searches the web if the message is a query as it is; else the model is told that a search is wanted.
+
+    Returns the decision, which an outage may change.
+    """
     search, tool = state["search"], turn.tools.get(WEB_SEARCH)
-    wanted = search.search and (state["force_web_search"] or not state["plan_runs"])
-    if not wanted or tool is None or needs_confirmation(tool.spec, turn.context.limits.confirm):
+    if search.reason == "forbidden":
+        conversation[:] = prompts.with_note(conversation, prompts.SEARCH_FORBIDDEN)
+    if not search.search or state["plan_runs"]:
         return search
-    if not turn.context.guard.state(tool.spec).available:
+    if tool is None or not turn.context.guard.state(tool.spec).available:
         return SearchDecision(search=False, reason="unavailable")
-    call = ModelCall(WEB_SEARCH, {"query": state["message"][:MAX_QUERY_CHARS]})
-    conversation += (await run_tool_calls(turn, Reply("", (call,), 0, 0))).messages
+    asks_first = needs_confirmation(tool.spec, turn.context.limits.confirm)
+    if asks_first or not is_query(state["message"]) or _is_about_results(state):
+        conversation[:] = prompts.with_note(conversation, prompts.SEARCH_WANTED)
+    else:
+        call = ModelCall(WEB_SEARCH, {"query": state["message"].strip()})
+        conversation += (await run_tool_calls(turn, Reply("", (call,), 0, 0))).messages
     return search
+
+
+def _is_about_results(state: TurnState) -> bool:
+    """Returns whether the message has a word from an earlier result, such as a name: an engine must not learn it."""
+    references = (reference for reference in state["earlier_results"] if reference.tool_name not in WEB_TOOLS)
+    found = " ".join(f"{each.summary} {each.preview} {' '.join(each.identifiers)}" for each in references)
+    return not _telling_words(state["message"]).isdisjoint(_telling_words(found))
+
+
+def _telling_words(text: str) -> set[str]:
+    return {word for word in index_words(text).split() if len(word) > 1} - FACT_WORDS.ignored
 
 
 async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> Update:
