@@ -132,6 +132,32 @@ LISTS = [
     "1. найди письма\n2. ответь на последнее",
     "١. ابحث عن الرسائل\n٢. اكتب ردا",
 ]
+AND_THEN_SOMEONE = [
+    "Leggi main.py e correggi il bug", "Read main.py and fix the bug", "读 main.py 并修复错误",
+    "اقرأ main.py وأصلح الخطأ", "Lies main.py und behebe den Fehler", "Lee main.py y corrige el error",
+    "Move the meeting with Anna to Friday and tell the participants", "Move the call to 3pm and let everyone know",
+    "Sposta la riunione con Anna a venerdì e dillo ai partecipanti", "把会议改到周五并通知参会者",
+    "انقل الاجتماع إلى الجمعة وأخبر المشاركين", "find the mails from Rossi and delete the oldest",
+]  # fmt: skip
+FROM_WHAT_IS_THE_USERS = [
+    "cerca sul web info sul mittente dell'ultimo messaggio",
+    "cerca su internet l'azienda che mi ha scritto l'ultima mail",
+    "search the web for info on the sender of the last message", "look up the sender of my latest email online",
+    "上网搜一下最后一封邮件的发件人", "在网上查一下最新邮件的发件人的信息",
+    "ابحث في الإنترنت عن معلومات عن مرسل آخر رسالة", "Create a calendar event from the last email by Marco",
+    "Write a summary based on the last message from Anna", "Crea un evento in calendario dall'ultima mail di Marco",
+    "根据马可的最后一封邮件创建一个日历事件", "أنشئ حدثا في التقويم من آخر رسالة من ماركو",
+    "Crea un evento a partir del último correo de Marco", "Crée un événement à partir du dernier mail de Marco",
+    "Erstelle einen Termin aus der letzten Mail von Marco",
+]  # fmt: skip
+ONE_PLACE = [
+    "Read the last email from Marco", "reply to the last email", "delete the last message from Anna",
+    "upload the last file", "search the web for email providers", "search the web for the last world cup final",
+    "create a file from a template", "leggi l'ultima mail di Marco", "rispondi all'ultimo messaggio",
+    "cerca sul web il miglior provider di posta", "scrivi una mail a Marco",
+    "cerca online l'ultimo film di Sorrentino", "读最后一封邮件", "写一封邮件给马可", "上网搜北京的酒店",
+    "اقرأ آخر رسالة", "أرسل رسالة إلى عمر", "ابحث في الإنترنت عن فندق", "responde al último correo", "tell the truth",
+]  # fmt: skip
 NOT_SEQUENCES = {
     "en": [
         "what happened then?",
@@ -247,6 +273,21 @@ def test_requests_joined_by_commas_and_and_ask_for_several_steps(language: str, 
 @pytest.mark.parametrize(("language", "message"), ONE_FIRST.items())
 def test_a_request_to_be_done_after_another_asks_for_several_steps(language: str, message: str) -> None:
     assert asks_for_several_steps(message), language
+
+
+@pytest.mark.parametrize("message", AND_THEN_SOMEONE)
+def test_a_request_and_what_follows_from_it_ask_for_several_steps(message: str) -> None:
+    assert asks_for_several_steps(message)
+
+
+@pytest.mark.parametrize("message", FROM_WHAT_IS_THE_USERS)
+def test_a_request_that_needs_the_newest_mail_first_asks_for_several_steps(message: str) -> None:
+    assert asks_for_several_steps(message)
+
+
+@pytest.mark.parametrize("message", ONE_PLACE)
+def test_a_request_about_one_place_does_not(message: str) -> None:
+    assert not asks_for_several_steps(message)
 
 
 @pytest.mark.parametrize("message", LISTS)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, get_args
 from segue.language.phrase_matcher import ANY_ENDING, PhraseMatcher, match_phrases
 from segue.language.utterance import words_of
 from segue.language.word_lists import Phrase, kinds_by_phrase, load_toml, split_list
+from segue.plans.search_words import LONGEST_READ, needs_own_things_first
 
 VerbPlace = Literal["first", "last", "either", "anywhere"]
 
@@ -22,7 +23,6 @@ KINDS: Final = frozenset(
 )
 VERB_PLACES: Final[Mapping[str, VerbPlace]] = {place: place for place in get_args(VerbPlace)}
 
-LONGEST_READ: Final = 2_000  # characters; the rest of a longer message does not count
 VERBS: Final = frozenset({"act", "tell"})
 BOUNDARIES: Final = frozenset({"comma", "joiner", "sequence"})
 WORDS_BEFORE_VERB: Final = 5  # as in `I would like you to find`
@@ -88,7 +88,7 @@ Sentence = Sequence[_Clause]
 def asks_for_several_steps(message: str) -> bool:
     """Returns whether a plan may be worth a model call. What stands in quotation marks does not count."""
     text = _QUOTED.sub(" ", message[:LONGEST_READ])
-    if any(map(_are_in_a_row, _sentences(text).values())):
+    if any(map(_are_in_a_row, _sentences(text).values())) or needs_own_things_first(text):
         return True
     read_items = (sentences for item in _list_items(text) for sentences in _sentences(item).values())
     return any(clause.requests for sentences in read_items for sentence in sentences for clause in sentence)

@@ -1,6 +1,6 @@
 """Whether a message gets a web search or a plan, and whether a tool asks the user before it runs.
 
-Pure: no model, no storage; knows nothing of graphs and HTTP. The words for searches are `search.toml`.
+Pure: no model, no storage; knows nothing of graphs and HTTP.
 """
 
 import re
@@ -11,23 +11,15 @@ from typing import Final, Literal, assert_never
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import Verdict
 from segue.domain.tool import Tool, ToolSpec
-from segue.language.lexicon import UNKNOWN, kinds_of, languages_of, parse_lexicon
+from segue.language.lexicon import UNKNOWN
 from segue.language.utterance import parse_utterance
-from segue.language.word_lists import load_toml
-from segue.plans.multistep_detector import LONGEST_READ, asks_for_several_steps
+from segue.plans.multistep_detector import asks_for_several_steps
+from segue.plans.search_words import LONGEST_READ, QUERY_KINDS, SEARCH_WORD_KINDS, asks_for_the_web, search_readings
 
 WEB_SEARCH: Final = "web_search"
 SHORTEST_FORCED_SEARCH: Final = 15  # characters
 SHORTEST_QUESTION: Final = 3  # words
 LONGEST_QUERY: Final = 200  # characters; a longer message is more than a question
-
-SEARCH_WORD_KINDS: Final = frozenset({"request", "search", "web", "topic"})
-# What may stand in a message that is a query as it is.
-QUERY_KINDS: Final = SEARCH_WORD_KINDS | {"general", "greeting", "lead", UNKNOWN}
-SEARCH_LEXICON: Final = parse_lexicon(
-    load_toml("search.toml"),
-    kinds=QUERY_KINDS - {UNKNOWN} | {"earlier", "forbid", "private", "own", "deed", "task", "personal", "thanks"},
-)
 
 _FILE: Final = re.compile(
     r"(?<![\w/.])[\w-]+\.(?:py|[jt]sx?|md|txt|pdf|docx?|xlsx?|pptx?|csv|json|toml|ya?ml|html?|png|jpe?g|eml|log|sh|go|rs)\b",
@@ -70,7 +62,7 @@ def should_search_web(message: str, *, force: bool, verdict: Verdict) -> SearchD
     A yes with a change may ask for a search in words; a plain yes or no never starts one, toggle or not. What the user
     asks of their own mail, files, calendar, of the plan or of this conversation is not on the web.
     """
-    request = _Request(message, _search_readings(message), force, verdict)
+    request = _Request(message, search_readings(message), force, verdict)
     reason: SearchReason | None = next((reason for reason, holds in _SEARCH_RULES if holds(request)), None)
     return SearchDecision(search=reason in {None, "asked_for"}, reason=reason or "forced")
 
@@ -83,7 +75,7 @@ def is_query(message: str) -> bool:
     text = message.strip()
     if len(text) > LONGEST_QUERY or "\n" in text or _IDENTIFYING.search(text) or _FILE.search(text):
         return False
-    readings = _search_readings(text)
+    readings = search_readings(text)
     whole = all(QUERY_KINDS.issuperset(kinds) and UNKNOWN in kinds for kinds in readings)
     return whole and not asks_for_several_steps(text)
 
@@ -171,16 +163,10 @@ _SearchRule = tuple[SearchReason, Callable[[_Request], bool]]
 _SEARCH_RULES: Final[tuple[_SearchRule, ...]] = (
     ("forbidden", lambda r: r.has("forbid")),
     ("acknowledgement", lambda r: r.verdict in {"confirm", "reject"} or (r.verdict == "amend" and not r.searches)),
-    ("asked_for", lambda r: r.has("request") or (r.has("search") and r.has("web"))),
+    ("asked_for", lambda r: any(map(asks_for_the_web, r.readings))),
     ("earlier_results", lambda r: r.has("earlier") and not r.has("search")),
     ("not_asked", lambda r: not r.force),
     ("private", lambda r: r.is_private),
     ("too_short", lambda r: r.is_too_short),
     ("small_talk", lambda r: r.is_small_talk),
 )
-
-
-def _search_readings(message: str) -> list[list[str]]:
-    """Returns the kinds of the words in the message, in every language that uses most of them."""
-    words = parse_utterance(message[:LONGEST_READ]).words
-    return [kinds_of(words, language, SEARCH_LEXICON) for language in languages_of(words, SEARCH_LEXICON)]
