@@ -62,6 +62,8 @@ class Settings(BaseSettings):
     openai_api_key: SecretStr | None = None
     openai_base_url: str | None = None
     llm_model: str = "gpt-5-mini"
+    llm_small_model: str | None = None
+    llm_fallback_model: str | None = None
     llm_temperature: Annotated[float, Field(ge=0)] | None = None
     llm_max_output_tokens: Count | None = None
     llm_reasoning_effort: str | None = None

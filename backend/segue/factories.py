@@ -15,7 +15,7 @@ from langchain_core.language_models import BaseChatModel
 
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
-from segue.agent.model import ChatModel
+from segue.agent.model_choice import Models
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.rate_limits import Rates
@@ -35,7 +35,7 @@ from segue.log import never_log
 from segue.mcp.config import read_mcp_config
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
-from segue.models_from_settings import OFFLINE, chat_model
+from segue.models_from_settings import OFFLINE, chat_models
 from segue.net.http_client import checked_client, tls_context
 from segue.telemetry.gauges import ProcessState, RedisHealth
 from segue.telemetry.metrics import Metrics
@@ -77,7 +77,7 @@ class Foundation:
     clock: Clock
     metrics: Metrics
     span: OpenSpan
-    model: ChatModel
+    models: Models
     stores: Stores
 
 
@@ -104,8 +104,8 @@ async def foundation(
 ) -> Foundation:
     span = await stack.enter_async_context(tracing(settings.otel_exporter_otlp_endpoint))
     metrics = Metrics()
-    wrapped = await chat_model(stack, settings, model, metrics.observe, span)
-    return Foundation(settings, clock, metrics, span, wrapped, await stores(stack, settings))
+    models = await chat_models(stack, settings, model, metrics.observe, span)
+    return Foundation(settings, clock, metrics, span, models, await stores(stack, settings))
 
 
 async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
@@ -227,7 +227,7 @@ async def builtin_tools(
 
 
 async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory) -> Jobs:
-    settings, clock, database, model = base.settings, base.clock, base.stores.database, base.model
+    settings, clock, database, model = base.settings, base.clock, base.stores.database, base.models.small
     interval_s = settings.turn_lease_s / 4
     extraction = FactExtraction(database, model, long_term, clock, lease_s=settings.llm_timeout_s * EXTRACTION_SHARE)
     context = await asyncio.to_thread(limits.context_limits, settings, summarises=model.name != OFFLINE)
@@ -260,7 +260,7 @@ def turn_deps(
         cache=stores.cache,
         events=stores.events,
         graph=build_graph(),
-        model=base.model,
+        models=base.models,
         tools=tooling.availability,
         limiter=limiter,
         clock=base.clock,

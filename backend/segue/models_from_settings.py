@@ -1,13 +1,16 @@
-"""The chat model from the settings: which provider answers, under which limits.
+"""The chat models from the settings: which providers answer, under which limits.
 
 A provider is one file in `agent/providers/`, imported only if it is the one that answers.
 """
 
 from contextlib import AsyncExitStack
+from functools import partial
+from typing import Final
 
 from langchain_core.language_models import BaseChatModel
 
-from segue.agent.model import ChatModel
+from segue.agent.model import ChatModel, ModelLimits
+from segue.agent.model_choice import Models, ModelWithFallback
 from segue.agent.providers.options import ProviderOptions
 from segue.agent.tool_schemas import Bounds
 from segue.config import Settings
@@ -17,32 +20,56 @@ from segue.offline.model import OfflineModel
 OFFLINE = "offline"
 
 
-async def chat_model(
+# The settings that name a model. What they name may be the same, or nothing.
+MODEL_SETTINGS: Final = ("llm_model", "llm_small_model", "llm_fallback_model")
+
+
+async def chat_models(
     stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, observe: Observe, span: OpenSpan
+) -> Models:
+    """Returns `model` for everything, else the configured ones, else the offline model."""
+    if model is not None or not settings.model_configured:
+        name = model.get_name() if model else OFFLINE
+        only = ChatModel(model or OfflineModel(), name=name, limits=_limits(settings), observe=observe, span=span)
+        return Models(only, only)
+    fallback = None
+    if settings.llm_fallback_model:
+        fallback = await model_set_by(stack, settings, "llm_fallback_model", observe=observe, span=span)
+    main = small = await model_set_by(stack, settings, "llm_model", fallback, observe=observe, span=span)
+    if settings.llm_small_model not in (None, settings.llm_model):
+        small = await model_set_by(stack, settings, "llm_small_model", fallback, observe=observe, span=span)
+    return Models(main, small)
+
+
+async def model_set_by(
+    stack: AsyncExitStack,
+    settings: Settings,
+    setting: str,
+    fallback: ChatModel | None = None,
+    *,
+    observe: Observe,
+    span: OpenSpan,
 ) -> ChatModel:
-    """Returns `model`, else the configured one, else the offline model."""
-    name = OFFLINE
-    if model is not None:
-        name = model.get_name()
-    elif settings.model_configured:
-        name = settings.llm_model
-        model = await _provider(stack, provider_options(settings))
-    return ChatModel(
-        model or OfflineModel(),
-        name=name,
+    """Returns the model that one of MODEL_SETTINGS names."""
+    name: str = getattr(settings, setting)
+    model = await _provider(stack, provider_options(settings, name))
+    opened = ChatModel if fallback is None else partial(ModelWithFallback, fallback=fallback)
+    return opened(model, name=name, setting=setting.upper(), limits=_limits(settings), observe=observe, span=span)
+
+
+def _limits(settings: Settings) -> ModelLimits:
+    return ModelLimits(
         timeout_s=settings.llm_timeout_s,
         first_token_s=settings.llm_first_token_timeout_s,
         idle_s=settings.llm_idle_timeout_s,
         max_retries=settings.llm_max_retries,
         tool_bounds=Bounds(description_chars=settings.llm_tool_description_chars),
-        observe=observe,
-        span=span,
     )
 
 
-def provider_options(settings: Settings) -> ProviderOptions:
+def provider_options(settings: Settings, name: str) -> ProviderOptions:
     return ProviderOptions(
-        model=settings.llm_model,
+        model=name,
         api_key=settings.openai_api_key,
         base_url=settings.openai_base_url,
         timeout_s=settings.llm_timeout_s,

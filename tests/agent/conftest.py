@@ -1,13 +1,16 @@
 """A chat model that asks the scripted provider, with nothing around it."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from segue.agent.model import ChatModel
+from segue.agent.model import ChatModel, ModelLimits
+from segue.agent.model_choice import ModelWithFallback
 from segue.agent.providers.chat_completions import chat_completions
 from segue.agent.providers.options import ProviderOptions
 from segue.domain.telemetry import unobserved
@@ -21,7 +24,7 @@ OpenModel = Callable[..., Awaitable[ChatModel]]
 async def open_model(provider: Provider) -> AsyncIterator[OpenModel]:
     """Opens models; the keywords are settings' names without `llm_`."""
 
-    async def opened(
+    async def opened(  # noqa: PLR0913 (as many as there are settings)
         *,
         name: str = "scripted",
         timeout_s: float = 20,
@@ -31,6 +34,8 @@ async def open_model(provider: Provider) -> AsyncIterator[OpenModel]:
         max_answer_bytes: int = 1_000_000,
         api_key: SecretStr | None = None,
         parameters: dict[str, Any] | None = None,
+        fallback: ChatModel | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> ChatModel:
         client = await stack.enter_async_context(
             chat_completions(
@@ -44,13 +49,11 @@ async def open_model(provider: Provider) -> AsyncIterator[OpenModel]:
                 )
             )
         )
-        return ChatModel(
+        kind = partial(ModelWithFallback, fallback=fallback, monotonic=monotonic) if fallback else ChatModel
+        return kind(
             client,
             name=name,
-            timeout_s=timeout_s,
-            first_token_s=first_token_s,
-            idle_s=idle_s,
-            max_retries=max_retries,
+            limits=ModelLimits(timeout_s, first_token_s, idle_s, max_retries),
             observe=unobserved,
             span=untraced,
         )

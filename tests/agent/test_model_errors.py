@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from structlog.testing import capture_logs
 
-from segue.agent.model import ChatModel
+from segue.agent.model import ChatModel, ModelLimits
 from segue.agent.providers.refusals import retry_after_s
 from segue.agent.streamed_answer import Listener
 from segue.domain.errors import AppError
@@ -337,10 +337,7 @@ async def test_the_errors_of_another_library_are_told_as_well(provider: Provider
     model = ChatModel(
         foreign,
         name="x",
-        timeout_s=20,
-        first_token_s=20,
-        idle_s=20,
-        max_retries=1,
+        limits=ModelLimits(20, 20, 20, max_retries=1),
         observe=unobserved,
         span=untraced,
     )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 
-from segue.agent.model import ChatModel, Retries
+from segue.agent.model import Retries
+from segue.agent.model_choice import Models
 from segue.agent.model_errors import budget_spent
 from segue.agent.reply import Reply
 from segue.agent.streamed_answer import Listener
@@ -25,13 +26,17 @@ class ModelBudget:
 
 
 class MeteredModel:
-    """Counts and bounds what a turn's calls of the model cost. `seconds` is the time spent waiting."""
+    """Counts and bounds what a turn's calls of its models cost. `seconds` is the time spent waiting.
 
-    def __init__(self, model: ChatModel, budget: ModelBudget) -> None:
-        self._model = model
+    `name` is that of the model that answered last, the small one aside.
+    """
+
+    def __init__(self, models: Models, budget: ModelBudget) -> None:
+        self._models = models
         self._budget = budget
         self._retries = Retries(budget.max_retries)
-        self.name = model.name
+        self.name = models.main.name
+        self.small_name = models.small.name
         self.llm_calls = 0
         self.input_tokens = 0
         self.output_tokens = 0
@@ -54,19 +59,24 @@ class MeteredModel:
         *,
         must_call: bool = False,
         listener: Listener | None = None,
+        small: bool = False,
     ) -> Reply:
-        """Returns what `ChatModel.reply` does. Raises AppError `turn_budget_spent` (502) beside what that raises."""
+        """Returns what the main or the small model replies.
+
+        Raises AppError `turn_budget_spent` (502) beside what `ChatModel.reply` raises.
+        """
         tokens = self.input_tokens + self.output_tokens
         if self.llm_calls >= self._budget.max_calls or tokens >= self._budget.max_tokens:
             raise budget_spent()
         self.llm_calls += 1
         started = time.monotonic()
         try:
-            reply = await self._model.reply(
-                messages, tools, must_call=must_call, retries=self._retries, listener=listener
-            )
+            model = self._models.small if small else self._models.main
+            reply = await model.reply(messages, tools, must_call=must_call, retries=self._retries, listener=listener)
         finally:
             self.seconds += time.monotonic() - started
         self.input_tokens += reply.input_tokens
         self.output_tokens += reply.output_tokens
+        if not small:
+            self.name = reply.model
         return reply

@@ -54,6 +54,17 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """Seconds for a whole call, until a stream's first sign of life, and for a pause in it; tries after the first."""
+
+    timeout_s: float
+    first_token_s: float
+    idle_s: float
+    max_retries: int
+    tool_bounds: Bounds = BOUNDS
+
+
+@dataclass(frozen=True, slots=True)
 class _Request:
     """What one call of the model sends, in every attempt the same."""
 
@@ -62,7 +73,7 @@ class _Request:
 
 
 class ChatModel:
-    """A LangChain chat model behind a deadline. `name` is what answers report as `model`.
+    """A LangChain chat model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
 
     `made_by` says whose opaque parts it takes back: those that its own answers come with.
     """
@@ -72,25 +83,20 @@ class ChatModel:
         model: BaseChatModel,
         *,
         name: str,
-        timeout_s: float,
-        first_token_s: float,
-        idle_s: float,
-        max_retries: int,
+        limits: ModelLimits,
         observe: Observe,
         span: OpenSpan,
-        tool_bounds: Bounds = BOUNDS,
+        setting: str = "LLM_MODEL",
     ) -> None:
         self.name = name
+        self._setting = setting
         self.made_by: str = getattr(model, "made_by", "")
         self._form = form_of(name)
         self._model = model
-        self._timeout_s = timeout_s
-        self._first_token_s = first_token_s
-        self._idle_s = idle_s
-        self._max_retries = max_retries
+        self._limits = limits
         self._observe = observe
         self._span = span
-        self._offers = ToolOffers(tool_bounds)
+        self._offers = ToolOffers(limits.tool_bounds)
         self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], _Bound]] = {}
         self._begins_inside = begins_inside(name)
 
@@ -120,17 +126,18 @@ class ChatModel:
         runnable, names = self._with_tools(chosen_tools(tools, messages), must_call=must_call)
         request = _Request(runnable, normal_form(messages, self._form))
         started, outcome, tokens = time.monotonic(), "internal_error", (0, 0)
+        deadline_s = self._deadline_s(is_streamed=listener is not None)
         with self._span("model", model=self.name) as span:
             try:
-                async with asyncio.timeout(self._timeout_s):
-                    reply = await self._with_retries(request, retries or Retries(self._max_retries), listener)
+                async with asyncio.timeout(deadline_s):
+                    reply = await self._with_retries(request, retries or Retries(self._limits.max_retries), listener)
                 if reply.estimated:
                     reply = replace(reply, input_tokens=reply.input_tokens + _estimated_input(messages, tools))
                 outcome, tokens = "answered", (reply.input_tokens, reply.output_tokens)
                 span.set_attributes(input_tokens=tokens[0], output_tokens=tokens[1])
             except TimeoutError as error:
                 outcome = "model_timeout"
-                raise timeout(error.seconds if isinstance(error, NothingCame) else self._timeout_s) from error
+                raise timeout(error.seconds if isinstance(error, NothingCame) else deadline_s) from error
             except AppError as error:
                 outcome = error.code
                 raise
@@ -143,7 +150,7 @@ class ChatModel:
             replace(call, name=names.get(call.name, call.name), args=own_ids(call.args, messages))
             for call in reply.calls
         )
-        return replace(reply, calls=tuple(own))
+        return replace(reply, calls=tuple(own), model=self.name)
 
     async def _with_retries(self, request: _Request, retries: Retries, listener: Listener | None) -> Reply:
         attempt = 0
@@ -164,7 +171,12 @@ class ChatModel:
                 failure = Failure(unavailable("The model gave an empty answer, and another when it was asked again."))
                 break
             # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
-            if answer.has_begun or attempt == self._max_retries or retries.left == 0 or not self._may_wait(failure):
+            if (
+                answer.has_begun
+                or attempt == self._limits.max_retries
+                or retries.left == 0
+                or not self._may_wait(failure)
+            ):
                 break
             attempt += 1
             retries.left -= 1
@@ -177,7 +189,7 @@ class ChatModel:
     async def _ask(self, request: _Request, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
         if is_streamed:
             chunks = request.runnable.astream(request.messages)
-            pauses = within_pauses(chunks, first_token_s=self._first_token_s, idle_s=self._idle_s)
+            pauses = within_pauses(chunks, first_token_s=self._limits.first_token_s, idle_s=self._limits.idle_s)
             async with aclosing(pauses) as awaited:
                 async for chunk in awaited:
                     answer.add(chunk)
@@ -195,12 +207,15 @@ class ChatModel:
             known = NotAnAnswer(BROKE_OFF)
         if known is None or isinstance(known, TimeoutError):
             raise known or error
-        failure = failure_of(known, attempt=attempt)
+        failure = failure_of(known, attempt=attempt, setting=self._setting)
         failure.error.__cause__ = error
         return failure
 
+    def _deadline_s(self, *, is_streamed: bool) -> float:  # noqa: ARG002 (for a model that has a fallback)
+        return self._limits.timeout_s
+
     def _may_wait(self, failure: Failure) -> bool:
-        return failure.error.retryable and failure.delay_s <= self._timeout_s
+        return failure.error.retryable and failure.delay_s <= self._limits.timeout_s
 
     def _with_tools(self, tools: tuple[ToolSpec, ...], *, must_call: bool) -> _Bound:
         """Returns the model with these tools, and their own names by those they are offered under."""

@@ -11,6 +11,7 @@ from segue.domain.errors import AppError
 
 BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
 FIRST_DELAY_S: Final = 0.5
+_MODELS_OWN: Final = frozenset({"model_unavailable", "model_timeout"})
 BAD_REQUEST: Final = frozenset({400, 422})
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 
@@ -78,7 +79,10 @@ class NotAnAnswer(ModelFailure):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Fits a refusal by any of: its status, its code, words in the message of a bad request. `advice` is for people."""
+    """Fits a refusal by any of: its status, its code, words in the message of a bad request. `advice` is for people.
+
+    `elsewhere` says that another model may answer.
+    """
 
     name: str
     statuses: frozenset[int] = frozenset()
@@ -86,6 +90,7 @@ class Cause:
     words: tuple[str, ...] = ()
     advice: str = ""
     retryable: bool = False
+    elsewhere: bool = True
 
     def fits(self, refusal: ProviderRefusal) -> bool:
         by_words = refusal.status in BAD_REQUEST and any(word in refusal.message.lower() for word in self.words)
@@ -98,7 +103,8 @@ CAUSES: Final[Sequence[Cause]] = (
         frozenset({413}),
         frozenset({"context_length_exceeded", "exceed_context_size_error"}),
         ("context length", "context window", "context size", "prompt is too long", "input is too long"),
-        "The conversation is longer than LLM_MODEL can take: lower CONTEXT_TOKEN_BUDGET.",
+        "The conversation is longer than {model} can take: lower CONTEXT_TOKEN_BUDGET.",
+        elsewhere=False,
     ),
     Cause(
         "quota",
@@ -110,17 +116,18 @@ CAUSES: Final[Sequence[Cause]] = (
         "content_filter",
         codes=frozenset({"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"}),
         advice="The provider's content filter refused the conversation.",
+        elsewhere=False,
     ),
     Cause("key", frozenset({401, 403}), frozenset({"invalid_api_key"}), advice="Check OPENAI_API_KEY."),
-    Cause("no_model", codes=frozenset({"model_not_found"}), advice="Check LLM_MODEL."),
-    Cause("not_found", frozenset({404}), advice="Check LLM_MODEL and OPENAI_BASE_URL."),
+    Cause("no_model", codes=frozenset({"model_not_found"}), advice="Check {model}."),
+    Cause("not_found", frozenset({404}), advice="Check {model} and OPENAI_BASE_URL."),
     Cause(
         "redirect",
         frozenset(range(300, 400)),
         advice="It redirects, which is not followed: set OPENAI_BASE_URL to where the endpoint really is.",
     ),
     Cause("busy", frozenset({408, 409, 425, 429, *range(500, 600)}), retryable=True),
-    Cause("refused", frozenset(range(600))),
+    Cause("refused", frozenset(range(600)), elsewhere=False),
 )
 
 
@@ -133,7 +140,7 @@ _FOREIGN: Final[Mapping[str, type[Exception]]] = {
 }
 
 
-def from_library(error: Exception) -> Exception | None:
+def from_library(error: BaseException) -> Exception | None:
     """Returns one of the errors above, or TimeoutError, for what a provider's library raised; None for any other."""
     for kind in type(error).__mro__:
         if kind.__name__ in _FOREIGN:
@@ -150,7 +157,8 @@ class Failure:
     delay_s: float = FIRST_DELAY_S
 
 
-def failure_of(error: Exception, *, attempt: int) -> Failure:
+def failure_of(error: Exception, *, attempt: int, setting: str) -> Failure:
+    """`setting` is the one that names the model."""
     doubled = FIRST_DELAY_S * 2.0**attempt
     match error:
         case StreamIdle():
@@ -158,7 +166,9 @@ def failure_of(error: Exception, *, attempt: int) -> Failure:
         case ProviderUnreachable():
             return Failure(unavailable("The model provider cannot be reached."), doubled)
         case ProviderRefusal():
-            return Failure(_refusal(error), doubled if error.retry_after_s is None else max(error.retry_after_s, 0.0))
+            return Failure(
+                _refusal(error, setting), doubled if error.retry_after_s is None else max(error.retry_after_s, 0.0)
+            )
         case NotAnAnswer():
             return Failure(unavailable(error.detail, retryable=error.again))
         case _:
@@ -188,9 +198,32 @@ def budget_spent() -> AppError:
     return AppError("turn_budget_spent", status=502, title="The turn asked too much of the model", detail=detail)
 
 
-def _refusal(refusal: ProviderRefusal) -> AppError:
+def another_may_answer(error: AppError) -> bool:
+    """Whether another model may answer what this one did not."""
+    if error.code not in _MODELS_OWN:
+        return False
+    match _cause_of(error):
+        case ProviderRefusal() as refusal:
+            return refusal.cause.elsewhere
+        case NotAnAnswer() as broken:
+            return broken.again
+        case _:
+            return True
+
+
+def is_down(error: AppError) -> bool:
+    """Whether the model would not answer another request either."""
+    return isinstance(_cause_of(error), (ProviderRefusal, ProviderUnreachable, TimeoutError))
+
+
+def _cause_of(error: AppError) -> BaseException | None:
+    cause = error.__cause__
+    return cause if isinstance(cause, (ModelFailure, TimeoutError)) else cause and from_library(cause)
+
+
+def _refusal(refusal: ProviderRefusal, setting: str) -> AppError:
     cause = refusal.cause
-    told = [f"The model provider answered HTTP {refusal.status}.", cause.advice]
+    told = [f"The model provider answered HTTP {refusal.status}.", cause.advice.format(model=setting)]
     told.append(f"It said: {refusal.message}" if refusal.message else "")
     detail = " ".join(part for part in told if part)
     return unavailable(detail, retryable=cause.retryable, provider_code=refusal.code)

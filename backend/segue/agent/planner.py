@@ -37,10 +37,10 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     notes.append(prompts.planner_note(tool.spec for tool in tools.values()))
     conversation = prompts.with_note(state["prompt"], "\n\n".join(notes))
     # Every word the planner is shown is in the key, so a request that leans on what was said before is another.
-    key = plan_cache_key(context.owner, _digest(context.model.name, conversation))
+    key = plan_cache_key(context.owner, _digest(context.model.small_name, conversation))
     text = await context.cache.get_json(key)
     if not isinstance(text, str):
-        text = (await context.model.reply(conversation)).text
+        text = (await context.model.reply(conversation, small=True)).text
         await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
     return _storable(parse_plan(text, tools=tools))
 
@@ -49,13 +49,13 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
     """Returns the steps still to be done; none if the model writes nothing usable."""
     tools = _plannable(context.guard, state)
     note = prompts.amender_note(plan, [tool.spec for tool in tools.values()])
-    reply = await context.model.reply(prompts.with_note(state["prompt"], note))
+    reply = await context.model.reply(prompts.with_note(state["prompt"], note), small=True)
     return _storable(parse_plan(reply.text, tools=tools, done=len(plan.started_steps)))
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
     """Returns how the model reads a message the rules could not. Never enough to approve what changes the world."""
-    reply = await context.model.reply(prompts.with_note(state["prompt"], prompts.reader_note(plan)))
+    reply = await context.model.reply(prompts.with_note(state["prompt"], prompts.reader_note(plan)), small=True)
     answer = first_object(reply.text, _Classification)
     return answer.verdict if answer else "none"
 

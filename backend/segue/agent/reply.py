@@ -54,7 +54,7 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`text` is the answer without the model's thinking, which is `reasoning`.
+    """`text` is the answer without the model's thinking, which is `reasoning`; `model` is the name of who answered.
 
     `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
     `reasoning_tokens` of the output.
@@ -69,6 +69,7 @@ class Reply:
     estimated: bool = False
     reasoning: str = ""
     opaque: Opaque | None = None
+    model: str = ""
 
     @property
     def is_empty(self) -> bool:

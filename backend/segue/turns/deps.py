@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from segue.agent.context import AgentLimits
 from segue.agent.graph import Graph
-from segue.agent.model import ChatModel
+from segue.agent.model_choice import Models
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.clock import Clock
@@ -39,7 +39,7 @@ class TurnDeps:
     cache: Cache
     events: EventLog
     graph: Graph
-    model: ChatModel
+    models: Models
     tools: ToolAvailability
     limiter: Limiter
     clock: Clock

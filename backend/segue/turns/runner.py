@@ -74,7 +74,7 @@ class TurnRun:
         self._unstored = unstored
         self._task: asyncio.Task[ChatAnswer | None] | None = None
         self._finishing = False
-        self._model = MeteredModel(deps.model, deps.agent_limits.model)
+        self._model = MeteredModel(deps.models, deps.agent_limits.model)
         self._guard = ToolGuard(deps.tools, claim.key, claim.tool_states)
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
@@ -136,7 +136,7 @@ class TurnRun:
             deps.long_term,
             claim,
             limits=deps.limits.context,
-            made_by=deps.model.made_by,
+            made_by=deps.models.main.made_by,
             now=deps.clock(),
         )
         self._metrics.start_from(state)

@@ -79,6 +79,7 @@ class TurnMetrics:
             epoch=claim.epoch,
             duration_ms=round((self._seconds or 0) * 1000),
             queued_ms=round(claim.queued_s * 1000),
+            model=model.name,
             model_ms=round(model.seconds * 1000),
             tools_ms=self._tools_ms,
             llm_calls=model.llm_calls,

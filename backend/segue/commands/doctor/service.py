@@ -3,6 +3,7 @@
 Each part is read by itself, so that one that is down does not hide the others.
 """
 
+import asyncio
 import shutil
 import time
 from contextlib import AsyncExitStack, suppress
@@ -96,20 +97,25 @@ async def _look_at_tools(settings: Settings, stores: OpenStores, report: Report)
 async def _look_at_model(settings: Settings, report: Report) -> dict[str, Any]:
     times = ("llm_timeout_s", "llm_first_token_timeout_s", "llm_idle_timeout_s")
     bounded = {**dict.fromkeys(times, MODEL_S), "llm_max_retries": 0}
-    async with AsyncExitStack() as stack:
-        asked = settings.model_copy(update=bounded)
-        model = await models_from_settings.chat_model(stack, asked, None, unobserved, untraced)
-        return await _probe_model(model, settings, report)
-
-
-async def _probe_model(model: ChatModel, settings: Settings, report: Report) -> dict[str, Any]:
     if not settings.model_configured:
         report.note(
             "model",
             "The offline model answers: it picks tools by their words and understands nothing.",
             "Set OPENAI_API_KEY, or OPENAI_BASE_URL for a model of your own, and LLM_MODEL.",
         )
-        return {"name": model.name, "at": "built in", "answers": None, "latency_ms": None}
+        return {"name": models_from_settings.OFFLINE, "at": "built in", "answers": None, "latency_ms": None}
+    async with AsyncExitStack() as stack:
+        asked = settings.model_copy(update=bounded)
+        names = [name for name in models_from_settings.MODEL_SETTINGS if getattr(settings, name)]
+        models = [
+            await models_from_settings.model_set_by(stack, asked, name, observe=unobserved, span=untraced)
+            for name in names
+        ]
+        main, *_ = await asyncio.gather(*(_probe_model(model, settings, report) for model in models))
+    return main
+
+
+async def _probe_model(model: ChatModel, settings: Settings, report: Report) -> dict[str, Any]:
     where = urlsplit(settings.openai_base_url or "https://api.openai.com/v1").hostname or "?"
     latency_ms = None
     started = time.monotonic()
