@@ -47,7 +47,6 @@ BROAD = {
 PRIVATE = {
     "agent/providers/chat_completions.py": "langchain-core wants these of a chat model",
     "offline/model.py": "langchain-core wants these of a chat model",
-    "tools/paging.py": "jmespath finds a function of ours by its name, `_func_…`, as it documents",
 }
 
 

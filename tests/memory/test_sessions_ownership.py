@@ -69,7 +69,7 @@ async def test_another_owner_sees_neither_messages_nor_tool_calls_nor_results(
     }
     assert seen == {OWNER: (4, 1), OTHER: (0, 0)}
     _, value = await results.load_result(connection, OWNER, session, call, now=NOW.replace(year=2000))
-    assert value
+    assert value.content
     with pytest.raises(NotFound):
         await results.load_result(connection, OTHER, session, call, now=NOW.replace(year=2000))
     elsewhere = await client.new_session()

@@ -20,8 +20,10 @@ RESULTS = {1: {"emails": [{"id": "eml-1"}, {"id": "eml-2"}]}, 2: "plain text"}
         (None, {}),
     ],
 )
-def test_references_become_what_they_point_at(args: dict[str, object] | None, resolved: dict[str, object]) -> None:
-    assert resolve(args, RESULTS, at_path=at_path) == resolved
+async def test_references_become_what_they_point_at(
+    args: dict[str, object] | None, resolved: dict[str, object]
+) -> None:
+    assert await resolve(args, RESULTS, at_path=at_path) == resolved
 
 
 @pytest.mark.parametrize(
@@ -32,9 +34,9 @@ def test_references_become_what_they_point_at(args: dict[str, object] | None, re
         ({"$from": 1, "path": "(" * 3000}, "is not JMESPath"),
     ],
 )
-def test_a_reference_that_cannot_be_followed_says_why(reference: dict[str, object], why: str) -> None:
+async def test_a_reference_that_cannot_be_followed_says_why(reference: dict[str, object], why: str) -> None:
     with pytest.raises((Unresolved, InvalidPath), match=why):
-        resolve({"id": reference}, RESULTS, at_path=at_path)
+        await resolve({"id": reference}, RESULTS, at_path=at_path)
 
 
 def test_missing_are_the_required_arguments_that_are_not_there() -> None:

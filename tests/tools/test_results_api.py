@@ -129,9 +129,7 @@ async def test_a_path_selects_a_part_of_a_result(client: Client, provider: Provi
 async def test_a_path_that_cannot_be_followed_is_refused_and_says_why(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     table, text = await ran(client, provider, session, ("table", {"rows": 200}), ("plain_text", {"lines": 2}))
-    doubled = "|".join(["[@,@]"] * 100)
-    multiplied = f"rows[].title | join(to_string([{','.join('@' * 40)}]), @)"
-    paths = (multiplied, "rows[", "foo(@)", "rows[::0]", "sort(@)", "(" * 900, "!" * 900, "keys(rows)", doubled)
+    paths = ("rows[", "foo(@)", "rows[::0]", "sort(@)", "(" * 900, "!" * 900, "keys(rows)")
     for path in paths:
         status, code, detail = await problem(client, session, table["tool_call_id"], path=path)
         assert (status, code) == (422, "invalid_path"), path

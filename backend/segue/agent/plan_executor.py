@@ -215,7 +215,7 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
 
 async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
     """Resolves references; one model call bound to the tool fills what is still open. Raises Unresolved."""
-    args = resolve(step.args, await _values_for(run, step), at_path=at_path)
+    args = await resolve(step.args, await _values_for(run, step), at_path=at_path)
     open_arguments = missing(args, tool.spec.input_schema, step.args or ())
     if not open_arguments and accepts(tool, args):
         return args

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+import orjson
+from fastapi import APIRouter, Query, Response
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, ToolCallId
 from segue.api.problems import PROBLEMS
@@ -11,7 +12,7 @@ from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, p
 from segue.domain.tool import CallStatus, ToolCall
 from segue.memory.sessions import get_session
 from segue.tools import results
-from segue.tools.paging import page_of
+from segue.tools.paging import Wanted, page_of
 
 router = APIRouter(
     prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute, responses=PROBLEMS
@@ -58,7 +59,7 @@ async def list_tool_results(
     return page(found, limit, lambda call: call.tool_call_id)
 
 
-@router.get("/{tool_call_id}")
+@router.get("/{tool_call_id}", response_model=LoadedResult)
 async def get_tool_result(
     session_id: SessionId,
     tool_call_id: ToolCallId,
@@ -67,9 +68,11 @@ async def get_tool_result(
     path: Annotated[str | None, Query(max_length=1000)] = None,
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000_000)] = 100_000,
-) -> LoadedResult:
+) -> Response:
     async with services.database.read_only() as connection:
-        call, value = await results.load_result(connection, caller, session_id, tool_call_id, now=services.clock())
-    part = page_of(value, path=path, offset=offset, limit=limit)
+        call, stored = await results.load_result(connection, caller, session_id, tool_call_id, now=services.clock())
+    part = await page_of(stored.content or "", Wanted(path, offset, limit), is_json=stored.kind == "json")
     shown = {name: getattr(call, name) for name in ToolCall.__dataclass_fields__}
-    return LoadedResult(**shown, result=part.result, result_total=part.result_total, next_offset=part.next_offset)
+    # The result is JSON already: to read and write megabytes of it again would hold up other requests.
+    totals = {"result": orjson.Fragment(part.json), "result_total": part.result_total, "next_offset": part.next_offset}
+    return Response(orjson.dumps({**shown, **totals}, option=orjson.OPT_UTC_Z), media_type="application/json")

@@ -1,15 +1,15 @@
-"""Resolves the references in the arguments of a step, just before it starts. Pure: it gets the earlier results.
+"""Resolves the references in the arguments of a step, just before it starts. It gets the earlier results.
 
 `{"$from": 1, "path": "emails[0].id"}` is the result of step 1 at that JMESPath, without a path the whole result.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from segue.plans.plan_parser import REFERENCE
 
-AtPath = Callable[[Any, str], Any]
+AtPath = Callable[[Any, str], Awaitable[Any]]
 
 
 class Unresolved(Exception):
@@ -20,7 +20,7 @@ class _NoValue(Exception):
     """There is nothing at the path of a reference."""
 
 
-def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_path: AtPath) -> dict[str, Any]:
+async def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_path: AtPath) -> dict[str, Any]:
     """Returns plain arguments, without those whose references lead to nothing: the model fills them in.
 
     Raises Unresolved for a step without a result, and what `at_path` raises.
@@ -28,7 +28,7 @@ def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_pa
     resolved = {}
     for name, value in (args or {}).items():
         with suppress(_NoValue):
-            resolved[name] = _resolved(value, results, at_path)
+            resolved[name] = await _resolved(value, results, at_path)
     return resolved
 
 
@@ -50,23 +50,23 @@ def missing(args: Mapping[str, Any], schema: Mapping[str, Any], planned: Iterabl
     return [name for name in dict.fromkeys((*schema.get("required", ()), *planned)) if name not in args]
 
 
-def _resolved(value: Any, results: Mapping[int, Any], at_path: AtPath) -> Any:
+async def _resolved(value: Any, results: Mapping[int, Any], at_path: AtPath) -> Any:
     if isinstance(value, dict) and REFERENCE in value:
-        return _referred(value, results, at_path)
+        return await _referred(value, results, at_path)
     if isinstance(value, dict):
-        return {key: _resolved(item, results, at_path) for key, item in value.items()}
+        return {key: await _resolved(item, results, at_path) for key, item in value.items()}
     if isinstance(value, list):
-        return [_resolved(item, results, at_path) for item in value]
+        return [await _resolved(item, results, at_path) for item in value]
     return value
 
 
-def _referred(reference: Mapping[str, Any], results: Mapping[int, Any], at_path: AtPath) -> Any:
+async def _referred(reference: Mapping[str, Any], results: Mapping[int, Any], at_path: AtPath) -> Any:
     step, path = reference[REFERENCE], reference.get("path")
     if not isinstance(step, int) or step not in results:
         raise Unresolved(f"step {step} has no result to refer to")
     if not path:
         return results[step]
-    found = None if isinstance(results[step], str) else at_path(results[step], str(path))
+    found = None if isinstance(results[step], str) else await at_path(results[step], str(path))
     if found is None:
         raise _NoValue
     return found

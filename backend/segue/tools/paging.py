@@ -1,95 +1,190 @@
-"""A part of a tool's result, by JMESPath and page. Pure.
+"""A part of a tool's result, by JMESPath and page.
 
-Paths come from clients and from the model: a path that would multiply the result is refused before it is evaluated.
+Paths come from clients and from the model, results from tools: together they can take any time and memory. What is not
+small and plain is evaluated in a child process, which ends at a deadline and has a bound on its memory.
 """
 
 import math
-from collections.abc import Mapping
+import os
+import resource
+import signal
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import anyio
+import anyio.to_process
 import jmespath
 import orjson
-from jmespath import functions
 from jmespath.exceptions import JMESPathError
+from jmespath.visitor import TreeInterpreter
 
 from segue.domain.errors import AppError
 from segue.tools.normalize import clean
 
-MAX_GROWTH = 50
-MAX_PAGE_CHARS = 10_000_000
-_SIDE_BY_SIDE = frozenset({"multi_select_list", "multi_select_dict", "function_expression"})
+MAX_PAGE_CHARS: Final = 10_000_000
+MAX_PAGE_BYTES: Final = 40_000_000
+SMALL_CHARS: Final = 50_000
+MAX_STEPS: Final = 20_000
+DEADLINE_S: Final = 5
+MAX_MEMORY_BYTES: Final = 2 * 2**30
+# Nodes of an expression that give no more than they are given, in one step each.
+_PLAIN: Final = frozenset(
+    {"field", "flatten", "identity", "index", "index_expression", "pipe", "projection", "slice", "subexpression"}
+    | {"value_projection"}
+)
+_ASK_LESS: Final = "Ask for a part of it: one item, or one field."
 
 
 class InvalidPath(AppError):
     def __init__(self, path: str, what: str) -> None:
+        self.what = what
         super().__init__(
             "invalid_path", status=422, title="Not a path into this result", detail=f"The path {path[:200]!r} {what}"
         )
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """Offset and limit count characters of text or items of a list. What is to fit an answer to the model has bounds:
+    of the JSON it is written as, and of its characters if it is not text.
+    """
+
+    path: str | None = None
+    offset: int = 0
+    limit: int = MAX_PAGE_CHARS
+    max_bytes: int = MAX_PAGE_BYTES
+    max_chars: int | None = None
+
+    def fits(self, written: bytes) -> bool:
+        if len(written) > self.max_bytes:
+            return False
+        return self.max_chars is None or written[:1] == b'"' or len(written.decode()) <= self.max_chars
+
+
+@dataclass(frozen=True, slots=True)
 class ResultPage:
     """Totals and offsets count characters of text or items of a list; None if the result has no pages."""
 
-    result: Any
+    json: bytes
     result_total: int | None
     next_offset: int | None
 
+    @property
+    def result(self) -> Any:
+        return orjson.loads(self.json)
 
-class _BoundedFunctions(functions.Functions):
-    """`join` with a long glue, or `to_string` of many copies, would write out more than any memory holds."""
 
-    def __init__(self) -> None:
+class _TooManySteps(Exception):
+    """More than an evaluation may take beside others."""
+
+
+class _Interpreter(TreeInterpreter):
+    def __init__(self, max_steps: float) -> None:
         super().__init__()
-        self._left = MAX_PAGE_CHARS
+        self._left = max_steps
 
-    @functions.signature({"types": ["string"]}, {"types": ["array-string"]})
-    def _func_join(self, glue: str, parts: list[str]) -> str:
-        self._spend(len(glue) * len(parts) + sum(map(len, parts)))
-        return glue.join(parts)
-
-    @functions.signature({"types": []})
-    def _func_to_string(self, value: Any) -> str:
-        text = value if isinstance(value, str) else orjson.dumps(value).decode()
-        self._spend(len(text))
-        return text
-
-    def _spend(self, chars: int) -> None:
-        self._left -= chars
+    def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
+        self._left -= 1
         if self._left < 0:
-            raise ValueError("more text than an answer may have")
+            raise _TooManySteps
+        return super().visit(node, *args, **kwargs)
 
 
-def page_of(value: Any, *, path: str | None, offset: int, limit: int) -> ResultPage:
-    """Returns the part of a value at a JMESPath, from `offset`, at most `limit` characters or items of it.
+async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: float = DEADLINE_S) -> ResultPage:
+    """Returns a part of a stored result. It may be larger than `wanted.max_bytes` if it is one item.
 
-    Raises InvalidPath if the path is not JMESPath, does not fit the value, or would multiply it.
+    Raises InvalidPath if the path is not JMESPath, does not fit the result, or takes too much time or memory.
     """
-    found = at_path(value, path) if path else value
-    pageable, end = isinstance(found, str | list), offset + limit
-    part = found[offset:end] if pageable else found
-    if path:
-        part = clean(part, max_chars=MAX_PAGE_CHARS)
-    if not pageable:
-        return ResultPage(part, None, None)
-    return ResultPage(part, len(found), end if end < len(found) else None)
-
-
-def at_path(value: Any, path: str) -> Any:
-    """Returns what a value has at a JMESPath. Raises InvalidPath."""
-    if isinstance(value, str):
-        raise InvalidPath(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
+    path = wanted.path
+    if not is_json:
+        if path:
+            raise InvalidPath(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
+        return _page(content, wanted)
+    if len(content) <= SMALL_CHARS and (not path or _is_plain(path)):
+        with suppress(_TooManySteps):
+            return _page_at(content, wanted, MAX_STEPS)
     try:
-        expression = jmespath.compile(path)
-        if _growth(expression.parsed) > MAX_GROWTH:
-            raise InvalidPath(path, "asks for too many copies of the result at once.")
-        return expression.search(value, jmespath.Options(custom_functions=_BoundedFunctions()))
-    except (JMESPathError, ValueError, TypeError, AttributeError, RecursionError) as error:  # jmespath lets all through
-        raise InvalidPath(path, "is not JMESPath, or does not fit the result. An example: emails[0].id") from error
+        with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled
+            await anyio.to_process.run_sync(_prepare)
+        with anyio.fail_after(deadline_s):
+            answer = await anyio.to_process.run_sync(_page_apart, content, wanted, cancellable=True)
+    except (TimeoutError, anyio.BrokenWorkerProcess) as error:
+        raise InvalidPath(path or "", f"takes longer than {deadline_s:g} s on this result. {_ASK_LESS}") from error
+    if isinstance(answer, str):
+        raise InvalidPath(path or "", answer)
+    return answer
 
 
-def _growth(node: Mapping[str, Any]) -> int:
-    """Returns how many copies of its input an expression may give: four for `[@,@]|[@,@]`."""
-    parts = [_growth(child) for child in node["children"] if isinstance(child, dict)]
-    return max(sum(parts), 1) if node["type"] in _SIDE_BY_SIDE else math.prod(parts)
+async def at_path(value: Any, path: str) -> Any:
+    """Returns what a value has at a JMESPath. Raises InvalidPath as `page_of` does."""
+    content = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return (await page_of(content, Wanted(path), is_json=not isinstance(value, str))).result
+
+
+def _is_plain(path: str) -> bool:
+    nodes, kinds = [_parsed(path)], set()
+    while nodes:
+        node = nodes.pop()
+        kinds.add(node["type"])
+        nodes += [child for child in node["children"] if isinstance(child, dict)]
+    return kinds <= _PLAIN
+
+
+def _parsed(path: str) -> Any:
+    try:
+        return jmespath.compile(path).parsed
+    except (JMESPathError, ValueError, RecursionError) as error:
+        raise _no_path(path) from error
+
+
+def _page_at(content: str, wanted: Wanted, max_steps: float) -> ResultPage:
+    value = orjson.loads(content)
+    if wanted.path:
+        try:
+            value = _Interpreter(max_steps).visit(_parsed(wanted.path), value)
+        except (JMESPathError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise _no_path(wanted.path) from error  # jmespath lets all through
+    page = _page(value, wanted)
+    if len(page.json) > MAX_PAGE_BYTES:
+        raise InvalidPath(wanted.path or "", f"gives over {MAX_PAGE_BYTES // 1_000_000} MB. {_ASK_LESS}")
+    return page
+
+
+def _page(value: Any, wanted: Wanted) -> ResultPage:
+    offset, limit = wanted.offset, wanted.limit
+    if isinstance(value, dict) and wanted.max_chars is not None and not wanted.fits(written := _written(value)):
+        value = written.decode()  # an answer to the model goes on with it as text
+    if not isinstance(value, str | list):
+        return ResultPage(_written(value), None, None)
+    while not wanted.fits(written := _written(part := value[offset : offset + limit])) and len(part) > 1:
+        limit = len(part) // 2
+    end = offset + limit
+    return ResultPage(written, len(value), end if end < len(value) else None)
+
+
+def _written(value: Any) -> bytes:
+    return orjson.dumps(clean(value, max_chars=MAX_PAGE_CHARS))
+
+
+def _no_path(path: str) -> InvalidPath:
+    return InvalidPath(path, "is not JMESPath, or does not fit the result. An example: emails[0].id")
+
+
+def _prepare() -> None:
+    """Runs in the child: its start and its imports are not the path's fault."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    os.setpriority(os.PRIO_PROCESS, 0, 10)  # requests that are waited for come first
+
+
+def _page_apart(content: str, wanted: Wanted) -> ResultPage | str:
+    """Runs in the child. Returns what is wrong with the path if it cannot be followed."""
+    signal.alarm(DEADLINE_S + 1)  # for a parent that was killed
+    try:
+        return _page_at(content, wanted, math.inf)
+    except InvalidPath as error:
+        return error.what
+    except MemoryError:
+        return f"needs too much memory on this result. {_ASK_LESS}"
+    finally:
+        signal.alarm(0)

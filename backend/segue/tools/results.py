@@ -198,8 +198,8 @@ async def load_results(
 
 async def load_result(
     connection: AsyncConnection, owner: str, session_id: str, tool_call_id: str, *, now: datetime
-) -> tuple[ToolCall, Any]:
-    """Returns a call and the value it gave.
+) -> tuple[ToolCall, StoredResult]:
+    """Returns a call and what it gave.
 
     Raises NotFound for unknown and foreign ids, AppError `tool_result_expired` (410) if the value is no longer kept.
     """
@@ -210,7 +210,7 @@ async def load_result(
     kept = (await load_results(connection, session_id, [row.id], now=now)).get(row.id)
     if kept is None and row.size_bytes > 0:
         raise _expired(row)
-    return _tool_call(row), kept.value() if kept else None
+    return _tool_call(row), kept or StoredResult("json", "null")
 
 
 def _owned(owner: str, session_id: str) -> Select[Any]:

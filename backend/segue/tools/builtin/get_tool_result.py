@@ -10,8 +10,8 @@ import orjson
 from segue.db.engine import Database
 from segue.domain.errors import AppError, NotFound
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
-from segue.tools.paging import page_of
-from segue.tools.results import list_calls, load_result, search_calls
+from segue.tools.paging import Wanted, page_of
+from segue.tools.results import StoredResult, list_calls, load_result, search_calls
 from segue.tools.summaries import one_line
 
 MAX_ANSWER = 8000
@@ -59,10 +59,10 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
     async def run(args: dict[str, Any], context: ToolContext) -> object:
         if "tool_call_id" not in args:
             return await _search(database, args, context, max_bytes=max_bytes)
-        call, value = await _load(database, args["tool_call_id"], context)
+        call, stored = await _load(database, args["tool_call_id"], context)
         if call.turn_id == context.turn_id and call.metadata.size_bytes <= shown_bytes and "path" not in args:
             raise ToolRetry(f"You already have the whole result of {call.tool_call_id} above, in this turn.")
-        return _answer(call, value, args, max_bytes=max_bytes)
+        return await _answer(call, stored, args, max_bytes=max_bytes)
 
     return Tool(SPEC, run)
 
@@ -74,7 +74,8 @@ async def _search(database: Database, args: dict[str, Any], context: ToolContext
             connection, context.owner, context.session_id, words[:MAX_WORDS], offset=offset, limit=limit
         )
     listed = [_entry(call) for call in found]
-    while len(listed) > 1 and not _fits(listed, max_bytes):
+    bound = Wanted(max_bytes=max_bytes, max_chars=MAX_ANSWER)
+    while len(listed) > 1 and not bound.fits(orjson.dumps(listed)):
         listed = listed[: len(listed) // 2]
     end = offset + len(listed)
     return {"results": listed, "results_total": total, "next_offset": end if end < total else None}
@@ -86,7 +87,7 @@ def _entry(call: ToolCall) -> dict[str, Any]:
     return {**named, "args": args, "summary": call.metadata.summary}
 
 
-async def _load(database: Database, tool_call_id: str, context: ToolContext) -> tuple[ToolCall, Any]:
+async def _load(database: Database, tool_call_id: str, context: ToolContext) -> tuple[ToolCall, StoredResult]:
     async with database.read_only() as connection:
         try:
             return await load_result(connection, context.owner, context.session_id, tool_call_id, now=context.now)
@@ -99,32 +100,21 @@ async def _load(database: Database, tool_call_id: str, context: ToolContext) -> 
     raise ToolRetry(f"This session has no result {tool_call_id[:64]}. Newest results: {known}.")
 
 
-def _answer(call: ToolCall, value: Any, args: dict[str, Any], *, max_bytes: int) -> dict[str, Any]:
-    path, offset, limit = args.get("path"), args.get("offset", 0), args.get("limit", MAX_ANSWER)
+async def _answer(call: ToolCall, stored: StoredResult, args: dict[str, Any], *, max_bytes: int) -> dict[str, Any]:
+    path, offset = args.get("path"), args.get("offset", 0)
+    wanted = Wanted(path, offset, args.get("limit", MAX_ANSWER), max_bytes, max_chars=MAX_ANSWER)
     try:
-        part = page_of(value, path=path, offset=offset, limit=limit)
-        if not _fits(part.result, max_bytes) and not isinstance(part.result, str | list):
-            value, path = orjson.dumps(part.result).decode(), None
-            part = page_of(value, path=None, offset=offset, limit=limit)
-        while not _fits(part.result, max_bytes) and len(part.result) > 1:
-            part = page_of(value, path=path, offset=offset, limit=len(part.result) // 2)
+        part = await page_of(stored.content or "", wanted, is_json=stored.kind == "json")
     except AppError as error:
         raise ToolRetry(error.detail) from error
-    result, note = part.result, None
-    if not _fits(result, max_bytes):
-        at = f"{path} | [{offset}]" if path else f"[{offset}]"
-        result, note = [], f"Item {offset} alone is longer than an answer may be: load it with the path {at}"
-    return {
+    answer = {
         "tool_call_id": call.tool_call_id,
         "tool_name": call.tool_name,
-        "result": result,
         "result_total": part.result_total,
         "next_offset": part.next_offset,
-        **({"note": note} if note else {}),
     }
-
-
-def _fits(result: Any, max_bytes: int) -> bool:
-    """Whether the model can be shown all of it: in characters for its context, in bytes for a fresh result."""
-    written = orjson.dumps(result)
-    return len(written) <= max_bytes and (isinstance(result, str) or len(written.decode()) <= MAX_ANSWER)
+    if wanted.fits(part.json):
+        return {**answer, "result": part.result}
+    at = f"{path} | [{offset}]" if path else f"[{offset}]"
+    note = f"Item {offset} alone is longer than an answer may be: load it with the path {at}"
+    return {**answer, "result": [], "note": note}
