@@ -5,7 +5,6 @@ small and plain is evaluated in a child process, which ends at a deadline and ha
 """
 
 import math
-import os
 import resource
 import signal
 from contextlib import suppress
@@ -174,7 +173,6 @@ def _no_path(path: str) -> InvalidPath:
 def _prepare() -> None:
     """Runs in the child: its start and its imports are not the path's fault."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    os.setpriority(os.PRIO_PROCESS, 0, 10)  # requests that are waited for come first
 
 
 def _page_apart(content: str, wanted: Wanted) -> ResultPage | str:
