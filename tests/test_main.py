@@ -12,19 +12,19 @@ from segue.config import Settings
 from tests.support.commands import ROOT
 from tests.support.service import running
 
+PROVIDERS = {"langchain_openai", "openai", "langchain_anthropic", "anthropic", "langchain_google_genai", "google.genai"}
 HEAVY = {
     "fastapi",
     "pydantic",
     "sqlalchemy",
     "langchain_core",
-    "langchain_openai",
-    "openai",
+    *PROVIDERS,
     "mcp",
     "alembic",
     "jwt",
     "trafilatura",
 }
-NOT_TO_START = {"langchain_openai", "openai", "mcp", "alembic", "jwt", "trafilatura", "segue.embedded.servers"}
+NOT_TO_START = {*PROVIDERS, "mcp", "alembic", "jwt", "trafilatura", "segue.embedded.servers"}
 
 
 def imported_by(statement: str) -> set[str]:

@@ -45,6 +45,7 @@ BROAD = {
     "turns/runner.py": "where a turn fails",
 }
 PRIVATE = {
+    "agent/providers/adapted.py": "langchain-core wants these of a chat model",
     "agent/providers/chat_completions.py": "langchain-core wants these of a chat model",
     "offline/model.py": "langchain-core wants these of a chat model",
 }

@@ -5,8 +5,9 @@
 
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import unquote
 
 import orjson
@@ -15,12 +16,16 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from segue.domain.identity import is_loopback
 from segue.domain.plan import Confirm, Planning
+from segue.domain.providers import Provider, provider_and_id
 from segue.domain.redaction import header_secrets, is_recognisable
 
 _OWN_TO_A_REQUEST = frozenset({"model", "messages", "input", "tools", "stream"})
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _HEADER_VALUE = re.compile(r"[ -~]*")
 _PASSWORD_IN_URL = re.compile(r"(?:://[^/:@]*:|[?&]password=)([^/@&]+)(?=@|&|$)")
+
+# The settings that name a model. What they name may be the same, or nothing.
+MODEL_SETTINGS: Final = ("llm_model", "llm_small_model", "llm_fallback_model")
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -61,6 +66,10 @@ class Settings(BaseSettings):
 
     openai_api_key: SecretStr | None = None
     openai_base_url: str | None = None
+    anthropic_api_key: SecretStr | None = None
+    anthropic_base_url: str | None = None
+    google_api_key: SecretStr | None = None
+    google_base_url: str | None = None
     llm_model: str = "gpt-5-mini"
     llm_small_model: str | None = None
     llm_fallback_model: str | None = None
@@ -181,8 +190,22 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _embeddings_have_an_endpoint(self) -> Self:
-        if self.embedding_model and not self.model_configured:
+        if self.embedding_model and self.openai_api_key is None and self.openai_base_url is None:
             raise ValueError("EMBEDDING_MODEL needs OPENAI_API_KEY or OPENAI_BASE_URL")
+        return self
+
+    @model_validator(mode="after")
+    def _models_have_providers(self) -> Self:
+        for setting in MODEL_SETTINGS:
+            model: str | None = getattr(self, setting)
+            provider, _ = provider_and_id(model or "")
+            if provider.extra and find_spec(provider.package) is None:
+                raise ValueError(
+                    f"{setting.upper()}={model} needs a package that is not installed: "
+                    f"pip install 'segue-agent[{provider.extra}]'"
+                )
+            if provider.extra and not any(self.access_to(provider)):
+                raise ValueError(f"{setting.upper()}={model} needs {provider.key}")
         return self
 
     @property
@@ -203,4 +226,8 @@ class Settings(BaseSettings):
 
     @property
     def model_configured(self) -> bool:
-        return self.openai_api_key is not None or self.openai_base_url is not None
+        return any(self.access_to(provider_and_id(self.llm_model)[0]))
+
+    def access_to(self, provider: Provider) -> tuple[SecretStr | None, str | None]:
+        """Returns the key and the base URL that are set for a provider."""
+        return getattr(self, provider.key.lower()), getattr(self, provider.base_url.lower())

@@ -2,6 +2,7 @@
 
 from segue.agent.context import AgentLimits
 from segue.config import Settings
+from segue.domain.providers import provider_and_id
 from segue.memory.history_window import WindowLimits
 from segue.memory.token_count import counter_for
 from segue.tools.health import HealthRules
@@ -59,7 +60,7 @@ def context_limits(settings: Settings, *, summarises: bool) -> ContextLimits:
     """Blocks while it reads the token table of the model."""
     return ContextLimits(
         recall=WindowLimits(settings.history_limit, settings.context_token_budget, summarises=summarises),
-        count=counter_for(settings.llm_model),
+        count=counter_for(provider_and_id(settings.llm_model)[1]),
         memory_ttl_s=settings.short_term_memory_ttl,
         inline_bytes=settings.tool_result_inline_bytes,
         all_inline_bytes=fresh_result_bytes(settings),

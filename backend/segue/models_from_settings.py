@@ -5,7 +5,6 @@ A provider is one file in `agent/providers/`, imported only if it is the one tha
 
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Final
 
 from langchain_core.language_models import BaseChatModel
 
@@ -14,14 +13,11 @@ from segue.agent.model_choice import Models, ModelWithFallback
 from segue.agent.providers.options import ProviderOptions
 from segue.agent.tool_schemas import Bounds
 from segue.config import Settings
+from segue.domain.providers import provider_and_id
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.offline.model import OfflineModel
 
 OFFLINE = "offline"
-
-
-# The settings that name a model. What they name may be the same, or nothing.
-MODEL_SETTINGS: Final = ("llm_model", "llm_small_model", "llm_fallback_model")
 
 
 async def chat_models(
@@ -68,10 +64,12 @@ def _limits(settings: Settings) -> ModelLimits:
 
 
 def provider_options(settings: Settings, name: str) -> ProviderOptions:
+    provider, model = provider_and_id(name)
+    key, base_url = settings.access_to(provider)
     return ProviderOptions(
-        model=name,
-        api_key=settings.openai_api_key,
-        base_url=settings.openai_base_url,
+        model=model,
+        api_key=key,
+        base_url=base_url,
         timeout_s=settings.llm_timeout_s,
         max_answer_bytes=settings.llm_max_answer_bytes,
         temperature=settings.llm_temperature,
@@ -79,10 +77,15 @@ def provider_options(settings: Settings, name: str) -> ProviderOptions:
         reasoning_effort=settings.llm_reasoning_effort,
         extra_body=settings.llm_extra_body,
         extra_headers={name: value.get_secret_value() for name, value in settings.llm_extra_headers.items()},
+        provider=provider,
     )
 
 
 async def _provider(stack: AsyncExitStack, options: ProviderOptions) -> BaseChatModel:
-    from segue.agent.providers.chat_completions import chat_completions  # noqa: PLC0415 (openai is not needed offline)
-
-    return await stack.enter_async_context(chat_completions(options))
+    """Imports what the one that answers needs, and nothing for the others."""
+    match options.provider.extra:
+        case "anthropic":
+            from segue.agent.providers.anthropic import anthropic_messages as opened  # noqa: PLC0415 (see above)
+        case _:
+            from segue.agent.providers.chat_completions import chat_completions as opened  # noqa: PLC0415 (the same)
+    return await stack.enter_async_context(opened(options))

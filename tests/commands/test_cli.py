@@ -46,6 +46,8 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"WEB_SEARCH_PROVIDER": "tavily"}, "TAVILY_API_KEY"),
         ({"WEB_SEARCH_PROVIDER": "searxng"}, "SEARXNG_URL"),
         ({"PLANNING": "perhaps"}, "PLANNING"),
+        ({"LLM_MODEL": "anthropic:claude-sonnet-5"}, "needs ANTHROPIC_API_KEY"),
+        ({"LLM_MODEL": "google_genai:gemini-3-flash"}, "needs GOOGLE_API_KEY"),
         ({"AUTH": "perhaps"}, "AUTH"),
         ({"LIMIT_TURNS_PER_MINUTE": "-1"}, "LIMIT_TURNS_PER_MINUTE"),
         ({"AUTH": "jwt", "JWT_KEY": "x", "JWT_AUDIENCE": "segue"}, "JWT_ISSUER"),
@@ -57,6 +59,20 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
 )
 def test_a_setting_that_cannot_be_is_named(environment: dict[str, str], named: str) -> None:
     assert named in refused(**environment)
+
+
+@pytest.mark.parametrize(
+    ("model", "package", "extra"),
+    [
+        ("anthropic:claude-sonnet-5", "langchain_anthropic", "anthropic"),
+        ("google_genai:gemini-3-flash", "langchain_google_genai", "google"),
+    ],
+)
+def test_a_provider_whose_package_is_missing_says_which_to_install(
+    monkeypatch: pytest.MonkeyPatch, model: str, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert f"pip install 'segue-agent[{extra}]'" in refused(LLM_MODEL=model).replace("\n", " ")
 
 
 @pytest.mark.parametrize("command", [("serve", "--port", "0"), ("migrate",)])

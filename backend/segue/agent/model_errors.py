@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from segue.domain.errors import AppError
+from segue.domain.providers import OPENAI, Provider
 
 BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
 FIRST_DELAY_S: Final = 0.5
@@ -24,6 +25,7 @@ class ProviderRefusal(ModelFailure):
     """An error of the provider's own, as an HTTP status or within an answer.
 
     `message` is redacted and bounded; `parameter` is the one it names; `retry_after_s` is its wait before another try.
+    `provider` tells what its settings are called.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class ProviderRefusal(ModelFailure):
         message: str = "",
         parameter: str | None = None,
         retry_after_s: float | None = None,
+        provider: Provider = OPENAI,
     ) -> None:
         super().__init__(f"HTTP {status} {code or ''}: {message}")
         self.status = status
@@ -41,6 +44,7 @@ class ProviderRefusal(ModelFailure):
         self.message = message
         self.parameter = parameter
         self.retry_after_s = retry_after_s
+        self.provider = provider
 
     @property
     def cause(self) -> "Cause":
@@ -77,11 +81,15 @@ class NotAnAnswer(ModelFailure):
         self.again = again
 
 
+def too_long(max_answer_bytes: int) -> NotAnAnswer:
+    detail = f"The model's answer is longer than LLM_MAX_ANSWER_BYTES={max_answer_bytes} allows."
+    return NotAnAnswer(detail, again=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Fits a refusal by any of: its status, its code, words in the message of a bad request. `advice` is for people.
-
-    `elsewhere` says that another model may answer.
+    """Fits a refusal by any of: its status, its code, words in the message of a bad request. `advice` is for people,
+    with the names of settings put in. `elsewhere` says that another model may answer.
     """
 
     name: str
@@ -110,7 +118,8 @@ CAUSES: Final[Sequence[Cause]] = (
         "quota",
         frozenset({402}),
         frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"}),
-        advice="The account is out of quota or credit: top it up, or set another OPENAI_API_KEY.",
+        ("credit balance is too low",),
+        advice="The account is out of quota or credit: top it up, or set another {key}.",
     ),
     Cause(
         "content_filter",
@@ -118,13 +127,13 @@ CAUSES: Final[Sequence[Cause]] = (
         advice="The provider's content filter refused the conversation.",
         elsewhere=False,
     ),
-    Cause("key", frozenset({401, 403}), frozenset({"invalid_api_key"}), advice="Check OPENAI_API_KEY."),
+    Cause("key", frozenset({401, 403}), frozenset({"invalid_api_key"}), advice="Check {key}."),
     Cause("no_model", codes=frozenset({"model_not_found"}), advice="Check {model}."),
-    Cause("not_found", frozenset({404}), advice="Check {model} and OPENAI_BASE_URL."),
+    Cause("not_found", frozenset({404}), advice="Check {model} and {base_url}."),
     Cause(
         "redirect",
         frozenset(range(300, 400)),
-        advice="It redirects, which is not followed: set OPENAI_BASE_URL to where the endpoint really is.",
+        advice="It redirects, which is not followed: set {base_url} to where the endpoint really is.",
     ),
     Cause("busy", frozenset({408, 409, 425, 429, *range(500, 600)}), retryable=True),
     Cause("refused", frozenset(range(600)), elsewhere=False),
@@ -223,7 +232,8 @@ def _cause_of(error: AppError) -> BaseException | None:
 
 def _refusal(refusal: ProviderRefusal, setting: str) -> AppError:
     cause = refusal.cause
-    told = [f"The model provider answered HTTP {refusal.status}.", cause.advice.format(model=setting)]
+    names = {"model": setting, "key": refusal.provider.key, "base_url": refusal.provider.base_url}
+    told = [f"The model provider answered HTTP {refusal.status}.", cause.advice.format_map(names)]
     told.append(f"It said: {refusal.message}" if refusal.message else "")
     detail = " ".join(part for part in told if part)
     return unavailable(detail, retryable=cause.retryable, provider_code=refusal.code)

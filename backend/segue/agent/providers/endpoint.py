@@ -15,7 +15,7 @@ import httpx2
 import openai
 import structlog
 
-from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable
+from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
 from segue.agent.providers.event_stream import BodyTooLong, bounded, events
 from segue.agent.providers.opaque import CALL_FIELDS, MESSAGE_FIELDS
 from segue.agent.providers.options import ProviderOptions
@@ -98,8 +98,7 @@ class Endpoint:
         try:
             yield
         except BodyTooLong as error:
-            detail = f"The model's answer is longer than LLM_MAX_ANSWER_BYTES={self._max_answer_bytes} allows."
-            raise NotAnAnswer(detail, again=False) from error
+            raise too_long(self._max_answer_bytes) from error
         except httpx2.TimeoutException as error:
             raise TimeoutError from error
         except _BROKEN as error:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from segue.domain.providers import OPENAI, Provider
 from segue.domain.redaction import header_secrets
 
 
@@ -18,6 +19,7 @@ class ProviderOptions:
     base_url: str | None
     timeout_s: float
     max_answer_bytes: int
+    provider: Provider = OPENAI
     temperature: float | None = None
     max_output_tokens: int | None = None
     reasoning_effort: str | None = None

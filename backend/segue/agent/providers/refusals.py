@@ -15,6 +15,7 @@ import httpx2
 from segue.agent.model_errors import BAD_REQUEST, ProviderRefusal
 from segue.agent.providers.event_stream import BodyTooLong, bounded
 from segue.agent.providers.wire_json import read_json, write_json
+from segue.domain.providers import OPENAI, Provider
 from segue.domain.redaction import without, without_secret_texts
 from segue.tools.normalize import clean_text
 
@@ -48,9 +49,10 @@ _NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter"
 
 @dataclass(frozen=True, slots=True)
 class RefusalReader:
-    """`secrets` are blanked in what a provider says."""
+    """`secrets` are blanked in what a provider says; `provider` tells what its settings are called."""
 
     secrets: Collection[str]
+    provider: Provider = OPENAI
 
     async def check(self, response: httpx2.Response) -> None:
         """Raises ProviderRefusal unless the response is a success; redirects are none, and never followed."""
@@ -67,16 +69,16 @@ class RefusalReader:
         except (ValueError, RecursionError):
             said = bytes(body[: 4 * MAX_MESSAGE_CHARS]).decode(errors="replace")
             said = "" if said.lstrip().startswith("<") else said
-        raise self._refused(response.status_code, said, response.headers)
+        raise self.refused(response.status_code, said, response.headers)
 
     def within(self, body: Any) -> ProviderRefusal | None:
         """Returns the error in an answer, or in one event of a stream."""
         error = error_in(body)
         if error is None:
             return None
-        return self._refused(_status_of(error), error, {})
+        return self.refused(_status_of(error), error, {})
 
-    def _refused(self, status: int, said: Any, headers: Mapping[str, str]) -> ProviderRefusal:
+    def refused(self, status: int, said: Any, headers: Mapping[str, str]) -> ProviderRefusal:
         error = error_in(said) if isinstance(said, dict | list) else said
         details = error if isinstance(error, dict) else {}
         message = details.get("message") or details.get("detail") or error
@@ -87,6 +89,7 @@ class RefusalReader:
             message=self._told(message, MAX_MESSAGE_CHARS),
             parameter=parameter if isinstance(parameter, str) else None,
             retry_after_s=retry_after_s(headers),
+            provider=self.provider,
         )
 
     def _told(self, text: Any, max_chars: int) -> str:

@@ -15,9 +15,10 @@ from segue import models_from_settings
 from segue.agent.model import ChatModel
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import OpenStores, StoresFound, Unreachable, asking
-from segue.config import Settings
+from segue.config import MODEL_SETTINGS, Settings
 from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
+from segue.domain.providers import provider_and_id
 from segue.domain.telemetry import unobserved
 from segue.identity.api_keys import list_keys
 from segue.limits_from_settings import health_rules
@@ -106,7 +107,7 @@ async def _look_at_model(settings: Settings, report: Report) -> dict[str, Any]:
         return {"name": models_from_settings.OFFLINE, "at": "built in", "answers": None, "latency_ms": None}
     async with AsyncExitStack() as stack:
         asked = settings.model_copy(update=bounded)
-        names = [name for name in models_from_settings.MODEL_SETTINGS if getattr(settings, name)]
+        names = [name for name in MODEL_SETTINGS if getattr(settings, name)]
         models = [
             await models_from_settings.model_set_by(stack, asked, name, observe=unobserved, span=untraced)
             for name in names
@@ -116,7 +117,8 @@ async def _look_at_model(settings: Settings, report: Report) -> dict[str, Any]:
 
 
 async def _probe_model(model: ChatModel, settings: Settings, report: Report) -> dict[str, Any]:
-    where = urlsplit(settings.openai_base_url or "https://api.openai.com/v1").hostname or "?"
+    provider, _ = provider_and_id(model.name)
+    where = urlsplit(settings.access_to(provider)[1] or provider.default_url).hostname or "?"
     latency_ms = None
     started = time.monotonic()
     try:
@@ -124,9 +126,8 @@ async def _probe_model(model: ChatModel, settings: Settings, report: Report) -> 
         latency_ms = round((time.monotonic() - started) * 1000, 1)
     except AppError as error:
         what = f"{model.name} at {where} does not answer: {error.detail}"
-        report.problem(
-            "model", what, "Check OPENAI_BASE_URL, OPENAI_API_KEY and LLM_MODEL, and that this machine gets there."
-        )
+        names = f"{provider.base_url}, {provider.key} and LLM_MODEL"
+        report.problem("model", what, f"Check {names}, and that this machine gets there.")
     return {"name": model.name, "at": where, "answers": latency_ms is not None, "latency_ms": latency_ms}
 
 
