@@ -76,6 +76,7 @@ class Settings(BaseSettings):
     llm_temperature: Annotated[float, Field(ge=0)] | None = None
     llm_max_output_tokens: Count | None = None
     llm_reasoning_effort: str | None = None
+    llm_structured_output: Literal["auto", "off"] = "auto"
     llm_extra_body: Annotated[Mapping[str, Any], NoDecode] = {}
     llm_extra_headers: Annotated[Mapping[str, SecretStr], NoDecode] = {}
     llm_timeout_s: Seconds = 300

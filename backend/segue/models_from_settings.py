@@ -75,6 +75,7 @@ def provider_options(settings: Settings, name: str) -> ProviderOptions:
         temperature=settings.llm_temperature,
         max_output_tokens=settings.llm_max_output_tokens,
         reasoning_effort=settings.llm_reasoning_effort,
+        structured_output=settings.llm_structured_output == "auto",
         extra_body=settings.llm_extra_body,
         extra_headers={name: value.get_secret_value() for name, value in settings.llm_extra_headers.items()},
         provider=provider,

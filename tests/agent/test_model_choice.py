@@ -122,7 +122,7 @@ async def test_an_empty_answer_is_left_to_another_and_blames_no_model(
 
 
 async def test_both_models_have_one_deadline_together(open_model: OpenModel, provider: Provider) -> None:
-    model = await open_model(fallback=await open_model(name="spare"), timeout_s=0.4)
+    model = await open_model(fallback=await open_model(name="spare", timeout_s=1.5), timeout_s=0.4)
     provider.will(never, never)
     with pytest.raises(AppError) as failed:
         await model.reply(ASKED)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, Field, ValidationError
 
+from segue.agent.answer_schemas import FACTS
 from segue.agent.model import ChatModel
 from segue.agent.prompts import EXTRACTOR, as_json
 from segue.agent.untrusted import neutralised
@@ -39,7 +40,7 @@ async def propose_facts(
         "assistant_said_before": (answers or "")[:MAX_CONTEXT_CHARS],
         "known": [{"id": fact.id, "kind": fact.kind, "fact": fact.content} for fact in known],
     }
-    answer = first_object(await model.complete(EXTRACTOR, neutralised(as_json(given))), _Facts)
+    answer = first_object(await model.complete(EXTRACTOR, neutralised(as_json(given)), schema=FACTS), _Facts)
     known_ids = {memory.id for memory in known}
     facts = (_read_fact(fact, known_ids) for fact in (answer.facts[:MAX_FACTS] if answer else ()))
     return [fact for fact in facts if fact is not None]

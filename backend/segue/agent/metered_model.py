@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 
+from segue.agent.answer_schemas import Schema
 from segue.agent.model import Retries
 from segue.agent.model_choice import Models
 from segue.agent.model_errors import budget_spent
@@ -60,6 +61,7 @@ class MeteredModel:
         must_call: bool = False,
         listener: Listener | None = None,
         small: bool = False,
+        schema: Schema | None = None,
     ) -> Reply:
         """Returns what the main or the small model replies.
 
@@ -72,7 +74,9 @@ class MeteredModel:
         started = time.monotonic()
         try:
             model = self._models.small if small else self._models.main
-            reply = await model.reply(messages, tools, must_call=must_call, retries=self._retries, listener=listener)
+            reply = await model.reply(
+                messages, tools, must_call=must_call, retries=self._retries, listener=listener, schema=schema
+            )
         finally:
             self.seconds += time.monotonic() - started
         self.input_tokens += reply.input_tokens

@@ -15,6 +15,7 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 
+from segue.agent.answer_schemas import Schema
 from segue.agent.model_errors import (
     BROKE_OFF,
     MALFORMED,
@@ -29,7 +30,7 @@ from segue.agent.model_errors import (
 )
 from segue.agent.normal_form import form_of, normal_form, own_ids
 from segue.agent.offered_tools import ToolOffers, chosen_tools
-from segue.agent.reply import Reply
+from segue.agent.reply import SCHEMA, Reply
 from segue.agent.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.agent.thinking import begins_inside
 from segue.agent.tool_schemas import BOUNDS, Bounds
@@ -91,6 +92,7 @@ class ChatModel:
         self.name = name
         self._setting = setting
         self.made_by: str = getattr(model, "made_by", "")
+        self._takes_schemas: bool = getattr(model, "takes_schemas", False)
         self._form = form_of(name)
         self._model = model
         self._limits = limits
@@ -100,9 +102,9 @@ class ChatModel:
         self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], _Bound]] = {}
         self._begins_inside = begins_inside(name)
 
-    async def complete(self, instructions: str, text: str) -> str:
+    async def complete(self, instructions: str, text: str, *, schema: Schema | None = None) -> str:
         """Returns the text of a reply to one message, outside of any turn. Raises as `reply` does."""
-        return (await self.reply([SystemMessage(instructions), HumanMessage(text)])).text
+        return (await self.reply([SystemMessage(instructions), HumanMessage(text)], schema=schema)).text
 
     async def probe(self) -> None:
         """Asks the smallest question there is, the way a turn asks. Raises as `reply` does."""
@@ -116,14 +118,18 @@ class ChatModel:
         must_call: bool = False,
         retries: Retries | None = None,
         listener: Listener | None = None,
+        schema: Schema | None = None,
     ) -> Reply:
         """Returns the model's whole reply, which says or calls something; `listener` is given its words as they come.
 
         `must_call` leaves the model no choice but to call a tool. `retries` is what the caller has left of them.
+        `schema` is the shape of the answer, which not every endpoint holds the model to.
         Raises AppError `model_timeout` (504) and `model_unavailable` (502).
         """
         # Messages and tools pass here, and nowhere else, before they are sent.
         runnable, names = self._with_tools(chosen_tools(tools, messages), must_call=must_call)
+        if schema is not None and self._takes_schemas:
+            runnable = runnable.bind(**{SCHEMA: schema})
         request = _Request(runnable, normal_form(messages, self._form))
         started, outcome, tokens = time.monotonic(), "internal_error", (0, 0)
         deadline_s = self._deadline_s(is_streamed=listener is not None)

@@ -13,6 +13,7 @@ import structlog
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
+from segue.agent.answer_schemas import Schema
 from segue.agent.model import ChatModel, ModelLimits, Retries
 from segue.agent.model_errors import Failure, another_may_answer, is_down, timeout
 from segue.agent.reply import Reply
@@ -61,13 +62,14 @@ class ModelWithFallback(ChatModel):
         must_call: bool = False,
         retries: Retries | None = None,
         listener: Listener | None = None,
+        schema: Schema | None = None,
     ) -> Reply:
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
             heard = _Heard(listener)
             try:
                 reply = await super().reply(
-                    messages, tools, must_call=must_call, retries=retries, listener=heard.listener
+                    messages, tools, must_call=must_call, retries=retries, listener=heard.listener, schema=schema
                 )
             except AppError as error:
                 if heard.words or not another_may_answer(error):
@@ -80,7 +82,7 @@ class ModelWithFallback(ChatModel):
         try:
             async with asyncio.timeout_at(ends_at):
                 return await self._fallback.reply(
-                    messages, tools, must_call=must_call, retries=retries, listener=listener
+                    messages, tools, must_call=must_call, retries=retries, listener=listener, schema=schema
                 )
         except TimeoutError as error:
             raise timeout(self._timeout_s) from error

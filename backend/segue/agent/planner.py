@@ -3,13 +3,13 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import orjson
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
-from segue.agent import prompts
+from segue.agent import answer_schemas, prompts
+from segue.agent.answer_schemas import Reading
 from segue.agent.context import TurnContext
 from segue.agent.state import TurnState
 from segue.db.redis import plan_cache_key, plans_of_owner_key
@@ -22,8 +22,6 @@ from segue.tools.health import is_blocked
 from segue.tools.normalize import clean
 
 CACHE_TTL_S = 600
-
-Reading = Literal["confirm", "reject", "amend", "question", "none"]
 
 
 class _Classification(BaseModel):
@@ -40,7 +38,7 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     key = plan_cache_key(context.owner, _digest(context.model.small_name, conversation))
     text = await context.cache.get_json(key)
     if not isinstance(text, str):
-        text = (await context.model.reply(conversation, small=True)).text
+        text = (await context.model.reply(conversation, small=True, schema=answer_schemas.PLAN)).text
         await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
     return _storable(parse_plan(text, tools=tools))
 
@@ -49,13 +47,15 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
     """Returns the steps still to be done; none if the model writes nothing usable."""
     tools = _plannable(context.guard, state)
     note = prompts.amender_note(plan, [tool.spec for tool in tools.values()])
-    reply = await context.model.reply(prompts.with_note(state["prompt"], note), small=True)
+    conversation = prompts.with_note(state["prompt"], note)
+    reply = await context.model.reply(conversation, small=True, schema=answer_schemas.PLAN)
     return _storable(parse_plan(reply.text, tools=tools, done=len(plan.started_steps)))
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
     """Returns how the model reads a message the rules could not. Never enough to approve what changes the world."""
-    reply = await context.model.reply(prompts.with_note(state["prompt"], prompts.reader_note(plan)), small=True)
+    conversation = prompts.with_note(state["prompt"], prompts.reader_note(plan))
+    reply = await context.model.reply(conversation, small=True, schema=answer_schemas.READING)
     answer = first_object(reply.text, _Classification)
     return answer.verdict if answer else "none"
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answer, for models with `takes_schemas`
+
 # Keys of a message's `additional_kwargs`.
 RAW_TEXT: Final = "segue_text"  # text that ends in half a character, which `content` may not hold
 REASONING: Final = "segue_reasoning"

@@ -24,6 +24,7 @@ _OPENING = re.compile(r"[{\[]")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|[{}\[\]]', re.DOTALL)  # an open string ends with the text
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 Shape = TypeVar("Shape", bound=BaseModel)
+_NO_ARGS = frozenset({"", "null"})
 _NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
 
 
@@ -40,6 +41,15 @@ class DraftStep(BaseModel):
     @classmethod
     def _no_tool(cls, value: object) -> object:
         return None if isinstance(value, str) and value.strip().casefold() in _NO_TOOL else value
+
+    @field_validator("args", mode="before")
+    @classmethod
+    def _read_args(cls, value: object) -> object:
+        """They may come as JSON text: a strict schema has no other way for an object of any form."""
+        text = value.strip() if isinstance(value, str) else None
+        if text in _NO_ARGS:
+            return None
+        return next(find_json(text), value) if text and text.startswith("{") else value
 
     @field_validator("requires_confirmation", mode="before")
     @classmethod

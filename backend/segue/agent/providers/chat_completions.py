@@ -22,7 +22,7 @@ from segue.agent.providers.completion_reader import CompletionReader, Words
 from segue.agent.providers.endpoint import chat_endpoint
 from segue.agent.providers.options import ProviderOptions
 from segue.agent.providers.wire_json import write_json
-from segue.agent.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, Opaque
+from segue.agent.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, SCHEMA, Opaque
 
 ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
 
@@ -34,6 +34,7 @@ class ChatCompletions(BaseChatModel):
     endpoint: Any = Field(exclude=True)  # an Endpoint, which pydantic has no schema for
     parameters: Mapping[str, Any] = Field(default_factory=dict)
     extra: Mapping[str, Any] = Field(default_factory=dict)
+    takes_schemas: bool = True
 
     @property
     def _llm_type(self) -> str:
@@ -103,7 +104,10 @@ class ChatCompletions(BaseChatModel):
 
     def _body(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> dict[str, Any]:
         sent = [wire_message(message, made_by=self.made_by) for message in messages]
-        return {"model": self.llm, "messages": sent, **self.parameters, **options, **self.extra}
+        given = {name: value for name, value in options.items() if name != SCHEMA}
+        if SCHEMA in options:
+            given["response_format"] = {"type": "json_schema", "json_schema": options[SCHEMA]}
+        return {"model": self.llm, "messages": sent, **self.parameters, **given, **self.extra}
 
     def _closing(self, reader: CompletionReader, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a message says beside its words."""
@@ -131,6 +135,7 @@ async def chat_completions(options: ProviderOptions) -> AsyncIterator[BaseChatMo
             endpoint=endpoint,
             parameters={name: value for name, value in parameters.items() if value is not None},
             extra=options.extra_body,
+            takes_schemas=options.structured_output,
             cache=False,
         )
 

@@ -15,7 +15,7 @@ import httpx2
 import openai
 import structlog
 
-from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
+from segue.agent.model_errors import BAD_REQUEST, BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
 from segue.agent.providers.event_stream import BodyTooLong, bounded, events
 from segue.agent.providers.opaque import CALL_FIELDS, MESSAGE_FIELDS
 from segue.agent.providers.options import ProviderOptions
@@ -112,7 +112,7 @@ class Endpoint:
             try:
                 response = await self._post(sent)
             except ProviderRefusal as refusal:
-                name = parameter_named(refusal, _optional_names(sent))
+                name = parameter_named(refusal, _optional_names(sent)) or _suspect(refusal, sent)
                 if name is None:
                     raise
                 log.warning("model_parameter_left_out", parameter=name, reason=refusal.message, status=refusal.status)
@@ -175,6 +175,12 @@ def _optional_names(body: Body) -> set[str]:
     calls = (call for message in body["messages"] for call in message.get("tool_calls", ()))
     given_back = {name for message in body["messages"] for name in message if name not in MESSAGE_FIELDS}
     return given_back.union(body.keys() - _ESSENTIAL, *(call.keys() - CALL_FIELDS for call in calls))
+
+
+def _suspect(refusal: ProviderRefusal, body: Body) -> str | None:
+    """Returns what a refusal may be about that names nothing: few endpoints say that they take no schema of answers."""
+    is_vague = refusal.status in BAD_REQUEST and refusal.cause.name == "refused"
+    return "response_format" if is_vague and "response_format" in body else None
 
 
 def _refused_part(body: Body, name: str) -> tuple[str, object]:

@@ -24,6 +24,7 @@ class ProviderOptions:
     max_output_tokens: int | None = None
     reasoning_effort: str | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    structured_output: bool = True
     extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property

@@ -1,0 +1,42 @@
+"""The shapes of answers that are read by Segue and not by people, for endpoints that hold a model to a JSON schema.
+
+As the strictest of them want it: every member required, none besides, free-form objects as JSON text. Prompts say the
+same in words, since other endpoints ignore or refuse a schema, and what comes is read as if there were none.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
+
+from segue.domain.memory import MemoryKind
+
+Schema = Mapping[str, Any]
+Reading = Literal["confirm", "reject", "amend", "question", "none"]
+
+_TEXT: Final = {"type": "string"}
+_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
+
+
+def _object(**members: Schema) -> dict[str, Any]:
+    return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
+
+
+def _named(name: str, schema: Schema) -> dict[str, Any]:
+    return {"name": name, "strict": True, "schema": schema}
+
+
+_STEP: Final = _object(
+    id={"type": "integer"},
+    description=_TEXT,
+    tool=_TEXT_OR_NULL,
+    args={**_TEXT_OR_NULL, "description": "The arguments as the text of a JSON object, or null"},
+    requires_confirmation={"type": "boolean"},
+)
+_FACT: Final = _object(
+    content=_TEXT,
+    kind={"type": "string", "enum": list(get_args(MemoryKind))},
+    importance={"type": "integer"},
+    supersedes=_TEXT_OR_NULL,
+)
+PLAN: Final[Schema] = _named("plan", _object(steps={"type": "array", "items": _STEP}))
+READING: Final[Schema] = _named("reading", _object(verdict={"type": "string", "enum": list(get_args(Reading))}))
+FACTS: Final[Schema] = _named("facts", _object(facts={"type": "array", "items": _FACT}))
