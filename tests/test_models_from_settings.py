@@ -4,6 +4,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from segue.config import Settings
+from segue.models_from_settings import provider_options
 from tests.support.provider import Provider, fails, says
 from tests.support.service import running
 
@@ -40,3 +41,14 @@ async def test_a_header_that_the_provider_repeats_is_not_told(settings: Settings
             problem = (await client.send(await client.new_session(), "What is it?")).text
     assert "No account has [redacted]." in problem
     assert KEPT not in problem + str(logs)
+
+
+def test_extras_go_to_the_provider_of_the_main_model_only(settings: Settings) -> None:
+    extras = {"llm_extra_body": {"top_k": 20}, "llm_extra_headers": {"X-Key": SecretStr(KEPT)}}
+    given = settings.model_copy(update=extras)
+    for name, body, headers in (
+        ("openai:another", {"top_k": 20}, {"X-Key": KEPT}),
+        ("anthropic:another", {}, {}),
+    ):
+        options = provider_options(given, name)
+        assert (options.extra_body, options.extra_headers) == (body, headers)

@@ -66,6 +66,9 @@ def _limits(settings: Settings) -> ModelLimits:
 def provider_options(settings: Settings, name: str) -> ProviderOptions:
     provider, model = provider_and_id(name)
     key, base_url = settings.access_to(provider)
+    # What is meant for the main model's provider, secrets among it, goes to no other.
+    is_main = provider == provider_and_id(settings.llm_model)[0]
+    headers = {name: value.get_secret_value() for name, value in settings.llm_extra_headers.items()}
     return ProviderOptions(
         model=model,
         api_key=key,
@@ -76,8 +79,8 @@ def provider_options(settings: Settings, name: str) -> ProviderOptions:
         max_output_tokens=settings.llm_max_output_tokens,
         reasoning_effort=settings.llm_reasoning_effort,
         structured_output=settings.llm_structured_output == "auto",
-        extra_body=settings.llm_extra_body,
-        extra_headers={name: value.get_secret_value() for name, value in settings.llm_extra_headers.items()},
+        extra_body=settings.llm_extra_body if is_main else {},
+        extra_headers=headers if is_main else {},
         provider=provider,
     )
 
