@@ -33,6 +33,7 @@ OWNERS_OF_TABLES = {
     "turns/queries.py": "turns",
     "turns/store.py": "turns",
     "turns/terminations.py": "turns",
+    "usage/ledger.py": "usage, reservations",
 }
 BROAD = {
     "agent/model.py": "a provider's library has errors of its own, and any other is raised again",
@@ -43,6 +44,7 @@ BROAD = {
     "telemetry/tracing.py": "records what a span ended with, and raises again",
     "tools/run.py": "where a tool fails",
     "turns/runner.py": "where a turn fails",
+    "usage/account.py": "keeps what could not be booked, and raises again",
 }
 PRIVATE = {
     "agent/providers/adapted.py": "langchain-core wants these of a chat model",

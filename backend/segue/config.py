@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -18,6 +19,7 @@ from segue.domain.identity import is_loopback
 from segue.domain.plan import Confirm, Planning
 from segue.domain.providers import Provider, provider_and_id
 from segue.domain.redaction import header_secrets, is_recognisable
+from segue.usage.prices import ANSWER_TOKENS, read_prices
 
 _OWN_TO_A_REQUEST = frozenset({"model", "messages", "input", "tools", "stream"})
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
@@ -51,6 +53,7 @@ class Settings(BaseSettings):
     limit_turns_per_minute: Limit = 0
     limit_concurrent_turns: Limit = 0
     limit_tokens_per_day: Limit = 0
+    limit_cost_per_day: Annotated[Decimal, Field(ge=0)] = Decimal(0)
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     max_body_bytes: Count = 1_048_576
     request_read_timeout_s: Seconds = 30
@@ -86,6 +89,7 @@ class Settings(BaseSettings):
     llm_max_answer_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
     llm_tool_description_chars: Annotated[int, Field(ge=20)] = 1024
     embedding_model: str | None = None
+    prices_file: Path | None = None
 
     planning: Planning = "auto"
     confirm: Confirm = "destructive"
@@ -208,6 +212,21 @@ class Settings(BaseSettings):
             if provider.extra and not any(self.access_to(provider)):
                 raise ValueError(f"{setting.upper()}={model} needs {provider.key}")
         return self
+
+    @model_validator(mode="after")
+    def _prices_are_known(self) -> Self:
+        prices = read_prices(self.prices_file)
+        names = [getattr(self, setting) for setting in MODEL_SETTINGS] if self.model_configured else []
+        for name in filter(None, names):
+            if self.limit_cost_per_day and prices.of(name) is None:
+                raise ValueError(f"LIMIT_COST_PER_DAY needs a price of {name} in the file PRICES_FILE")
+        return self
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """Returns what an answer may take. With a cap for a day it has a bound, because it is reserved."""
+        is_capped = self.limit_tokens_per_day or self.limit_cost_per_day
+        return self.llm_max_output_tokens or (ANSWER_TOKENS if is_capped else None)
 
     @property
     def hosts(self) -> tuple[str, ...] | None:

@@ -21,6 +21,7 @@ from segue.db.engine import Database
 from segue.db.rate_limits import Rates
 from segue.db.redis import Cache, Streams
 from segue.domain.clock import Clock
+from segue.domain.errors import AppError
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.domain.tool import Tool
 from segue.embedded.urls import server_urls
@@ -35,6 +36,7 @@ from segue.log import never_log
 from segue.mcp.config import read_mcp_config
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
+from segue.memory.token_count import estimate
 from segue.models_from_settings import OFFLINE, chat_models
 from segue.net.http_client import checked_client, tls_context
 from segue.telemetry.gauges import ProcessState, RedisHealth
@@ -53,6 +55,7 @@ from segue.turns.deps import TurnDeps
 from segue.turns.limits import Limiter
 from segue.turns.queries import outcomes_of
 from segue.turns.service import TurnService
+from segue.usage.account import Books
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
 
@@ -146,9 +149,23 @@ async def _token_authenticator(stack: AsyncExitStack, settings: Settings) -> Aut
     return tokens.Tokens(keys, issuer=settings.jwt_issuer or "", audience=settings.jwt_audience or "")
 
 
-def limiter(base: Foundation) -> Limiter:
-    stores = base.stores
-    return Limiter(limits.user_limits(base.settings), stores.rates, stores.cache, stores.database, base.clock)
+def books(base: Foundation) -> Books:
+    """Raises AppError if a cap counts dollars and the model has no price."""
+    caps = limits.caps(base.settings)
+    if caps.cost_per_day and base.models.main.tariff.at_most(0).cost is None:
+        detail = f"LIMIT_COST_PER_DAY needs a price of {base.models.main.name} in the file PRICES_FILE."
+        raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
+    return Books(base.stores.database, base.clock, caps)
+
+
+def limiter(base: Foundation, books: Books) -> Limiter:
+    return Limiter(
+        limits.user_limits(base.settings),
+        base.stores.rates,
+        base.stores.cache,
+        books=books,
+        first_call=lambda message: base.models.main.tariff.at_most(estimate(message)),
+    )
 
 
 async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermMemory:
@@ -226,15 +243,17 @@ async def builtin_tools(
     return tuple(tool for tool in tools if tool.spec.name not in settings.disabled_tools)
 
 
-async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory) -> Jobs:
+async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory, books: Books) -> Jobs:
     settings, clock, database, model = base.settings, base.clock, base.stores.database, base.models.small
     interval_s = settings.turn_lease_s / 4
-    extraction = FactExtraction(database, model, long_term, clock, lease_s=settings.llm_timeout_s * EXTRACTION_SHARE)
+    lease_s = settings.llm_timeout_s * EXTRACTION_SHARE
+    extraction = FactExtraction(database, model, long_term, books, clock, lease_s=lease_s)
     context = await asyncio.to_thread(limits.context_limits, settings, summarises=model.name != OFFLINE)
     summaries = Summaries(
         database,
         model,
         context.count,
+        books,
         max_tokens=settings.context_token_budget,
         lease_s=settings.llm_timeout_s + settings.turn_lease_s,
     )
@@ -252,7 +271,7 @@ async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemor
 
 
 def turn_deps(
-    base: Foundation, *, tooling: Tooling, long_term: LongTermMemory, jobs: Jobs, limiter: Limiter
+    base: Foundation, *, tooling: Tooling, long_term: LongTermMemory, jobs: Jobs, limiter: Limiter, books: Books
 ) -> TurnDeps:
     settings, stores = base.settings, base.stores
     return TurnDeps(
@@ -263,6 +282,7 @@ def turn_deps(
         models=base.models,
         tools=tooling.availability,
         limiter=limiter,
+        books=books,
         clock=base.clock,
         long_term=long_term,
         fact_extraction=jobs.fact_extraction,

@@ -12,6 +12,7 @@ from segue.turns.context import ContextLimits
 from segue.turns.deps import TurnLimits
 from segue.turns.limits import UserLimits
 from segue.turns.maintenance import KeepLimits
+from segue.usage.account import Caps
 
 FRESH_RESULT_FACTOR = 10
 LEASE_SHARE = 0.8  # the rest is for recovery to find the turn and to end it, within TURN_LEASE_S
@@ -23,8 +24,11 @@ def user_limits(settings: Settings) -> UserLimits:
         requests_per_minute=settings.limit_requests_per_minute,
         turns_per_minute=settings.limit_turns_per_minute,
         concurrent_turns=settings.limit_concurrent_turns,
-        tokens_per_day=settings.limit_tokens_per_day,
     )
+
+
+def caps(settings: Settings) -> Caps:
+    return Caps(settings.limit_tokens_per_day, settings.limit_cost_per_day)
 
 
 def health_rules(settings: Settings) -> HealthRules:

@@ -22,6 +22,7 @@ from segue.api import (
     tool_states,
     tools,
     turns,
+    usage,
 )
 from segue.api.access_control import Gate
 from segue.api.deps import Services, State
@@ -43,6 +44,7 @@ RESOURCES = (
     tools,
     tool_states,
     memories,
+    usage,
     health,
     metrics,
 )
@@ -110,12 +112,13 @@ async def _start(
 ) -> Services:
     """Starts the parts in order; the stack stops them in reverse order."""
     base = await factories.foundation(stack, settings, model, clock)
-    limiter = factories.limiter(base)
+    books = factories.books(base)
+    limiter = factories.limiter(base, books)
     authenticator = await factories.authenticator(stack, base)
     long_term = await factories.long_term_memory(stack, base)
     tooling = await factories.tooling(stack, base, long_term)
-    jobs = await factories.jobs(stack, base, long_term)
-    deps = factories.turn_deps(base, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter)
+    jobs = await factories.jobs(stack, base, long_term, books)
+    deps = factories.turn_deps(base, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter, books=books)
     service = await stack.enter_async_context(TurnService(deps, base.stores.redis_url, takes_turns=takes_turns))
     base.metrics.add_process_state(factories.gauges(base.stores, service, tooling.mcp_states))
     return Services(

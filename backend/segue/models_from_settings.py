@@ -16,6 +16,7 @@ from segue.config import Settings
 from segue.domain.providers import provider_and_id
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.offline.model import OfflineModel
+from segue.usage.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
 
 OFFLINE = "offline"
 
@@ -26,7 +27,8 @@ async def chat_models(
     """Returns `model` for everything, else the configured ones, else the offline model."""
     if model is not None or not settings.model_configured:
         name = model.get_name() if model else OFFLINE
-        only = ChatModel(model or OfflineModel(), name=name, limits=_limits(settings), observe=observe, span=span)
+        limits, tariff = _limits(settings), _tariff(settings, name)
+        only = ChatModel(model or OfflineModel(), name=name, limits=limits, observe=observe, span=span, tariff=tariff)
         return Models(only, only)
     fallback = None
     if settings.llm_fallback_model:
@@ -50,7 +52,8 @@ async def model_set_by(
     name: str = getattr(settings, setting)
     model = await _provider(stack, provider_options(settings, name))
     opened = ChatModel if fallback is None else partial(ModelWithFallback, fallback=fallback)
-    return opened(model, name=name, setting=setting.upper(), limits=_limits(settings), observe=observe, span=span)
+    limits, tariff = _limits(settings), _tariff(settings, name)
+    return opened(model, name=name, setting=setting.upper(), limits=limits, observe=observe, span=span, tariff=tariff)
 
 
 def _limits(settings: Settings) -> ModelLimits:
@@ -61,6 +64,11 @@ def _limits(settings: Settings) -> ModelLimits:
         max_retries=settings.llm_max_retries,
         tool_bounds=Bounds(description_chars=settings.llm_tool_description_chars),
     )
+
+
+def _tariff(settings: Settings, name: str) -> Tariff:
+    price = FREE if name == OFFLINE else read_prices(settings.prices_file).of(name)
+    return Tariff(name, price, settings.answer_tokens or ANSWER_TOKENS)
 
 
 def provider_options(settings: Settings, name: str) -> ProviderOptions:
@@ -76,7 +84,7 @@ def provider_options(settings: Settings, name: str) -> ProviderOptions:
         timeout_s=settings.llm_timeout_s,
         max_answer_bytes=settings.llm_max_answer_bytes,
         temperature=settings.llm_temperature,
-        max_output_tokens=settings.llm_max_output_tokens,
+        max_output_tokens=settings.answer_tokens,
         reasoning_effort=settings.llm_reasoning_effort,
         structured_output=settings.llm_structured_output == "auto",
         extra_body=settings.llm_extra_body if is_main else {},

@@ -269,7 +269,7 @@ async def test_an_empty_answer_is_asked_for_once_more_and_then_told(
 
     provider.will(empty(), says("Here I am."), empty(), empty())
     reply = await asked(model, as_stream=as_stream)
-    assert (reply.text, reply.input_tokens, reply.output_tokens) == ("Here I am.", 22, 14)
+    assert reply.text == "Here I am."
     with pytest.raises(AppError, match="empty answer") as failed:
         await asked(model, as_stream=as_stream)
     assert failed.value.code == "model_unavailable"

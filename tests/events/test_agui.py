@@ -60,7 +60,7 @@ def chat_answer(args: dict[str, Any], at: datetime, text: str) -> ChatAnswer:
         tool_calls=(call, call),
         web_search=WebSearchReport(),
         memory_used=MemoryReport(short_term=True),
-        usage=Usage(1, 2, 3, 4),
+        usage=Usage(1, 2, 3, 4, 5, True, 0.5, 6),
         model="scripted",
     )
 

@@ -22,6 +22,7 @@ class Errands:
     go: asyncio.Event = field(default_factory=asyncio.Event)
     started: list[str] = field(default_factory=list)
     given_back: list[str] = field(default_factory=list)
+    postponed: dict[str, float] = field(default_factory=dict)
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     unclaimable: AppError | None = None
     followers: dict[str, list[str]] = field(default_factory=dict)
@@ -52,6 +53,9 @@ class Errands:
 
     async def give_back(self, job: str) -> None:
         self.given_back.append(job)
+
+    async def postpone(self, job: str, wait_s: float) -> None:
+        self.postponed[job] = wait_s
 
     def ids(self, job: str) -> dict[str, str]:
         return {"errand": job}

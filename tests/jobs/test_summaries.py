@@ -192,7 +192,7 @@ async def test_a_summary_that_another_process_has_carried_on_is_not_set_back(
     database = Database(database_url)
     try:
         async with database.autocommit() as connection:
-            late = DueSummary(session, None, after=0, until=covered)
+            late = DueSummary("local", session, None, after=0, until=covered)
             assert not await store_summary(connection, late, "as it was", covers=covered)
     finally:
         await database.close()

@@ -151,25 +151,13 @@ async def test_the_same_request_again_takes_nothing_of_the_share(settings: Setti
         await client.chat(session, "third")
 
 
-async def test_tokens_that_are_used_up_stop_the_next_turn_and_nothing_else(
-    settings: Settings, provider: Provider
-) -> None:
-    provider.will(says("one"), says("two"))  # 18 tokens each
-    async with running(limited(settings, tokens_per_day=20)) as client:
-        session = await client.new_session()
-        await client.chat(session, "first")
-        await client.chat(session, "second")
-        assert_limited(await client.send(session, "third"), "tokens_per_day", at_most_s=86_400)
-        assert len(await client.messages(session)) == 4
-
-
 async def test_every_key_of_the_limits_ends_by_itself(settings: Settings, provider: Provider) -> None:
     provider.will(says("one"))
-    every = limited(settings, requests_per_minute=9, turns_per_minute=9, concurrent_turns=9, tokens_per_day=900)
+    every = limited(settings, requests_per_minute=9, turns_per_minute=9, concurrent_turns=9)
     async with running(every) as client, looking_into(settings) as stores:
         await client.chat(await client.new_session(), "hello")
         keys = [key async for key in stores.redis.scan_iter() if key.startswith(("segue:rate", "segue:places"))]
-        assert len(keys) == 4
+        assert len(keys) == 3
         assert all([await stores.redis.ttl(key) > 0 for key in keys])
 
 

@@ -8,16 +8,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 from starlette.responses import Response
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.db.models import turns
+from segue.db.models import turns, usage
 from segue.domain import turn_errors
 from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
 from segue.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
+from segue.domain.usage import Charge
 from segue.memory.history import NewMessage, append_message
 from segue.turns import claims, store, terminations
 from segue.turns.claims import Claim
@@ -77,8 +78,16 @@ async def writes_nothing(database: Database, claim: Claim) -> None:
     async with database.autocommit() as connection:
         with pytest.raises(StaleTurn):
             await store.finish_turn(
-                connection, claim, answer="late", message_id="msg", report=NOTHING, cut_off=None, now=utc_now()
+                connection,
+                claim,
+                answer="late",
+                message_id="msg",
+                report=NOTHING,
+                cut_off=None,
+                charges={(utc_now().date(), "late"): Charge("late")},
+                now=utc_now(),
             )
+        assert await connection.scalar(select(func.count()).where(usage.c.model == "late")) == 0
         assert not await terminations.end_turn(connection, claim, turn_errors.internal(), now=utc_now())
         assert not await terminations.hand_back(connection, claim, timeout_s=300)
         assert await claims.renew_leases(connection, [claim], lease_s=600) == set()

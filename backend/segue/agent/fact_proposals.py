@@ -11,6 +11,7 @@ from segue.agent.untrusted import neutralised
 from segue.domain.memory import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
 from segue.plans.plan_parser import first_object
 from segue.tools.normalize import clean
+from segue.usage.account import Account
 
 MAX_FACTS = 10
 MAX_CONTEXT_CHARS = 1000
@@ -29,7 +30,7 @@ class _Facts(BaseModel):
 
 
 async def propose_facts(
-    model: ChatModel, message: str, *, answers: str | None, known: Sequence[Memory]
+    model: ChatModel, message: str, *, answers: str | None, known: Sequence[Memory], account: Account
 ) -> list[NewFact]:
     """Returns the facts the model finds, at most MAX_FACTS. `answers` is the assistant's text before the message.
 
@@ -40,7 +41,8 @@ async def propose_facts(
         "assistant_said_before": (answers or "")[:MAX_CONTEXT_CHARS],
         "known": [{"id": fact.id, "kind": fact.kind, "fact": fact.content} for fact in known],
     }
-    answer = first_object(await model.complete(EXTRACTOR, neutralised(as_json(given)), schema=FACTS), _Facts)
+    text = await model.complete(EXTRACTOR, neutralised(as_json(given)), schema=FACTS, account=account)
+    answer = first_object(text, _Facts)
     known_ids = {memory.id for memory in known}
     facts = (_read_fact(fact, known_ids) for fact in (answer.facts[:MAX_FACTS] if answer else ()))
     return [fact for fact in facts if fact is not None]

@@ -1,4 +1,4 @@
-"""The model as one turn uses it: all its calls share one budget of calls, tokens and retries."""
+"""The model as one turn uses it: all its calls share one account, and one budget of calls, tokens and retries."""
 
 import time
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from segue.agent.model_errors import budget_spent
 from segue.agent.reply import Reply
 from segue.agent.streamed_answer import Listener
 from segue.domain.tool import ToolSpec
+from segue.usage.account import Account
 
 RESERVED_CALLS = 2
 
@@ -27,20 +28,19 @@ class ModelBudget:
 
 
 class MeteredModel:
-    """Counts and bounds what a turn's calls of its models cost. `seconds` is the time spent waiting.
+    """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
 
     `name` is that of the model that answered last, the small one aside.
     """
 
-    def __init__(self, models: Models, budget: ModelBudget) -> None:
+    def __init__(self, models: Models, budget: ModelBudget, account: Account) -> None:
+        self.account = account
         self._models = models
         self._budget = budget
         self._retries = Retries(budget.max_retries)
         self.name = models.main.name
         self.small_name = models.small.name
         self.llm_calls = 0
-        self.input_tokens = 0
-        self.output_tokens = 0
         self.seconds = 0.0
 
     @property
@@ -50,8 +50,10 @@ class MeteredModel:
     @property
     def nearly_spent(self) -> bool:
         """Whether only enough is left for a last answer."""
-        budget, tokens = self._budget, self.input_tokens + self.output_tokens
-        return self.llm_calls >= budget.max_calls - RESERVED_CALLS or tokens >= budget.max_tokens // 2
+        budget = self._budget
+        return (
+            self.llm_calls >= budget.max_calls - RESERVED_CALLS or self.account.total.tokens >= budget.max_tokens // 2
+        )
 
     async def reply(
         self,
@@ -67,20 +69,23 @@ class MeteredModel:
 
         Raises AppError `turn_budget_spent` (502) beside what `ChatModel.reply` raises.
         """
-        tokens = self.input_tokens + self.output_tokens
-        if self.llm_calls >= self._budget.max_calls or tokens >= self._budget.max_tokens:
+        if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
             raise budget_spent()
         self.llm_calls += 1
         started = time.monotonic()
         try:
             model = self._models.small if small else self._models.main
             reply = await model.reply(
-                messages, tools, must_call=must_call, retries=self._retries, listener=listener, schema=schema
+                messages,
+                tools,
+                must_call=must_call,
+                retries=self._retries,
+                listener=listener,
+                schema=schema,
+                account=self.account,
             )
         finally:
             self.seconds += time.monotonic() - started
-        self.input_tokens += reply.input_tokens
-        self.output_tokens += reply.output_tokens
         if not small:
             self.name = reply.model
         return reply

@@ -35,9 +35,11 @@ from segue.agent.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.agent.thinking import begins_inside
 from segue.agent.tool_schemas import BOUNDS, Bounds
 from segue.domain.errors import AppError
-from segue.domain.telemetry import ModelCalled, ModelRetried, Observe, OpenSpan
+from segue.domain.telemetry import ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan
 from segue.domain.tool import ToolSpec
 from segue.memory.token_count import estimate
+from segue.usage.account import Account
+from segue.usage.prices import Tariff
 
 MAX_BOUND_SETS = 64
 MAX_EMPTY_ANSWERS = 2
@@ -66,17 +68,35 @@ class ModelLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _ModelRequest:
     """What one call of the model sends, in every attempt the same."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     messages: list[BaseMessage]
+    tools: Sequence[ToolSpec]
+    account: Account | None
+
+    def counted(self, reply: Reply) -> Reply:
+        """Returns the reply with the tokens of its request, if the endpoint counted none."""
+        return replace(reply, input_tokens=self.estimated_input()) if reply.estimated else reply
+
+    def estimated_input(self) -> int:
+        """Returns about how many tokens the request takes."""
+        calls = (
+            f"{call['name']}{call['args']}"
+            for each in self.messages
+            if isinstance(each, AIMessage)
+            for call in each.tool_calls
+        )
+        offered = (f"{tool.name}{tool.description}{tool.input_schema}" for tool in self.tools)
+        return sum(map(estimate, (*(message.text for message in self.messages), *calls, *offered)))
 
 
 class ChatModel:
     """A LangChain chat model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
 
     `made_by` says whose opaque parts it takes back: those that its own answers come with.
+    `tariff` says what its calls are charged; without one they have no price.
     """
 
     def __init__(
@@ -88,11 +108,13 @@ class ChatModel:
         observe: Observe,
         span: OpenSpan,
         setting: str = "LLM_MODEL",
+        tariff: Tariff | None = None,
     ) -> None:
         self.name = name
         self._setting = setting
         self.made_by: str = getattr(model, "made_by", "")
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
+        self.tariff = tariff or Tariff(name)
         self._form = form_of(name)
         self._model = model
         self._limits = limits
@@ -102,9 +124,13 @@ class ChatModel:
         self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], _Bound]] = {}
         self._begins_inside = begins_inside(name)
 
-    async def complete(self, instructions: str, text: str, *, schema: Schema | None = None) -> str:
+    async def complete(
+        self, instructions: str, text: str, *, schema: Schema | None = None, account: Account | None = None
+    ) -> str:
         """Returns the text of a reply to one message, outside of any turn. Raises as `reply` does."""
-        return (await self.reply([SystemMessage(instructions), HumanMessage(text)], schema=schema)).text
+        return (
+            await self.reply([SystemMessage(instructions), HumanMessage(text)], schema=schema, account=account)
+        ).text
 
     async def probe(self) -> None:
         """Asks the smallest question there is, the way a turn asks. Raises as `reply` does."""
@@ -119,28 +145,28 @@ class ChatModel:
         retries: Retries | None = None,
         listener: Listener | None = None,
         schema: Schema | None = None,
+        account: Account | None = None,
     ) -> Reply:
         """Returns the model's whole reply, which says or calls something; `listener` is given its words as they come.
 
         `must_call` leaves the model no choice but to call a tool. `retries` is what the caller has left of them.
-        `schema` is the shape of the answer, which not every endpoint holds the model to.
-        Raises AppError `model_timeout` (504) and `model_unavailable` (502).
+        `schema` is the shape of the answer, which not every endpoint holds the model to. What is asked is charged to
+        the `account`, also if no answer comes of it.
+        Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
         # Messages and tools pass here, and nowhere else, before they are sent.
         runnable, names = self._with_tools(chosen_tools(tools, messages), must_call=must_call)
         if schema is not None and self._takes_schemas:
             runnable = runnable.bind(**{SCHEMA: schema})
-        request = _Request(runnable, normal_form(messages, self._form))
-        started, outcome, tokens = time.monotonic(), "internal_error", (0, 0)
+        request = _ModelRequest(runnable, normal_form(messages, self._form), tools, account)
+        started, outcome = time.monotonic(), "internal_error"
         deadline_s = self._deadline_s(is_streamed=listener is not None)
         with self._span("model", model=self.name) as span:
             try:
                 async with asyncio.timeout(deadline_s):
                     reply = await self._with_retries(request, retries or Retries(self._limits.max_retries), listener)
-                if reply.estimated:
-                    reply = replace(reply, input_tokens=reply.input_tokens + _estimated_input(messages, tools))
-                outcome, tokens = "answered", (reply.input_tokens, reply.output_tokens)
-                span.set_attributes(input_tokens=tokens[0], output_tokens=tokens[1])
+                outcome = "answered"
+                span.set_attributes(input_tokens=reply.input_tokens, output_tokens=reply.output_tokens)
             except TimeoutError as error:
                 outcome = "model_timeout"
                 raise timeout(error.seconds if isinstance(error, NothingCame) else deadline_s) from error
@@ -151,17 +177,21 @@ class ChatModel:
                 outcome = "cancelled"
                 raise
             finally:
-                self._observe(ModelCalled(outcome, time.monotonic() - started, *tokens))
+                self._observe(ModelCalled(outcome, time.monotonic() - started))
+        if account is not None:
+            await account.settle()
         own = (
             replace(call, name=names.get(call.name, call.name), args=own_ids(call.args, messages))
             for call in reply.calls
         )
         return replace(reply, calls=tuple(own), model=self.name)
 
-    async def _with_retries(self, request: _Request, retries: Retries, listener: Listener | None) -> Reply:
+    async def _with_retries(self, request: _ModelRequest, retries: Retries, listener: Listener | None) -> Reply:
         attempt = 0
-        empty: list[Reply] = []
+        empty_answers = 0
         while True:
+            if request.account is not None:
+                await request.account.reserve(lambda: self.tariff.at_most(request.estimated_input()))
             answer = StreamedAnswer(listener, begins_inside=self._begins_inside)
             try:
                 reply = await self._ask(request, answer, is_streamed=listener is not None)
@@ -169,10 +199,10 @@ class ChatModel:
                 failure = self._failure(error, attempt, has_begun=answer.has_begun)
             else:
                 if not reply.is_empty:
-                    return _with_cost_of(empty, reply)
-                empty.append(reply)
+                    return reply
+                empty_answers += 1
                 log.warning("model_answer_empty", reasoning_chars=len(reply.reasoning))
-                if len(empty) < MAX_EMPTY_ANSWERS:
+                if empty_answers < MAX_EMPTY_ANSWERS:
                     continue
                 failure = Failure(unavailable("The model gave an empty answer, and another when it was asked again."))
                 break
@@ -192,19 +222,39 @@ class ChatModel:
         log.warning("model_failed", reason=failure.error.detail, **failure.error.extra)
         raise failure.error
 
-    async def _ask(self, request: _Request, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
-        if is_streamed:
-            chunks = request.runnable.astream(request.messages)
-            pauses = within_pauses(chunks, first_token_s=self._limits.first_token_s, idle_s=self._limits.idle_s)
-            async with aclosing(pauses) as awaited:
-                async for chunk in awaited:
-                    answer.add(chunk)
-        else:
-            answer.add(await request.runnable.ainvoke(request.messages))
+    async def _ask(self, request: _ModelRequest, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
         try:
-            return answer.reply()
-        finally:
-            self._begins_inside = answer.begins_inside
+            if is_streamed:
+                chunks = request.runnable.astream(request.messages)
+                pauses = within_pauses(chunks, first_token_s=self._limits.first_token_s, idle_s=self._limits.idle_s)
+                async with aclosing(pauses) as awaited:
+                    async for chunk in awaited:
+                        answer.add(chunk)
+            else:
+                answer.add(await request.runnable.ainvoke(request.messages))
+            try:
+                reply = request.counted(answer.reply())
+            finally:
+                self._begins_inside = answer.begins_inside
+        except BaseException as error:
+            # Else the provider refused the request, or was not reached.
+            if answer.has_come or isinstance(error, (asyncio.CancelledError, TimeoutError)):
+                self._book(request.counted(answer.so_far()), request.account)
+            raise
+        self._book(reply, request.account)
+        return reply
+
+    def _book(self, reply: Reply, account: Account | None) -> None:
+        charge = self.tariff.charge(
+            input_tokens=reply.input_tokens,
+            cached_tokens=reply.cached_tokens,
+            output_tokens=reply.output_tokens,
+            reasoning_tokens=reply.reasoning_tokens,
+            estimated=reply.estimated,
+        )
+        self._observe(ModelCharged(charge))
+        if account is not None:
+            account.add(charge)
 
     def _failure(self, error: Exception, attempt: int, *, has_begun: bool) -> Failure:
         """Raises the error itself if it is none of a provider's."""
@@ -238,22 +288,3 @@ class ChatModel:
         runnable = self._model.bind_tools(offered.functions, **({"tool_choice": "required"} if must_call else {}))
         self._bound[key] = (tools, (runnable, offered.names))
         return runnable, offered.names
-
-
-def _with_cost_of(empty: Sequence[Reply], reply: Reply) -> Reply:
-    if not empty:
-        return reply
-    return replace(
-        reply,
-        input_tokens=reply.input_tokens + sum(each.input_tokens for each in empty),
-        output_tokens=reply.output_tokens + sum(each.output_tokens for each in empty),
-    )
-
-
-def _estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec]) -> int:
-    """Returns about how many tokens a request takes."""
-    calls = (
-        f"{call['name']}{call['args']}" for each in messages if isinstance(each, AIMessage) for call in each.tool_calls
-    )
-    offered = (f"{tool.name}{tool.description}{tool.input_schema}" for tool in tools)
-    return sum(map(estimate, (*(message.text for message in messages), *calls, *offered)))

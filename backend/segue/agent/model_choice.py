@@ -20,6 +20,7 @@ from segue.agent.reply import Reply
 from segue.agent.streamed_answer import Listener
 from segue.domain.errors import AppError
 from segue.domain.tool import ToolSpec
+from segue.usage.account import Account
 
 DOWN_S = 30.0
 MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better
@@ -63,13 +64,20 @@ class ModelWithFallback(ChatModel):
         retries: Retries | None = None,
         listener: Listener | None = None,
         schema: Schema | None = None,
+        account: Account | None = None,
     ) -> Reply:
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
             heard = _Heard(listener)
             try:
                 reply = await super().reply(
-                    messages, tools, must_call=must_call, retries=retries, listener=heard.listener, schema=schema
+                    messages,
+                    tools,
+                    must_call=must_call,
+                    retries=retries,
+                    listener=heard.listener,
+                    schema=schema,
+                    account=account,
                 )
             except AppError as error:
                 if heard.words or not another_may_answer(error):
@@ -82,7 +90,13 @@ class ModelWithFallback(ChatModel):
         try:
             async with asyncio.timeout_at(ends_at):
                 return await self._fallback.reply(
-                    messages, tools, must_call=must_call, retries=retries, listener=listener, schema=schema
+                    messages,
+                    tools,
+                    must_call=must_call,
+                    retries=retries,
+                    listener=listener,
+                    schema=schema,
+                    account=account,
                 )
         except TimeoutError as error:
             raise timeout(self._timeout_s) from error

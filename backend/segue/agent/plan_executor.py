@@ -18,11 +18,13 @@ from segue.agent import prompts, render_messages
 from segue.agent.context import TurnContext
 from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import ReadyCall, SettledCall, TurnCalls, interrupted_call, record_start, run_call
+from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, new_plan, update_step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolCall, ToolFailed, ToolRetry, ToolSpec
+from segue.domain.turn_errors import RATE_LIMITED
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
 from segue.plans.arguments import Unresolved, missing, referred_to, resolve
@@ -111,11 +113,22 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[B
         if run.stored.granted_to == run.turn_id and newly_blocked:  # the yes was given to a plan that could run
             run.changed = True
             await _hold(run, step, tool_hash=run.stored.tool_hash)
-        elif step.tool is None:
+        else:
+            await _run_step(run, step)
+    return run
+
+
+async def _run_step(run: PlanRun, step: Step) -> None:
+    """Raises AppError `rate_limited`: then the plan waits, and a later turn goes on with it."""
+    try:
+        if step.tool is None:
             await _run_without_tool(run, step)
         else:
             await _run_with_tool(run, step)
-    return run
+    except AppError as error:
+        if error.code == RATE_LIMITED:
+            await _hold(run, step)
+        raise
 
 
 def blocked_tools(turn: TurnCalls, plan: Plan) -> dict[str, str]:

@@ -107,6 +107,11 @@ class StreamedAnswer:
         return self._heard
 
     @property
+    def has_come(self) -> bool:
+        """Whether any of the answer has come, also if no listener has heard it."""
+        return bool(self._texts or self._reasoning or self._pieces or self._calls or self._usage)
+
+    @property
     def begins_inside(self) -> bool:
         return self._thinking.began_inside
 
@@ -131,6 +136,16 @@ class StreamedAnswer:
     def reply(self) -> Reply:
         """Returns the whole reply, which may be empty. Raises NotAnAnswer if it broke off."""
         self._pass_on(self._thinking.end())
+        reply = self.so_far()
+        if self._finish_reason in _NOT_ENDED:
+            detail, again = _NOT_ENDED[self._finish_reason]
+            raise NotAnAnswer(detail, again=again)
+        if self._finish_reason == _CUT_OFF and (reply.calls or not reply.text):
+            raise NotAnAnswer("The model's answer reached its length limit before it was complete.", again=False)
+        return reply
+
+    def so_far(self) -> Reply:
+        """Returns what has come, with its tokens."""
         pieces = [call for calls in self._pieces.values() for call in calls]
         reply = Reply(
             text="".join(self._texts),
@@ -140,11 +155,6 @@ class StreamedAnswer:
             reasoning=clean_text("".join(self._reasoning)).strip(),
             opaque=self._opaque,
         )
-        if self._finish_reason in _NOT_ENDED:
-            detail, again = _NOT_ENDED[self._finish_reason]
-            raise NotAnAnswer(detail, again=again)
-        if self._finish_reason == _CUT_OFF and (reply.calls or not reply.text):
-            raise NotAnAnswer("The model's answer reached its length limit before it was complete.", again=False)
         return _counted(reply, self._usage)
 
     def _add_text(self, piece: str) -> None:

@@ -9,16 +9,17 @@ from segue.agent.untrusted import neutralised
 from segue.domain.session import Message
 from segue.memory.summary import MAX_SUMMARY_CHARS
 from segue.tools.normalize import clean
+from segue.usage.account import Account
 
 MAX_TEXT_CHARS = 2000
 MAX_ARGS_CHARS = 300
 KEPT_OF_A_RESULT = ("tool_call_id", "tool_name", "status", "summary", "identifiers")
 
 
-async def summarise(model: ChatModel, summary: str | None, messages: Sequence[Message]) -> str:
+async def summarise(model: ChatModel, summary: str | None, messages: Sequence[Message], *, account: Account) -> str:
     """Returns a new summary of the old one and these messages. Raises AppError if the model cannot be asked."""
     given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
-    text: str = clean(await model.complete(SUMMARISER, neutralised(as_json(given))))
+    text: str = clean(await model.complete(SUMMARISER, neutralised(as_json(given)), account=account))
     return text[:MAX_SUMMARY_CHARS]
 
 

@@ -91,8 +91,8 @@ async def _caller(identity: IdentityDep) -> str:
     return identity.user
 
 
-async def _ops(identity: IdentityDep) -> str:
-    """A caller who may see other users' data. Raises AppError `forbidden`."""
+def require_ops(identity: Identity) -> None:
+    """Raises AppError `forbidden` for a caller who may not see other users' data."""
     if "ops" not in identity.scopes:
         raise AppError(
             "forbidden",
@@ -100,13 +100,18 @@ async def _ops(identity: IdentityDep) -> str:
             title="Forbidden",
             detail="This is for callers with the scope `ops`: `segue keys create --user … --scope ops`.",
         )
+
+
+async def _ops(identity: IdentityDep) -> str:
+    """A caller who may see other users' data. Raises AppError `forbidden`."""
+    require_ops(identity)
     return identity.user
 
 
 async def may_read_metrics(request: Request, services: ServicesDep, _: Described) -> None:
     """With METRICS_PUBLIC every client, otherwise callers with the scope `ops`. Raises AppError `forbidden`."""
     if not services.metrics_public:
-        await _ops(request.state.identity)
+        require_ops(request.state.identity)
 
 
 async def _origin(request: Request) -> Origin:

@@ -12,12 +12,15 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ColumnElement,
+    Date,
     DateTime,
     Float,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     MetaData,
+    Numeric,
     SmallInteger,
     Table,
     Text,
@@ -273,6 +276,45 @@ memories = Table(
     Index("memories_session_id_idx", "session_id", postgresql_where=text("session_id IS NOT NULL")),
     Index("memories_message_id_idx", "message_id", postgresql_where=text("message_id IS NOT NULL")),
     Index("memories_superseded_by_idx", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("day", Date, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("session_id", _id(), ForeignKey("sessions.id", ondelete="SET NULL")),
+    Column("calls", BigInteger, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("estimated", Boolean, nullable=False),
+    Column("cost", Numeric),
+    Index("usage_owner_day_idx", "owner", "day"),
+    Index(
+        "usage_session_key",
+        "session_id",
+        "day",
+        "model",
+        unique=True,
+        postgresql_where=text("session_id IS NOT NULL"),
+    ),
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("holder", _id(), primary_key=True),
+    Column("epoch", Integer, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("day", Date, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("cost", Numeric, nullable=False),
+    Column("until", _time(), nullable=False),
+    Index("reservations_owner_idx", "owner"),
 )
 
 

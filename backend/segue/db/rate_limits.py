@@ -6,7 +6,6 @@ A window is fixed and starts with its first count, so that Retry-After is exact 
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import structlog
@@ -19,7 +18,7 @@ from segue.db.redis import OPERATION_TIMEOUT_S, RATE_CONNECTIONS, connections
 
 AWAY_S = 5.0  # how long a lost Redis is not asked
 
-Kind = Literal["requests", "turns", "tokens"]
+Kind = Literal["requests", "turns"]
 
 log = structlog.get_logger()
 
@@ -42,29 +41,21 @@ class Rates:
     def degraded(self) -> bool:
         return time.monotonic() < self._away_until
 
-    async def count(self, kind: Kind, user: str, limit: RateLimitItem, *, amount: int = 1) -> int | None:
-        """Counts `amount`. Returns None within the limit, else the seconds until the next window."""
-        return await self._ask(lambda rates: rates.hit(limit, kind, user, cost=amount), limit, kind, user)
-
-    async def spent(self, kind: Kind, user: str, limit: RateLimitItem) -> int | None:
-        """Counts nothing. Returns None if something is left of the limit, else the seconds until the next window."""
-        return await self._ask(lambda rates: rates.test(limit, kind, user), limit, kind, user)
-
-    async def close(self) -> None:
-        await self._pool.aclose()
-
-    async def _ask(
-        self, is_within: Callable[[FixedWindowRateLimiter], Awaitable[bool]], limit: RateLimitItem, *names: str
-    ) -> int | None:
+    async def count(self, kind: Kind, user: str, limit: RateLimitItem) -> int | None:
+        """Counts one more. Returns None within the limit, else the seconds until the next window."""
+        names = (kind, user)
         if time.monotonic() >= self._away_until:
             try:
                 async with asyncio.timeout(OPERATION_TIMEOUT_S):
-                    return await _seconds_to_wait(self._shared, is_within, limit, *names)
+                    return await _seconds_to_wait(self._shared, limit, *names)
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("rates_degraded", error=type(error).__name__, for_s=AWAY_S)
                 self._away_until = time.monotonic() + AWAY_S
                 self.outages += 1
-        return await _seconds_to_wait(self._local, is_within, limit, *names)
+        return await _seconds_to_wait(self._local, limit, *names)
+
+    async def close(self) -> None:
+        await self._pool.aclose()
 
 
 def belongs_to(key: str, user: str) -> bool:
@@ -72,13 +63,8 @@ def belongs_to(key: str, user: str) -> bool:
     return any(key.startswith(f"segue:rate:user/{kind}/{user}/") for kind in ("requests", "turns", "tokens"))
 
 
-async def _seconds_to_wait(
-    rates: FixedWindowRateLimiter,
-    is_within: Callable[[FixedWindowRateLimiter], Awaitable[bool]],
-    limit: RateLimitItem,
-    *names: str,
-) -> int | None:
-    if await is_within(rates):
+async def _seconds_to_wait(rates: FixedWindowRateLimiter, limit: RateLimitItem, *names: str) -> int | None:
+    if await rates.hit(limit, *names):
         return None
     reset_at, _ = await rates.get_window_stats(limit, *names)
     return max(math.ceil(reset_at - time.time()), 1)

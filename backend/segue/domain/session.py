@@ -87,11 +87,19 @@ class MemoryReport:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the provider counted them; `duration_ms` from claim to finish."""
+    """Tokens as the provider counted them, or `estimated`; `duration_ms` from claim to finish.
+
+    `cached_tokens` are part of the input, `reasoning_tokens` of the output. `cost` is in dollars, None if a model that
+    was asked has no price.
+    """
 
     llm_calls: int = 0
     input_tokens: int = 0
+    cached_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+    cost: float | None = None
     duration_ms: int = 0
 
 

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 from segue.domain.plan import PlanStatus
 from segue.domain.session import Verdict, WebSearchReport
 from segue.domain.tool_state import ToolStatus
+from segue.domain.usage import Charge
 
 TurnOutcome = Literal["completed", "failed", "cancelled"]
 Recovery = Literal["begun", "queued_again", "ended", "handed_back"]
@@ -40,8 +41,13 @@ class ModelCalled:
 
     outcome: str
     seconds: float
-    input_tokens: int = 0
-    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCharged:
+    """What a call took, also one that gave no answer."""
+
+    charge: Charge
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,7 @@ Observation = (
     RequestAnswered
     | TurnEnded
     | ModelCalled
+    | ModelCharged
     | ModelRetried
     | ToolCalled
     | SessionToolStateChanged

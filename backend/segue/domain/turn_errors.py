@@ -3,6 +3,7 @@
 from segue.domain.errors import AppError
 
 CANCELLED = "turn_cancelled"
+RATE_LIMITED = "rate_limited"
 
 
 def turn_timeout(seconds: float) -> AppError:
@@ -73,6 +74,18 @@ def too_many_queued(limit: int) -> AppError:
         detail=f"Nothing was accepted: {limit} messages of this session wait for their turn. Send it when one is done.",
         retryable=True,
         extra={"retry_after_s": 2},
+    )
+
+
+def rate_limited(limit: str, at_most: int | str, wait_s: int) -> AppError:
+    """Also the end of a turn whose next call of the model would pass the cap of a day."""
+    return AppError(
+        RATE_LIMITED,
+        status=429,
+        title="Rate limited",
+        detail=f"{limit.replace('_', ' ').capitalize()}: at most {at_most} for one user. Try again in {wait_s} s.",
+        retryable=True,
+        extra={"limit": limit, "retry_after_s": wait_s},
     )
 
 

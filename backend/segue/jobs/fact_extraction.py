@@ -23,6 +23,7 @@ from segue.memory import history
 from segue.memory.facts import Source
 from segue.memory.long_term import LongTermMemory
 from segue.memory.verify_fact import is_said
+from segue.usage.account import Books
 
 GIVE_UP = timedelta(days=1)
 MAX_KNOWN_SHOWN = 10
@@ -44,6 +45,7 @@ class FactExtraction:
     database: Database
     model: ChatModel
     long_term: LongTermMemory
+    books: Books
     clock: Clock
     lease_s: float
 
@@ -66,7 +68,10 @@ class FactExtraction:
             answers = await history.answer_before(connection, job.session_id, opening.seq)
         message = str(opening.content)
         known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=MAX_KNOWN_SHOWN)
-        proposed = await propose_facts(self.model, message, answers=answers, known=known)
+        async with self.books.job(
+            job.owner, job.session_id, f"facts of {job.turn_id}", lasts_s=self.lease_s
+        ) as account:
+            proposed = await propose_facts(self.model, message, answers=answers, known=known, account=account)
         facts = [fact for fact in proposed if _is_the_users(fact, message, known)]
         embeddings = await self.long_term.embed([fact.content for fact in facts])
         source, now = Source(job.session_id, opening.id), self.clock()
@@ -82,9 +87,13 @@ class FactExtraction:
         return True
 
     async def give_back(self, job: DueExtraction) -> None:
+        await self.postpone(job, 0)
+
+    async def postpone(self, job: DueExtraction, wait_s: float) -> None:
         still_due = (turns.c.id == job.turn_id, turns.c.facts_due_at.is_not(None))
+        due_at = func.now() + timedelta(seconds=wait_s)
         async with self.database.autocommit() as connection:
-            await connection.execute(update(turns).where(*still_due).values(facts_due_at=func.now()))
+            await connection.execute(update(turns).where(*still_due).values(facts_due_at=due_at))
 
     def ids(self, job: DueExtraction) -> dict[str, str]:
         return {"turn_id": job.turn_id}

@@ -12,6 +12,7 @@ from typing import Generic, Protocol, Self, TypeVar
 import structlog
 
 from segue.domain.errors import AppError
+from segue.domain.turn_errors import RATE_LIMITED
 
 GIVE_BACK_TIMEOUT_S = 1.0
 
@@ -39,6 +40,9 @@ class JobKind(Protocol[Job]):
 
     async def give_back(self, job: Job) -> None:
         """Ends the lease of a job that was cancelled, so that another process can claim it at once."""
+
+    async def postpone(self, job: Job, wait_s: float) -> None:
+        """Ends the lease of a job that its owner's limit has no room for: it is due again in `wait_s` seconds."""
 
     def ids(self, job: Job) -> dict[str, str]:
         """The fields that identify the job in log lines."""
@@ -94,6 +98,8 @@ class JobLoop(Generic[Job]):
                 self._woken.set()
         except AppError as error:
             log.warning(kind.log_failed, code=error.code, **kind.ids(job))
+            if error.code == RATE_LIMITED:
+                await kind.postpone(job, float(error.extra["retry_after_s"]))
         except asyncio.CancelledError:
             with suppress(AppError, TimeoutError):
                 async with asyncio.timeout(GIVE_BACK_TIMEOUT_S):

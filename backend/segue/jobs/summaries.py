@@ -14,8 +14,9 @@ from segue.agent.summarizer import condensed, summarise
 from segue.db.engine import Database
 from segue.domain.session import Message
 from segue.memory.history import load_turns
-from segue.memory.summary import DueSummary, claim_due, store_summary
+from segue.memory.summary import DueSummary, claim_due, postpone, store_summary
 from segue.memory.token_count import Count
+from segue.usage.account import Books
 
 MAX_MESSAGES = 200
 
@@ -29,6 +30,7 @@ class Summaries:
     database: Database
     model: ChatModel
     count: Count
+    books: Books
     max_tokens: int
     lease_s: float
 
@@ -49,7 +51,10 @@ class Summaries:
         taken = self._one_step(turns)
         summary = job.summary
         if taken:
-            summary = await summarise(self.model, summary, [message for turn in taken for message in turn])
+            messages = [message for turn in taken for message in turn]
+            holder = f"summary of {job.session_id}"
+            async with self.books.job(job.owner, job.session_id, holder, lasts_s=self.lease_s) as account:
+                summary = await summarise(self.model, summary, messages, account=account)
         covers = taken[-1][0].seq if taken else job.until
         async with self.database.autocommit() as connection:
             stored = await store_summary(connection, job, summary, covers=covers)
@@ -58,6 +63,10 @@ class Summaries:
 
     async def give_back(self, job: DueSummary) -> None:
         """Keeps its lease: another process waits for a summary without harm."""
+
+    async def postpone(self, job: DueSummary, wait_s: float) -> None:
+        async with self.database.autocommit() as connection:
+            await postpone(connection, job, wait_s=wait_s)
 
     def ids(self, job: DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}

@@ -21,6 +21,7 @@ MOST_DOUBLINGS = 6
 class DueSummary:
     """`summary` covers the turns up to `after`; those up to `until` are to go in."""
 
+    owner: str
     session_id: str
     summary: str | None
     after: int
@@ -77,10 +78,22 @@ async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueSummar
         update(sessions)
         .where(sessions.c.id == longest, is_due)
         .values(summary_due_at=func.now() + wait, summary_tries=sessions.c.summary_tries + 1)
-        .returning(sessions.c.id, sessions.c.summary, sessions.c.summary_seq, sessions.c.summary_until)
+        .returning(
+            sessions.c.owner, sessions.c.id, sessions.c.summary, sessions.c.summary_seq, sessions.c.summary_until
+        )
     )
     row = claimed.one_or_none()
-    return DueSummary(row.id, row.summary, row.summary_seq, row.summary_until) if row else None
+    return DueSummary(row.owner, row.id, row.summary, row.summary_seq, row.summary_until) if row else None
+
+
+async def postpone(connection: AsyncConnection, due: DueSummary, *, wait_s: float) -> None:
+    """Makes a claimed summary due again in `wait_s` seconds, which counts as no try."""
+    postponed = {
+        "summary_due_at": func.now() + timedelta(seconds=wait_s),
+        "summary_tries": sessions.c.summary_tries - 1,
+    }
+    is_due = (sessions.c.id == due.session_id, sessions.c.summary_due_at.is_not(None), sessions.c.summary_tries > 0)
+    await connection.execute(update(sessions).where(*is_due).values(postponed))
 
 
 async def store_summary(connection: AsyncConnection, due: DueSummary, summary: str | None, *, covers: int) -> bool:

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from segue.domain.telemetry import (
     GlobalToolStateChanged,
     ModelCalled,
+    ModelCharged,
     ModelRetried,
     Observation,
     PlanEnded,
@@ -28,6 +29,7 @@ from segue.domain.telemetry import (
     TurnEnded,
     TurnRecovered,
 )
+from segue.domain.usage import Charge
 from segue.telemetry.gauges import ProcessState, process_metrics
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -72,8 +74,11 @@ class Metrics:
         match observation:
             case TurnEnded():
                 self._turn_ended(observation)
-            case ModelCalled():
-                self._model_called(observation)
+            case ModelCalled(outcome, seconds):
+                self._model_calls.labels(outcome).inc()
+                self._model_seconds.observe(seconds)
+            case ModelCharged(charge):
+                self._model_charged(charge)
             case ModelRetried():
                 self._model_retries.inc()
             case ToolCalled(tool, outcome, seconds):
@@ -107,11 +112,13 @@ class Metrics:
             performed = "true" if turn.web_search.performed else "false"
             self._searches.labels(performed, turn.web_search.reason).inc()
 
-    def _model_called(self, call: ModelCalled) -> None:
-        self._model_calls.labels(call.outcome).inc()
-        self._model_seconds.observe(call.seconds)
-        self._tokens.labels("input").inc(call.input_tokens)
-        self._tokens.labels("output").inc(call.output_tokens)
+    def _model_charged(self, charge: Charge) -> None:
+        self._tokens.labels("input").inc(charge.input_tokens)
+        self._tokens.labels("output").inc(charge.output_tokens)
+        self._cached_tokens.inc(charge.cached_tokens)
+        self._reasoning_tokens.inc(charge.reasoning_tokens)
+        if charge.cost is not None:
+            self._cost.inc(float(charge.cost))
 
     def _declare_turns(self) -> None:
         self._requests = self._counter("segue_http_requests_total", "Requests answered.", "method", "status")
@@ -141,6 +148,9 @@ class Metrics:
             "segue_model_call_duration_seconds", "A call to the model, with its retries.", MODEL_SECONDS
         )
         self._tokens = self._counter("segue_model_tokens_total", "Tokens as the provider counts them.", "direction")
+        self._cached_tokens = self._counter("segue_model_cached_tokens_total", "Input that the provider had cached.")
+        self._reasoning_tokens = self._counter("segue_model_reasoning_tokens_total", "Output that was reasoning.")
+        self._cost = self._counter("segue_model_cost_dollars_total", "What calls of models with a price cost.")
         self._tool_calls = self._counter("segue_tool_calls_total", "Tool calls.", "tool", "outcome")
         self._tool_seconds = self._histogram("segue_tool_call_duration_seconds", "A tool call.", TOOL_SECONDS, "tool")
         self._tool_moves = self._counter(

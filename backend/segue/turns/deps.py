@@ -19,6 +19,7 @@ from segue.tools.availability import ToolAvailability
 from segue.turns.context import ContextLimits
 from segue.turns.limits import Limiter
 from segue.turns.maintenance import KeepLimits
+from segue.usage.account import Books
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class TurnDeps:
     models: Models
     tools: ToolAvailability
     limiter: Limiter
+    books: Books
     clock: Clock
     long_term: LongTermMemory
     fact_extraction: JobLoop[DueExtraction]

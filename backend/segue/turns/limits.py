@@ -1,23 +1,26 @@
-"""How much one user may ask for: requests and turns a minute, open turns at once, tokens a day. 0 is no limit.
+"""How much one user may ask for: requests and turns a minute, open turns at once. 0 is no limit.
 
-Counted in Redis, and by each process for itself while Redis is lost.
+Counted in Redis, and by each process for itself while Redis is lost. What a day may cost is asked of `usage/`, whose
+rows are in PostgreSQL.
 """
 
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from limits import RateLimitItemPerDay, RateLimitItemPerMinute
+from limits import RateLimitItemPerMinute
 
 from segue.db.engine import Database
 from segue.db.rate_limits import Rates
 from segue.db.redis import Cache, turn_places_key
-from segue.domain.clock import Clock
+from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.ids import new_id
+from segue.domain.usage import Charge
 from segue.turns.queries import statuses_of
+from segue.usage.account import Books
 
 ASK_AGAIN_S = 2  # when a turn will end is not known
 ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take
@@ -43,66 +46,57 @@ class UserLimits:
     requests_per_minute: int = 0
     turns_per_minute: int = 0
     concurrent_turns: int = 0
-    tokens_per_day: int = 0
 
 
 class Limiter:
-    def __init__(self, limits: UserLimits, rates: Rates, cache: Cache, database: Database, clock: Clock) -> None:
+    """`first_call` returns what the first call of the model for a message takes at most."""
+
+    def __init__(
+        self,
+        limits: UserLimits,
+        rates: Rates,
+        cache: Cache,
+        *,
+        books: Books,
+        first_call: Callable[[str], Charge],
+    ) -> None:
         self._limits = limits
         self._rates = rates
-        self._concurrency = ConcurrencyLimit(cache, database, at_most=limits.concurrent_turns)
-        self._clock = clock
+        self._books = books
+        self._first_call = first_call
+        self._concurrency = ConcurrencyLimit(cache, books.database, at_most=limits.concurrent_turns)
         self._requests = RateLimitItemPerMinute(limits.requests_per_minute, namespace="user")
         self._turns = RateLimitItemPerMinute(limits.turns_per_minute, namespace="user")
-        self._tokens = RateLimitItemPerDay(limits.tokens_per_day, namespace="user")
 
     async def request(self, user: str) -> None:
         """Raises AppError `rate_limited`."""
         if self._limits.requests_per_minute:
             wait_s = await self._rates.count("requests", user, self._requests)
             if wait_s is not None:
-                raise _limited("requests_per_minute", self._limits.requests_per_minute, wait_s)
+                raise turn_errors.rate_limited("requests_per_minute", self._limits.requests_per_minute, wait_s)
 
     @asynccontextmanager
-    async def starting(self, user: str) -> AsyncIterator[str]:
+    async def starting(self, user: str, message: str) -> AsyncIterator[str]:
         """Yields the id of a turn that may be accepted within the block. Raises AppError `rate_limited`."""
-        limits, turn_id = self._limits, new_id("turn", self._clock())
-        if limits.tokens_per_day:
-            wait_s = await self._rates.spent("tokens", user, self._tokens)
-            if wait_s is not None:
-                raise _limited("tokens_per_day", limits.tokens_per_day, wait_s)
+        limits, turn_id = self._limits, new_id("turn", self._books.clock())
         if limits.turns_per_minute:
             wait_s = await self._rates.count("turns", user, self._turns)
             if wait_s is not None:
-                raise _limited("turns_per_minute", limits.turns_per_minute, wait_s)
+                raise turn_errors.rate_limited("turns_per_minute", limits.turns_per_minute, wait_s)
         if limits.concurrent_turns and not await self._concurrency.take(user, turn_id):
-            raise _limited("concurrent_turns", limits.concurrent_turns, ASK_AGAIN_S)
+            raise turn_errors.rate_limited("concurrent_turns", limits.concurrent_turns, ASK_AGAIN_S)
         try:
+            await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
             yield turn_id
         except AppError:  # nothing was accepted
             await self.release(user, turn_id)
             raise
 
     async def release(self, user: str, turn_id: str) -> None:
-        """Frees the place of a turn that was not accepted."""
+        """Frees the place of a turn that was not accepted, and what it had reserved."""
         if self._limits.concurrent_turns:
             await self._concurrency.release(user, turn_id)
-
-    async def spend(self, user: str, tokens: int) -> None:
-        """Counts the tokens of a turn, also beyond the limit: a running turn is not cut off."""
-        if self._limits.tokens_per_day and tokens:
-            await self._rates.count("tokens", user, self._tokens, amount=tokens)
-
-
-def _limited(limit: str, at_most: int, wait_s: int) -> AppError:
-    return AppError(
-        "rate_limited",
-        status=429,
-        title="Rate limited",
-        detail=f"{limit.replace('_', ' ').capitalize()}: at most {at_most} for one user. Try again in {wait_s} s.",
-        retryable=True,
-        extra={"limit": limit, "retry_after_s": wait_s},
-    )
+        await self._books.release(turn_id)
 
 
 class ConcurrencyLimit:

@@ -28,6 +28,7 @@ from segue.turns.deps import TurnDeps
 from segue.turns.queries import chat_answer
 from segue.turns.store import StaleTurn
 from segue.turns.turn_metrics import TurnMetrics, memory_report
+from segue.usage.account import Account
 
 Stop = Literal["cancelled", "handed_back", "lost"]
 
@@ -41,21 +42,22 @@ class UnstoredEnds:
 
     def __init__(self, deps: TurnDeps) -> None:
         self._deps = deps
-        self._ends: list[tuple[Claim, AppError, TurnMetrics]] = []
+        self._ends: list[tuple[Claim, AppError, TurnMetrics, Account]] = []
 
-    async def add(self, claim: Claim, error: AppError, metrics: TurnMetrics) -> None:
-        self._ends.append((claim, error, metrics))
+    async def add(self, claim: Claim, error: AppError, metrics: TurnMetrics, account: Account) -> None:
+        self._ends.append((claim, error, metrics, account))
         with suppress(AppError):
             await self.store()
 
     async def store(self) -> None:
         """Stores each end, then emits it to the readers of its turn. Raises AppError `storage_unavailable`."""
         while self._ends:
-            claim, error, metrics = self._ends[0]
+            claim, error, metrics, account = self._ends[0]
             async with self._deps.database.autocommit() as connection:
+                await account.book(connection)
                 ended = await terminations.end_turn(connection, claim, error, now=self._deps.clock())
             with suppress(ValueError):  # another failing turn may have stored it
-                self._ends.remove((claim, error, metrics))
+                self._ends.remove((claim, error, metrics, account))
             if ended:
                 metrics.record_end(error)
                 self._deps.events.end(claim.key, error)
@@ -74,7 +76,8 @@ class TurnRun:
         self._unstored = unstored
         self._task: asyncio.Task[ChatAnswer | None] | None = None
         self._finishing = False
-        self._model = MeteredModel(deps.models, deps.agent_limits.model)
+        self._account = deps.books.account(claim.owner, claim.key.session_id, claim.key.turn_id, epoch=claim.epoch)
+        self._model = MeteredModel(deps.models, deps.agent_limits.model, self._account)
         self._guard = ToolGuard(deps.tools, claim.key, claim.tool_states)
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
@@ -91,7 +94,7 @@ class TurnRun:
         return self._task
 
     async def _run(self) -> ChatAnswer | None:
-        key, origin, model = self.claim.key, self.claim.origin, self._model
+        key, origin = self.claim.key, self.claim.origin
         ids = {"session_id": key.session_id, "turn_id": key.turn_id}
         with (
             self._deps.span("turn", parent=origin.traceparent, attempt=self.claim.attempt, **ids) as span,
@@ -101,7 +104,7 @@ class TurnRun:
                 return await self._run_to_an_end(span)
             finally:
                 self._deps.events.close(key, epoch=self.claim.epoch)
-                await self._deps.limiter.spend(self.claim.owner, model.input_tokens + model.output_tokens)
+                await self._account.close()
 
     async def _run_to_an_end(self, span: Span) -> ChatAnswer | None:
         """Returns None if the turn failed or another process holds its lease."""
@@ -179,8 +182,10 @@ class TurnRun:
                 message_id=state["answer_id"],
                 report=report,
                 cut_off=state["cut_off"],
+                charges=self._account.unbooked,
                 now=self._deps.clock(),
             )
+        self._account.booked()
         self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
         if state["cut_off"] is not None:
             self._deps.summaries.wake()
@@ -216,4 +221,4 @@ class TurnRun:
         """Drops the copy of the session's memory in Redis, because it lacks this turn."""
         self._metrics.stop()
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
-        await self._unstored.add(self.claim, error, self._metrics)
+        await self._unstored.add(self.claim, error, self._metrics, self._account)

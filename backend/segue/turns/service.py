@@ -91,7 +91,7 @@ class TurnService:
         deps = self._deps
         if request.once and (known := await self._accepted_before(owner, session_id, request.once)):
             return known
-        async with deps.limiter.starting(owner) as turn_id:
+        async with deps.limiter.starting(owner, request.message) as turn_id:
             request = replace(request, turn_id=turn_id)
             admitted = await admit(deps.database, owner, session_id, request, now=deps.clock())
         if admitted.fresh and request.on_busy == "interrupt":
@@ -118,7 +118,7 @@ class TurnService:
         now = self._deps.clock()
         if once and (known := await self._accepted_before(owner, session_id, once)):
             return known.turn
-        async with self._deps.limiter.starting(owner) as turn_id:
+        async with self._deps.limiter.starting(owner, "") as turn_id:
             request = ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin)
             async with self._deps.database.transaction() as connection:
                 admitted = await begin_decision(

@@ -40,6 +40,7 @@ from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Origin, held, last_ended_turn
+from segue.usage.ledger import Days, booking, charged
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 
@@ -212,7 +213,9 @@ def _finish() -> ReturningInsert[int]:
         .returning((sessions.c.next_seq - 1).label("seq"))
         .cte("moved")
     )
-    return insert_message(moved).returning(messages.c.seq)
+    session = select(finished.c.session_id)
+    booked = booking(session.scalar_subquery(), session.exists()).cte("booked")
+    return insert_message(moved).add_cte(booked).returning(messages.c.seq)
 
 
 _FINISH = _finish()
@@ -226,15 +229,18 @@ async def finish_turn(
     message_id: str,
     report: TurnReport,
     cut_off: int | None,
+    charges: Days,
     now: datetime,
 ) -> Message:
-    """Stores the answer and completes the turn in one statement. Raises StaleTurn if the claim no longer holds.
+    """Stores the answer, completes the turn and books its charges in one statement. Raises StaleTurn if the claim no
+    longer holds.
 
     `cut_off` is the seq of the last turn that the summary is to cover, None if no summary is due.
     """
     values = message_values(claim.key, NewMessage("assistant", answer, now, id=message_id))
     outcome = {"outcome": asdict(report), "cut_off": cut_off, "seen_seq": claim.summary_seq}
-    stored = await connection.execute(_FINISH, {**outcome, **held(claim), **values})
+    spent = charged(claim.owner, charges)
+    stored = await connection.execute(_FINISH, {**outcome, **held(claim), **spent, **values})
     seq = stored.scalar_one_or_none()
     if seq is None:
         raise StaleTurn

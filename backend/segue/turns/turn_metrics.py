@@ -57,8 +57,17 @@ class TurnMetrics:
     def stop(self) -> Usage:
         """Ends the measured time, before the outcome is stored. Returns what the run used."""
         self._seconds = time.monotonic() - self._started
-        model = self._model
-        return Usage(model.llm_calls, model.input_tokens, model.output_tokens, round(self._seconds * 1000))
+        spent = self._model.account.total
+        return Usage(
+            llm_calls=spent.calls,
+            input_tokens=spent.input_tokens,
+            cached_tokens=spent.cached_tokens,
+            output_tokens=spent.output_tokens,
+            reasoning_tokens=spent.reasoning_tokens,
+            estimated=spent.estimated,
+            cost=None if spent.cost is None else float(spent.cost),
+            duration_ms=round(self._seconds * 1000),
+        )
 
     def record_end(self, error: AppError | None = None) -> None:
         claim, model, plan = self._claim, self._model, self._plan
@@ -84,8 +93,8 @@ class TurnMetrics:
             tools_ms=self._tools_ms,
             llm_calls=model.llm_calls,
             llm_retries=model.retried,
-            input_tokens=model.input_tokens,
-            output_tokens=model.output_tokens,
+            input_tokens=model.account.total.input_tokens,
+            output_tokens=model.account.total.output_tokens,
             tool_calls=self._calls.total(),
             tool_outcomes=dict(self._calls),
             plan_id=plan and plan.id,

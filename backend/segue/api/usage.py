@@ -1,0 +1,57 @@
+"""Routes to what model calls took. HTTP only."""
+
+from datetime import date, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
+
+from segue.api.deps import IdentityDep, ServicesDep, StrictJsonRoute, require_ops
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import Page, decode_cursor, page
+from segue.domain.errors import AppError
+from segue.domain.identity import MAX_USER_CHARS
+from segue.usage.ledger import Group, UsageTotal, list_usage
+
+DEFAULT_DAYS = 30
+MAX_DAYS = 366
+
+router = APIRouter(tags=["usage"], route_class=StrictJsonRoute, responses=PROBLEMS)
+
+Day = Annotated[date, Field(ge=date(2000, 1, 1))]
+_Key = Annotated[str, StringConstraints(max_length=500, pattern="^[^\x00]*$")]
+_POSITION: TypeAdapter[str] = TypeAdapter(_Key)
+
+
+class UsageQuery(BaseModel):
+    """`from` and `to` are UTC days, both included: by default the last thirty. `user` and `group=user` are for ops."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    from_: Annotated[Day | None, Field(alias="from")] = None
+    to: Day | None = None
+    group: Group = "day"
+    user: Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")] = None
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    cursor: Annotated[str | None, Field(max_length=500)] = None
+
+
+@router.get("/usage")
+async def get_usage(
+    services: ServicesDep, identity: IdentityDep, asked: Annotated[UsageQuery, Query()]
+) -> Page[UsageTotal]:
+    """What the caller's turns, summaries and facts took; with the scope `ops` also that of another user, or of each."""
+    if asked.user is not None or asked.group == "user":
+        require_ops(identity)
+    last = asked.to or services.clock().date()
+    first = asked.from_ or last - timedelta(days=DEFAULT_DAYS - 1)
+    if not 0 <= (last - first).days < MAX_DAYS:
+        detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
+        raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+    owner = asked.user if asked.user is not None or asked.group == "user" else identity.user
+    after = decode_cursor(asked.cursor, _POSITION)
+    async with services.database.read_only() as connection:
+        found = await list_usage(
+            connection, owner, first=first, last=last, group=asked.group, after=after, limit=asked.limit + 1
+        )
+    return page(found, asked.limit, lambda item: item.key or "")

@@ -1,0 +1,167 @@
+"""What a turn or a job spends on models, charged to its owner.
+
+With a cap for a day, each call is reserved before it is made and booked after it. Without one, charges wait until the
+turn ends, and cost no statement of their own.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from math import ceil
+from typing import Final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.engine import Database
+from segue.domain import turn_errors
+from segue.domain.clock import Clock
+from segue.domain.errors import AppError
+from segue.domain.usage import NOTHING, Charge, total
+from segue.usage import ledger
+from segue.usage.ledger import Days, Reservation, Standing
+
+ASK_AGAIN_S: Final = 2  # when calls that run will have ended is not known
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What one owner may spend on a UTC day, cost in dollars. 0 is no cap."""
+
+    tokens_per_day: int = 0
+    cost_per_day: Decimal = NOTHING
+
+    def __bool__(self) -> bool:
+        return bool(self.tokens_per_day or self.cost_per_day)
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Opens accounts. Knows the caps and the day."""
+
+    database: Database
+    clock: Clock
+    caps: Caps
+
+    def today(self) -> date:
+        return self.clock().astimezone(UTC).date()
+
+    def account(self, owner: str, session_id: str, holder: str, *, epoch: int = 0, lasts_s: float = 0) -> "Account":
+        return Account(self, owner, session_id, holder, epoch=epoch, lasts_s=lasts_s)
+
+    @asynccontextmanager
+    async def job(self, owner: str, session_id: str, holder: str, *, lasts_s: float) -> AsyncIterator["Account"]:
+        """Yields the account of a job, and books what it spent."""
+        account = self.account(owner, session_id, holder, lasts_s=lasts_s)
+        try:
+            yield account
+        finally:
+            await account.close()
+
+    async def reserve(
+        self, owner: str, holder: str, most: Callable[[], Charge], *, epoch: int = 0, lasts_s: float = 0
+    ) -> date:
+        """Returns the day to charge. Raises AppError `rate_limited` if the owner's cap has no room for `most`."""
+        day = self.today()
+        if self.caps:
+            charge = most()
+            wanted = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
+            caps = self.caps
+            async with self.database.transaction() as connection:
+                standing = await ledger.reserve(
+                    connection, wanted, token_cap=caps.tokens_per_day, cost_cap=caps.cost_per_day
+                )
+            if not standing.reserved:
+                raise self._refusal(wanted, standing)
+        return day
+
+    async def release(self, holder: str) -> None:
+        if self.caps:
+            async with self.database.autocommit() as connection:
+                await ledger.release(connection, holder)
+
+    def _refusal(self, wanted: Reservation, standing: Standing) -> AppError:
+        """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
+        caps, now = self.caps, self.clock().astimezone(UTC)
+        spent_tokens, spent_cost = standing.tokens + wanted.tokens, standing.cost + wanted.cost
+        too_costly = bool(caps.cost_per_day) and spent_cost + standing.held_cost > caps.cost_per_day
+        spent = spent_cost > caps.cost_per_day if too_costly else spent_tokens > caps.tokens_per_day
+        tomorrow = datetime.combine(wanted.day + timedelta(days=1), time(), UTC)
+        wait_s = max(ceil((tomorrow - now).total_seconds()), 1) if spent else ASK_AGAIN_S
+        if too_costly:
+            return turn_errors.rate_limited("cost_per_day", f"${caps.cost_per_day:f}", wait_s)
+        return turn_errors.rate_limited("tokens_per_day", caps.tokens_per_day, wait_s)
+
+
+class Account:
+    """`total` is what was spent up to now."""
+
+    def __init__(self, books: Books, owner: str, session_id: str, holder: str, *, epoch: int, lasts_s: float) -> None:
+        self.total = Charge("", calls=0, cost=NOTHING)
+        self._books = books
+        self._owner = owner
+        self._session_id = session_id
+        self._holder = holder
+        self._epoch = epoch
+        self._lasts_s = lasts_s
+        self._day = books.today()
+        self._unbooked: dict[tuple[date, str], Charge] = {}
+
+    async def reserve(self, most: Callable[[], Charge]) -> None:
+        """Asked before each call, with what it may take at most. Raises AppError `rate_limited`."""
+        if self._unbooked:  # of a call that failed
+            await self.settle()
+        books = self._books
+        self._day = await books.reserve(self._owner, self._holder, most, epoch=self._epoch, lasts_s=self._lasts_s)
+
+    def add(self, charge: Charge) -> None:
+        """Charges the day on which the call was reserved."""
+        self.total = total((self.total, charge))
+        self._add_unbooked((self._day, charge.model), charge)
+
+    async def settle(self) -> None:
+        """With a cap: books what was added, and gives back what was reserved."""
+        if self._books.caps:
+            async with self._books.database.autocommit() as connection:
+                await self.book(connection)
+
+    async def book(self, connection: AsyncConnection) -> None:
+        """Books what was added since the last time, and gives back what was reserved."""
+        unbooked, self._unbooked = self._unbooked, {}
+        try:
+            await ledger.book(
+                connection, self._owner, self._session_id, unbooked, holder=self._holder, epoch=self._epoch
+            )
+        except BaseException:
+            for key, charge in unbooked.items():
+                self._add_unbooked(key, charge)
+            raise
+
+    @property
+    def unbooked(self) -> Days:
+        """What another statement is to book, which `booked` confirms."""
+        return self._unbooked
+
+    def booked(self) -> None:
+        self._unbooked = {}
+
+    async def close(self) -> None:
+        """Books the rest. An outage may lose it."""
+        if not self._unbooked and not self._books.caps:
+            return
+        try:
+            async with self._books.database.autocommit() as connection:
+                await self.book(connection)
+        except AppError as error:
+            log.warning(
+                "usage_not_booked", code=error.code, tokens=sum(each.tokens for each in self._unbooked.values())
+            )
+
+    def _add_unbooked(self, key: tuple[date, str], charge: Charge) -> None:
+        _, model = key
+        known = self._unbooked.get(key)
+        self._unbooked[key] = charge if known is None else total((known, charge), model)

@@ -1,0 +1,266 @@
+"""The rows of what model calls took, and of what calls that run may still take.
+
+A row of `usage` is what an owner's session took of one model on one day. With the session its id goes and the numbers
+stay. A reservation counts while its turn is open and under its epoch, or until its time is up: so that of a process
+that died ends with its turn, and none is ever subtracted twice. Days are UTC.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Date,
+    Float,
+    Integer,
+    Interval,
+    Numeric,
+    Select,
+    Text,
+    bindparam,
+    case,
+    column,
+    delete,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+)
+from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage
+from segue.domain.usage import Charge
+
+Group = Literal["day", "model", "session", "user"]
+Days = Mapping[tuple[date, str], Charge]  # by day and model
+
+_COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+_TOTALS = ("key", *_COUNTS[1:], "estimated", "cost")
+_OWNER = bindparam("charged_owner", type_=Text)
+_KEYS: dict[Group, ColumnElement[str]] = {
+    "day": func.to_char(usage.c.day, "YYYY-MM-DD"),
+    "model": usage.c.model,
+    "session": func.coalesce(usage.c.session_id, ""),
+    "user": usage.c.owner,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """`holder` is a turn's id or the name of a job. It counts for `lasts_s` seconds even if no such turn is open."""
+
+    owner: str
+    holder: str
+    epoch: int
+    day: date
+    tokens: int
+    cost: Decimal
+    lasts_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an owner has spent on a day, and what other calls of theirs hold. `reserved` says whether it fitted."""
+
+    reserved: bool
+    tokens: int
+    held_tokens: int
+    cost: Decimal
+    held_cost: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotal:
+    """What was used in a group. `key` is the day, the model, the session's id or the user; None stands for sessions
+    that were deleted. `cost` is in dollars, None if a part has no price.
+    """
+
+    key: str | None
+    llm_calls: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    estimated: bool
+    cost: float | None
+
+
+def booking(session_id: ColumnElement[Any], *conditions: ColumnElement[bool]) -> Insert:
+    """Returns the statement that adds the charges of `charged` to an owner's rows, if the conditions hold."""
+    counted = [column(name, BigInteger) for name in _COUNTS]
+    columns: list[ColumnElement[Any]] = [column("day", Date), column("model", Text), *counted]
+    given = (
+        func.jsonb_to_recordset(bindparam("charges", type_=JSONB))
+        .table_valued(*columns, column("estimated", Boolean), column("cost", Numeric))
+        .render_derived("given", with_types=True)
+    )
+    names = ["day", "model", *_COUNTS, "estimated", "cost"]
+    rows = select(_OWNER, session_id, *(given.c[name] for name in names)).where(*conditions)
+    made = insert(usage).from_select(["owner", "session_id", *names], rows)
+    added: dict[str, ColumnElement[Any]] = {name: usage.c[name] + made.excluded[name] for name in (*_COUNTS, "cost")}
+    return made.on_conflict_do_update(
+        index_elements=[usage.c.session_id, usage.c.day, usage.c.model],
+        index_where=usage.c.session_id.is_not(None),
+        set_={**added, "estimated": usage.c.estimated | made.excluded.estimated},
+    )
+
+
+def charged(owner: str, charges: Days) -> dict[str, Any]:
+    """Returns the parameters of a statement that has a `booking` in it."""
+    rows = [
+        {
+            "day": day.isoformat(),
+            "model": model,
+            **{name: getattr(charge, name) for name in _COUNTS},
+            "estimated": charge.estimated,
+            "cost": None if charge.cost is None else str(charge.cost),
+        }
+        for (day, model), charge in charges.items()
+    ]
+    return {"charged_owner": owner, "charges": rows}
+
+
+def _book() -> Select[Any]:
+    # The lock keeps the session until the commit, so that erasing its owner finds the row.
+    kept = select(sessions.c.id).where(sessions.c.id == bindparam("charged_session"))
+    session = kept.with_for_update(read=True, key_share=True).cte("kept")
+    is_known = or_(  # an erased user stays erased
+        select(sessions.c.id).where(sessions.c.owner == _OWNER).exists(),
+        select(reservations.c.holder).where(reservations.c.owner == _OWNER).exists(),
+    )
+    booked = booking(select(session.c.id).scalar_subquery(), is_known).cte("booked")
+    settled = (reservations.c.holder == bindparam("held_by"), reservations.c.epoch <= bindparam("under", type_=Integer))
+    released = delete(reservations).where(*settled).cte("released")
+    return select(literal(1)).add_cte(booked, released)
+
+
+_BOOK = _book()
+
+
+async def book(
+    connection: AsyncConnection, owner: str, session_id: str, charges: Days, *, holder: str, epoch: int
+) -> None:
+    """Stores what was used, and releases what its holder had reserved under this epoch or one before."""
+    values = {"charged_session": session_id, "held_by": holder, "under": epoch, **charged(owner, charges)}
+    await connection.execute(_BOOK, values)
+
+
+async def release(connection: AsyncConnection, holder: str) -> None:
+    await connection.execute(delete(reservations).where(reservations.c.holder == holder))
+
+
+def _reserve() -> Select[Any]:
+    """To be run under the lock of `reserve`: it reads what other reservations have committed."""
+    owner, day, holder = (
+        bindparam("of_owner", type_=Text),
+        bindparam("on_day", type_=Date),
+        bindparam("by_holder", type_=Text),
+    )
+    tokens, cost = bindparam("more_tokens", type_=BigInteger), bindparam("more_cost", type_=Numeric)
+    cap, cost_cap = bindparam("token_cap", type_=BigInteger), bindparam("cost_cap", type_=Numeric)
+    is_open = (turns.c.id == reservations.c.holder) & turns.c.status.in_(OPEN_TURNS)
+    runs = select(turns.c.id).where(is_open, turns.c.epoch <= reservations.c.epoch).exists()
+    counts = or_(reservations.c.until > func.now(), runs)
+    others = (reservations.c.owner == owner, reservations.c.holder != holder)
+    spent = _sums(usage.c.input_tokens + usage.c.output_tokens, usage.c.cost)
+    spent_rows = spent.where(usage.c.owner == owner, usage.c.day == day).cte("spent")
+    held = _sums(reservations.c.tokens, reservations.c.cost)
+    held_rows = held.where(*others, reservations.c.day == day, counts).cte("held")
+    over = delete(reservations).where(*others, not_(counts)).cte("over")
+    fits = (
+        or_(cap == 0, spent_rows.c.tokens + held_rows.c.tokens + tokens <= cap),
+        or_(cost_cap == 0, spent_rows.c.cost + held_rows.c.cost + cost <= cost_cap),
+    )
+    row: dict[str, ColumnElement[Any]] = {
+        "holder": holder,
+        "epoch": bindparam("at_epoch", type_=Integer),
+        "owner": owner,
+        "day": day,
+        "tokens": tokens,
+        "cost": cost,
+        "until": func.now() + bindparam("lasts", type_=Interval),
+    }
+    both = spent_rows.join(held_rows, literal(True))
+    made = insert(reservations).from_select([*row], select(*row.values()).select_from(both).where(*fits))
+    changed = {name: made.excluded[name] for name in ("day", "tokens", "cost", "until")}
+    keys = [reservations.c.holder, reservations.c.epoch]
+    reserved = made.on_conflict_do_update(index_elements=keys, set_=changed).returning(reservations.c.holder)
+    standing = (
+        select(reserved.cte("reserved")).exists().label("reserved"),
+        spent_rows.c.tokens,
+        held_rows.c.tokens.label("held_tokens"),
+        spent_rows.c.cost,
+        held_rows.c.cost.label("held_cost"),
+    )
+    return select(*standing).select_from(both).add_cte(over)
+
+
+def _sums(tokens: ColumnElement[int], cost: ColumnElement[Any]) -> Select[Any]:
+    return select(
+        func.coalesce(func.sum(tokens), 0).cast(BigInteger).label("tokens"),
+        func.coalesce(func.sum(cost), 0).label("cost"),
+    )
+
+
+_RESERVE = _reserve()
+_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
+
+
+async def reserve(connection: AsyncConnection, wanted: Reservation, *, token_cap: int, cost_cap: Decimal) -> Standing:
+    """Reserves in place of what the holder has under this epoch, if the owner's day has room for it; 0 is no cap.
+
+    In a transaction, which holds the lock of the owner's reservations until its end.
+    """
+    await connection.execute(_LOCK, {"of_owner": wanted.owner})
+    values = {
+        "of_owner": wanted.owner,
+        "on_day": wanted.day,
+        "by_holder": wanted.holder,
+        "at_epoch": wanted.epoch,
+        "more_tokens": wanted.tokens,
+        "more_cost": wanted.cost,
+        "lasts": timedelta(seconds=wanted.lasts_s),
+        "token_cap": token_cap,
+        "cost_cap": cost_cap,
+    }
+    return Standing(**(await connection.execute(_RESERVE, values)).mappings().one())
+
+
+async def list_usage(
+    connection: AsyncConnection,
+    owner: str | None,
+    *,
+    first: date,
+    last: date,
+    group: Group,
+    after: str | None,
+    limit: int,
+) -> list[UsageTotal]:
+    """Returns what was used from the first to the last day, by ascending key; of all owners without one."""
+    key = _KEYS[group]
+    cost = case((func.count() == func.count(usage.c.cost), func.sum(usage.c.cost)))
+    statement = (
+        select(
+            func.nullif(key, "").label("key"),
+            *(func.sum(usage.c[name]).cast(BigInteger).label(name) for name in _COUNTS),
+            func.bool_or(usage.c.estimated).label("estimated"),
+            cost.cast(Float).label("cost"),
+        )
+        .where(usage.c.day.between(first, last))
+        .group_by(key)
+        .order_by(key)
+        .limit(limit)
+    )
+    if owner is not None:
+        statement = statement.where(usage.c.owner == owner)
+    if after is not None:
+        statement = statement.where(key > after)
+    rows = (await connection.execute(statement)).mappings()
+    return [UsageTotal(llm_calls=row["calls"], **{name: row[name] for name in _TOTALS}) for row in rows]

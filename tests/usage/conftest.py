@@ -1,0 +1,17 @@
+"""Models with prices, and answers that take a number of tokens."""
+
+from pathlib import Path
+
+import pytest
+
+from segue.config import Settings
+
+PRICES = '[scripted]\ninput = 0.25\ncached_input = 0.025\noutput = 2\n["dear-*"]\ninput = 1000\noutput = 1000\n'
+
+
+@pytest.fixture
+def settings(settings: Settings, tmp_path: Path) -> Settings:
+    """The same, with a file of prices."""
+    (tmp_path / "prices.toml").write_text(PRICES)
+    update = {"prices_file": tmp_path / "prices.toml", "planning": "never"}
+    return settings.model_copy(update=update)

@@ -1,0 +1,221 @@
+"""What a day may cost: reserved before each call of the model, so that no number of turns at once passes the cap."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+from starlette.responses import Response
+
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.clock import utc_now
+from segue.domain.errors import AppError
+from segue.domain.identity import LOCAL_USER
+from segue.domain.usage import Charge
+from segue.turns import claims, store
+from segue.turns.store import ChatRequest
+from segue.usage.account import Books, Caps
+from tests.support.patience import PATIENCE_S
+from tests.support.plans import Frozen
+from tests.support.provider import Provider, calls, raw, says
+from tests.support.service import Client, running
+from tests.support.shelf import serving_shelf
+from tests.support.stores import looking_into
+
+ANSWER_TOKENS = 500
+CALL_TOKENS = 2000
+
+
+def capped(settings: Settings, **caps: Any) -> Settings:
+    return settings.model_copy(update={"llm_max_output_tokens": ANSWER_TOKENS, **caps})
+
+
+def dear(response: Response, tokens: int = CALL_TOKENS) -> Response:
+    """The answer, at as many tokens as the endpoint was asked to keep to, and the rest of the input."""
+    usage = {"prompt_tokens": tokens - ANSWER_TOKENS, "completion_tokens": ANSWER_TOKENS}
+    return raw({**orjson.loads(bytes(response.body)), "usage": usage})
+
+
+def refused(response: httpx2.Response, limit: str) -> dict[str, Any]:
+    problem: dict[str, Any] = response.json()
+    assert (response.status_code, problem["code"], problem.get("limit")) == (429, "rate_limited", limit), problem
+    assert int(response.headers["retry-after"]) == problem["retry_after_s"]
+    return problem
+
+
+async def spent(client: Client) -> dict[str, Any]:
+    items = (await client.get("/usage"))["items"]
+    return (
+        {"tokens": 0, "cost": 0}
+        if not items
+        else {
+            "tokens": items[0]["input_tokens"] + items[0]["output_tokens"],
+            "cost": items[0]["cost"],
+        }
+    )
+
+
+CAPS: dict[str, dict[str, Any]] = {
+    "tokens": {"limit_tokens_per_day": 40_000},
+    "cost": {"limit_cost_per_day": Decimal(40), "llm_model": "dear-1"},
+}
+
+
+@pytest.mark.parametrize("by", CAPS)
+async def test_fifty_turns_at_once_in_two_processes_never_pass_the_cap(
+    by: str, settings: Settings, provider: Provider
+) -> None:
+    """Each is held at the provider until each is either there or refused; then all of them take what they may."""
+    go, ended = asyncio.Event(), 0
+
+    async def held(body: dict[str, Any]) -> Response:
+        assert body["max_tokens"] == ANSWER_TOKENS
+        await go.wait()
+        return dear(says("yes"))
+
+    provider.always("hello", held)
+    limited = capped(settings, **CAPS[by])
+    async with running(limited) as one, running(limited) as two:
+
+        async def ask(service: Client) -> httpx2.Response:
+            nonlocal ended
+            response = await service.send(await service.new_session(), "hello")
+            async with provider.heard:
+                ended += 1
+                provider.heard.notify_all()
+            return response
+
+        sent = [asyncio.create_task(ask(service)) for service in (one, two) for _ in range(25)]
+        async with provider.heard, asyncio.timeout(PATIENCE_S):
+            await provider.heard.wait_for(lambda: len(provider.requests) + ended == len(sent))
+        go.set()
+        answers = await asyncio.gather(*sent)
+        accepted = [answer for answer in answers if answer.status_code == 200]
+        for answer in answers:
+            if answer not in accepted:
+                refused(answer, f"{by}_per_day")
+        total = await spent(one)
+        assert 10 <= len(accepted) == len(provider.requests) < 25
+        assert total == {"tokens": len(accepted) * CALL_TOKENS, "cost": total["cost"]}
+        assert total["tokens"] <= 40_000
+
+
+async def test_at_the_cap_nothing_is_accepted_until_the_next_day_and_an_emptied_redis_changes_nothing(
+    settings: Settings, provider: Provider
+) -> None:
+    clock = Frozen()
+    provider.will(dear(says("one"), 5900), says("two"))
+    limited = capped(settings, limit_tokens_per_day=6000)
+    async with running(limited, clock=clock) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        await client.chat(session, "first")
+        for _ in range(2):
+            assert refused(await client.send(session, "second"), "tokens_per_day")["retry_after_s"] == 15 * 3600
+            await stores.redis.flushall()
+        assert len(await client.messages(session)) == 2
+        clock.now += timedelta(hours=15)
+        assert (await client.chat(session, "second"))["message"]["content"] == "two"
+
+
+async def test_a_turn_whose_next_call_does_not_fit_ends_and_says_when_to_come_back(
+    settings: Settings, provider: Provider
+) -> None:
+    clock = Frozen()
+    provider.will(dear(calls(("current_time", {})), 5000), says("later"))
+    async with running(capped(settings, limit_tokens_per_day=6000), clock=clock) as client:
+        session = await client.new_session()
+        ended = await client.send(session, "What time is it?")
+        problem = refused(ended, "tokens_per_day")
+        [turn] = await client.turns(session)
+        assert (problem["turn_id"], problem["retry_after_s"]) == (turn["turn_id"], 15 * 3600)
+        assert (turn["status"], turn["error"]["code"]) == ("failed", "rate_limited")
+        clock.now += timedelta(hours=15)
+        assert (await client.chat(session, "And now?"))["message"]["content"] == "later"
+        assert [day["llm_calls"] for day in (await client.get("/usage"))["items"]] == [1, 1]
+
+
+async def test_a_plan_that_the_cap_stops_waits_and_goes_on_after_it_lifts(
+    settings: Settings, provider: Provider
+) -> None:
+    clock = Frozen()
+    steps = [
+        {"id": 1, "description": "Read", "tool": "mcp_get_item", "args": {"item_id": "itm-1"}},
+        {"id": 2, "description": "Say what it is", "tool": None, "args": None},
+        {"id": 3, "description": "Read again", "tool": "mcp_get_item", "args": {"item_id": "itm-2"}},
+    ]
+    limited = capped(settings, limit_tokens_per_day=9000, planning="always")
+    async with serving_shelf() as shelf:
+        settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+        async with running(limited, clock=clock) as client:
+            provider.will(dear(says(json.dumps({"steps": steps})), 8500))
+            session = await client.new_session()
+            refused(await client.send(session, "Read itm-1, say what it is, then read itm-2"), "tokens_per_day")
+            plan = await client.get(f"/sessions/{session}/plan")
+            assert (plan["status"], [step["status"] for step in plan["steps"]]) == (
+                "waiting",
+                ["complete", "waiting", "pending"],
+            )
+            clock.now += timedelta(hours=15)
+            provider.will(says("It is an item."), says("Both are read."))
+            answer = await client.chat(session, "ok")
+            assert (answer["plan"]["status"], shelf.effects) == ("completed", ["get itm-1", "get itm-2"])
+
+
+async def test_what_follows_a_turn_waits_while_its_owner_is_at_the_cap(settings: Settings, provider: Provider) -> None:
+    clock = Frozen()
+    clock.now = utc_now().replace(hour=12)  # jobs go by the database's clock
+    provider.will(dear(says("Hello Ada."), 5900))
+    limited = capped(settings, limit_tokens_per_day=6000)
+    async with running(limited, clock=clock) as client, looking_into(settings) as stores:
+        await client.chat(await client.new_session(), "My name is Ada")
+        await stores.until(
+            "SELECT facts_due_at BETWEEN now() + interval '11 hours' AND now() + interval '12 hours' FROM turns"
+        )
+    assert len(provider.requests) == 1
+
+
+@pytest.fixture
+async def database(settings: Settings) -> AsyncIterator[Database]:
+    assert settings.database_url is not None
+    opened = Database(settings.database_url.get_secret_value())
+    yield opened
+    await opened.close()
+
+
+async def test_what_a_process_that_died_had_reserved_is_free_once_another_has_its_turn(
+    client: Client, database: Database
+) -> None:
+    books = Books(database, utc_now, Caps(tokens_per_day=100))
+    session = await client.new_session()
+
+    async def fits() -> bool:
+        try:
+            await books.reserve(LOCAL_USER, "another", lambda: Charge("x", input_tokens=60))
+        except AppError:
+            return False
+        await books.release("another")
+        return True
+
+    async with database.autocommit() as connection:
+        await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
+        claim = await claims.claim_next(connection, session, worker="gone", lease_s=600)
+        assert claim is not None
+        dead = books.account(LOCAL_USER, session, claim.key.turn_id, epoch=claim.epoch)
+        await dead.reserve(lambda: Charge("x", input_tokens=60))
+        assert not await fits()
+        await connection.exec_driver_sql("UPDATE turns SET epoch = epoch + 1")
+        assert await fits()
+        heir = books.account(LOCAL_USER, session, claim.key.turn_id, epoch=claim.epoch + 1)
+        await heir.reserve(lambda: Charge("x", input_tokens=60))
+        dead.add(Charge("x", input_tokens=5))
+        await dead.close()
+        assert not await fits()
+        await connection.exec_driver_sql("UPDATE turns SET status = 'failed', finished_at = now()")
+        assert await fits()
+        assert (await connection.exec_driver_sql("SELECT sum(input_tokens) FROM usage")).scalar() == 5

@@ -1,0 +1,66 @@
+"""The file of prices: which price a model has, and what is refused at start."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from segue.usage.prices import read_prices
+from tests.support.commands import segue
+
+TOML = """
+[gpt-5-mini]
+input = 0.25
+cached_input = 0.025
+output = 2
+
+["gpt-5*"]
+input = 1.25
+output = 10
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "cost"),
+    [("gpt-5-mini", Decimal("0.000002475")), ("gpt-5.6", Decimal("0.0000225")), ("gpt-4", None)],
+)
+def test_a_name_counts_before_a_pattern_and_cost_is_exact(tmp_path: Path, model: str, cost: Decimal | None) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(TOML)
+    price = read_prices(file).of(model)
+    assert (price and price.cost(10, 9, 1)) == cost
+
+
+WRONG = {
+    "prices.toml: m.price is unknown": ("prices.toml", "[m]\ninput = 1\noutput = 1\nprice = 1"),
+    "prices.toml: m.output is missing": ("prices.toml", "[m]\ninput = 1"),
+    "prices.toml: m.input has to be a number": ("prices.toml", "[m]\ninput = -0.5\noutput = 1"),
+    "prices.toml: m.output has to be a number": ("prices.toml", "[m]\ninput = 1\noutput = nan"),
+    "prices.json: m.output has to be a number": ("prices.json", '{"m": {"input": 1, "output": "2"}}'),
+    "prices.json: m.input has to be a number": ("prices.json", '{"m": {"input": true, "output": 2}}'),
+    "prices.json: m has to be a table": ("prices.json", '{"m": 3}'),
+    "prices.json is not JSON": ("prices.json", "{"),
+    "prices.toml is not TOML": ("prices.toml", "m = "),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_file_that_is_wrong_is_refused_in_a_sentence_that_names_the_key(tmp_path: Path, what: str) -> None:
+    name, text = WRONG[what]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=what.replace(".", r"\.")):
+        read_prices(tmp_path / name)
+
+
+@pytest.mark.parametrize("text", ["[m]\ninput = 1\nout = 1", None, "[m]\ninput = 1\noutput = 1"])
+def test_a_service_does_not_start_with_prices_that_it_cannot_count_with(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "prices.toml"
+    if text is not None:
+        file.write_text(text)
+    model = {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "LLM_MODEL": "qwen3", "LIMIT_COST_PER_DAY": "5"}
+    code, said = segue("serve", "--port", "0", PRICES_FILE=str(file), **model)
+    reason = "m.out is unknown" if text and "out = " in text and "output" not in text else "cannot be read"
+    if text and "output" in text:
+        reason = "LIMIT_COST_PER_DAY needs a price of qwen3"
+    assert (code, len(said.strip().splitlines())) == (2, 1), said
+    assert reason in said

@@ -1,0 +1,206 @@
+"""What calls of the model took: in answers, by GET /usage, in the metrics, and after their session is gone."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from starlette.responses import Response
+
+from segue.config import Settings
+from tests.support.facts import all_taken_in, fact, notes
+from tests.support.identity import new_key, speaking
+from tests.support.metrics import scraped
+from tests.support.plans import Frozen
+from tests.support.provider import Provider, calls, completion, fails, raw, says
+from tests.support.service import Client, running
+from tests.support.stores import looking_into
+
+CALL = {"llm_calls": 1, "input_tokens": 11, "output_tokens": 7, "estimated": False, "cost": 16.75e-6}
+NOTHING = {"cached_tokens": 0, "reasoning_tokens": 0}
+
+
+def takes(text: str, **usage: Any) -> Response:
+    """An answer with these numbers."""
+    body = orjson.loads(bytes(says(text).body))
+    return raw({**body, "usage": usage or None})
+
+
+async def used(client: Client, **params: Any) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = (await client.get("/usage", **params))["items"]
+    return items
+
+
+async def test_an_answer_and_the_usage_of_its_day_tell_the_same_tokens_and_the_exact_cost(
+    settings: Settings, provider: Provider
+) -> None:
+    cached, thought = {"cached_tokens": 80}, {"reasoning_tokens": 30}
+    told = {"prompt_tokens": 100, "prompt_tokens_details": cached, "completion_tokens_details": thought}
+    provider.will(calls(("current_time", {})), takes("one", completion_tokens=50, **told))
+    async with running(settings) as client:
+        answer = await client.chat(await client.new_session(), "What time is it?")
+        counted = {
+            "llm_calls": 2,
+            "input_tokens": 111,
+            "cached_tokens": 80,
+            "output_tokens": 57,
+            "reasoning_tokens": 30,
+        }
+        cost = (31 * 0.25 + 80 * 0.025 + 57 * 2) / 1e6
+        assert answer["usage"] == {
+            **counted,
+            "estimated": False,
+            "cost": pytest.approx(cost, rel=1e-12),
+            "duration_ms": answer["usage"]["duration_ms"],
+        }
+        [day] = await used(client)
+        assert {**day, "duration_ms": 0} == {**answer["usage"], "key": day["key"], "duration_ms": 0}
+        scrape = await scraped(client)
+    counters = ("cached_tokens", "reasoning_tokens", "cost_dollars")
+    assert [scrape(f"segue_model_{name}_total") for name in counters] == [80, 30, pytest.approx(cost)]
+    assert scrape("segue_model_tokens_total", direction="input") == 111
+
+
+async def test_a_model_without_a_price_has_no_cost_and_what_is_not_counted_is_estimated(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(takes("one"))
+    async with running(settings.model_copy(update={"llm_model": "free-for-all"})) as client:
+        answer = await client.chat(await client.new_session(), "hello")
+        [day] = await used(client, group="model")
+    assert (day["key"], day["cost"], day["estimated"]) == ("free-for-all", None, True)
+    assert answer["usage"]["cost"] is None
+    assert day["input_tokens"] == answer["usage"]["input_tokens"] > 100
+
+
+async def test_turns_without_an_answer_are_charged_for_what_they_used(settings: Settings, provider: Provider) -> None:
+    never = asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        await never.wait()
+        return says("too late")
+
+    provider.will(
+        completion({"role": "assistant", "content": " "}, "stop"),
+        completion({"role": "assistant", "content": ""}, "stop"),
+        fails(400),
+        held,
+    )
+    async with running(settings) as client:
+        session = await client.new_session()
+        assert (await client.send(session, "say nothing")).status_code == 502
+        assert (await client.send(session, "be refused")).status_code == 502
+        [failed] = await used(client, group="session")
+        assert {name: failed[name] for name in ("key", "llm_calls", "input_tokens", "output_tokens", "estimated")} == {
+            "key": session,
+            "llm_calls": 2,
+            "input_tokens": 22,
+            "output_tokens": 14,
+            "estimated": False,
+        }
+        accepted = (await client.send(session, "wait", background=True)).json()
+        await provider.wait_for_requests(4)
+        await client.http.post(f"/sessions/{session}/turns/{accepted['turn_id']}/cancel")
+        async with looking_into(settings) as stores:
+            await stores.until("SELECT calls = 3 FROM usage")
+        [cancelled] = await used(client, group="session")
+        never.set()
+    assert (cancelled["estimated"], cancelled["output_tokens"]) == (True, 14)
+    assert cancelled["input_tokens"] > 100
+
+
+async def test_facts_and_summaries_are_charged_to_their_owner(settings: Settings, provider: Provider) -> None:
+    provider.summary = says("They met.")
+    short = settings.model_copy(update={"history_limit": 6})
+    async with running(short) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        provider.will(says("Hello Ada."), notes(fact("name is Ada")))
+        await client.chat(session, "My name is Ada")
+        await all_taken_in(settings)
+        provider.will(*[says("Yes.")] * 4)
+        for number in range(4):
+            await client.chat(session, f"And {number}?")
+        await stores.until("SELECT summary_due_at IS NULL AND summary_seq > 0 FROM sessions")
+        [mine] = await used(client, group="session")
+    assert (mine["key"], mine["llm_calls"]) == (session, len(provider.requests) + len(provider.summaries))
+
+
+async def test_usage_is_grouped_paged_and_told_for_days_in_utc(settings: Settings, provider: Provider) -> None:
+    clock = Frozen()
+    async with running(settings, clock=clock) as client:
+        sessions = []
+        for _ in range(3):
+            provider.will(says("yes"), says("yes"))
+            sessions.append(await client.new_session())
+            await client.chat(sessions[-1], "one")
+            await client.chat(sessions[-1], "two")
+            clock.now = clock.now.replace(day=clock.now.day + 1)
+        days = await used(client, **{"from": "2026-11-20", "to": "2026-11-22"})
+        assert [day["key"] for day in days] == ["2026-11-20", "2026-11-21", "2026-11-22"]
+        assert days[0] == {
+            **NOTHING,
+            **CALL,
+            "llm_calls": 2,
+            "input_tokens": 22,
+            "output_tokens": 14,
+            "cost": 33.5e-6,
+        } | {"key": "2026-11-20"}
+        assert [day["key"] for day in await used(client, to="2026-11-21")] == ["2026-11-20", "2026-11-21"]
+        first = await client.get("/usage", group="session", limit=2)
+        rest = await client.get("/usage", group="session", limit=2, cursor=first["next_cursor"])
+        assert [item["key"] for page in (first, rest) for item in page["items"]] == sessions
+        assert rest["next_cursor"] is None
+        [model] = await used(client, group="model")
+        assert (model["key"], model["llm_calls"]) == ("scripted", 6)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "since=2026-11-20",
+        "group=hour",
+        "from=yesterday",
+        "from=2026-11-20&to=2026-11-19",
+        "from=2024-11-20&to=2026-11-20",
+        "limit=201",
+        "cursor=x",
+        "to=0001-01-01",
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_refused(client: Client, query: str) -> None:
+    refused = await client.http.get(f"/usage?{query}")
+    assert refused.status_code == 422, refused.text
+
+
+async def test_the_numbers_of_a_deleted_session_stay_and_those_of_an_erased_user_go(
+    settings: Settings, provider: Provider
+) -> None:
+    async with running(settings) as client:
+        for _ in range(2):
+            provider.will(says("yes"))
+            session = await client.new_session()
+            await client.chat(session, "hello")
+            assert (await client.http.delete(f"/sessions/{session}")).status_code == 204
+        [gone] = await used(client, group="session")
+        assert (gone["key"], gone["llm_calls"], gone["input_tokens"]) == (None, 2, 22)
+        async with looking_into(settings) as stores:
+            assert session not in str(await stores.database.fetch("SELECT * FROM usage"))
+
+
+async def test_usage_of_others_is_for_ops_alone(settings: Settings, provider: Provider) -> None:
+    provider.will(says("yes"), says("yes"))
+    keyed = settings.model_copy(update={"auth": "api_key"})
+    async with (
+        running(keyed) as service,
+        speaking(service, await new_key(settings, "ada")) as ada,
+        speaking(service, await new_key(settings, "bob")) as bob,
+        speaking(service, await new_key(settings, "root", ["ops"])) as root,
+    ):
+        for user in (ada, bob):
+            await user.chat(await user.new_session(), "hello")
+        assert [item["llm_calls"] for item in await used(ada)] == [1]
+        for query in ("user=bob", "user=ada", "group=user"):
+            assert (await ada.http.get(f"/usage?{query}")).status_code == 403
+        assert [(item["key"], item["llm_calls"]) for item in await used(root, group="user")] == [("ada", 1), ("bob", 1)]
+        assert [item["key"] for item in await used(root, user="bob", group="model")] == ["scripted"]
+        assert await used(root) == []
