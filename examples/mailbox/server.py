@@ -1,8 +1,9 @@
-"""A mailbox as an MCP server over stdio: search, read, send.
+"""A mailbox as an MCP server over stdio: search, read, send, delete.
 
-The inbox is the mbox file beside this one, read once at start; mails that are sent go to an outbox mbox and nowhere
-else. While a file called `offline` lies beside them (`touch` it) every tool fails, as if the mail server were down. It
-knows nothing of Segue: any MCP client can start it. stdout belongs to the protocol, so nothing here prints.
+The inbox is the mbox file beside this one, read once at start and never written: a mail that is deleted is back when
+the server starts again. Mails that are sent go to an outbox mbox and nowhere else. While a file called `offline` lies
+beside them (`touch` it) every tool fails, as if the mail server were down. It knows nothing of Segue: any MCP client
+can start it. stdout belongs to the protocol, so nothing here prints.
 """
 
 import hashlib
@@ -47,6 +48,12 @@ class SearchResult(TypedDict):
 class Receipt(TypedDict):
     id: str
     to: str
+    subject: str
+    status: str
+
+
+class Deletion(TypedDict):
+    id: str
     subject: str
     status: str
 
@@ -165,7 +172,7 @@ def search(query: str) -> list[Email]:
     """Returns the mails with every word of the query or, if there are none, those with the most of them."""
     patterns = query_patterns(query)
     scores = {key: sum(bool(re.search(pattern, text)) for pattern in patterns) for key, text in SEARCHABLE.items()}
-    best = max(scores.values())
+    best = max(scores.values(), default=0)
     return [INBOX[key] for key, score in scores.items() if score == best] if best or not patterns else []
 
 
@@ -212,6 +219,9 @@ server = MCPServer(
 )
 READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 SENDS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False)
+DELETES: Final = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
+)
 
 
 def connect() -> None:
@@ -277,6 +287,18 @@ def send_email(
     except (OSError, mailbox.Error) as error:
         raise ToolError(f"Nothing was sent: the outbox cannot be written ({error}). Try again later.") from error
     return {"id": email_id_of(message), "to": str(message["To"]), "subject": str(message["Subject"]), "status": "sent"}
+
+
+@server.tool(annotations=DELETES)
+def delete_email(
+    email_id: Annotated[str, Field(description="The id of a mail as search_emails gave it, such as eml-1a2b3c.")],
+) -> Deletion:
+    """Delete one mail of the inbox."""
+    connect()
+    SEARCHABLE.pop(email_id.strip(), None)
+    if email := INBOX.pop(email_id.strip(), None):
+        return {"id": email["id"], "subject": email["subject"], "status": "deleted"}
+    raise ToolError(f"There is no mail with the id {email_id!r}. Find the ids of mails with search_emails.")
 
 
 if __name__ == "__main__":

@@ -235,11 +235,20 @@ async def test_while_the_file_offline_lies_there_every_tool_fails_and_nothing_is
     async with mailbox_client(outbox, *python()) as client:
         offline.touch()
         mail = {"to": "sara.bianchi@lumen.example", "subject": "Ciao", "body": "Ciao"}
-        for tool, arguments in (("search_emails", {}), ("get_email", {"email_id": "eml-000000"}), ("send_email", mail)):
+        one = {"email_id": "eml-000000"}
+        for tool, arguments in (("search_emails", {}), ("get_email", one), ("send_email", mail), ("delete_email", one)):
             assert "cannot be reached" in await refusal(client, tool, **arguments)
         offline.unlink()
         assert await found(client, "Rossi")
     assert not messages(outbox)
+
+
+async def test_a_mail_that_is_deleted_is_found_no_more(outbox: Path) -> None:
+    async with mailbox_client(outbox, *python()) as client:
+        newest = (await found(client, "Rossi"))[0]
+        assert (await answer(client, "delete_email", email_id=newest))["status"] == "deleted"
+        assert newest not in await found(client, "Rossi")
+        assert "no mail with the id" in await refusal(client, "delete_email", email_id=newest)
 
 
 async def test_the_tools_declare_what_they_read_and_what_they_change(client: Client) -> None:
@@ -253,6 +262,7 @@ async def test_the_tools_declare_what_they_read_and_what_they_change(client: Cli
         "search_emails": (True, None, None),
         "get_email": (True, None, None),
         "send_email": (False, True, False),
+        "delete_email": (False, True, True),
     }
     assert all(
         "description" in argument for tool in tools.values() for argument in tool.input_schema["properties"].values()

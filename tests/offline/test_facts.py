@@ -1,8 +1,10 @@
 """The offline model keeps what people say of themselves, in their own sentences, and can say it again."""
 
+import orjson
 import pytest
 
 from segue.config import Settings
+from segue.offline.facts import extract_facts
 from tests.support.facts import all_taken_in, known
 from tests.support.service import running
 
@@ -25,6 +27,22 @@ async def test_it_notes_a_sentence_and_gives_it_back(
         assert await known(client) == [sentence]
         answer = await client.chat(await client.new_session(), question)
     assert sentence in answer["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("message", "noted"),
+    [
+        ("call my wife", []),
+        ("scrivi a mia moglie che arrivo tardi", []),
+        ("给我妻子发邮件", []),
+        ("أرسل رسالة إلى زوجتي", []),
+        ("my name is Bob, find my mails", ["my name is Bob"]),
+        ("Lavoro alla Lumen e mi piace leggere", ["Lavoro alla Lumen e mi piace leggere"]),
+    ],
+)
+def test_what_the_user_wants_done_is_no_fact(message: str, noted: list[str]) -> None:
+    facts = orjson.loads(extract_facts(orjson.dumps({"user_said": message, "known": []}).decode()))["facts"]
+    assert [fact["content"] for fact in facts] == noted
 
 
 async def test_it_replaces_what_was_corrected(settings: Settings) -> None:

@@ -23,7 +23,7 @@ OFFLINE = {
     "zh": "（离线模型：没有配置语言模型，我只能根据词语选择工具。）",
     "ar": "(نموذج دون اتصال: لم يُضبط أي نموذج لغوي، لذلك أختار الأدوات بحسب الكلمات فقط.)",
 }
-TOOLS = ("current_time", "mcp_get_email", "mcp_search_emails", "mcp_send_email", "web_fetch")
+TOOLS = ("current_time", "mcp_delete_email", "mcp_get_email", "mcp_search_emails", "mcp_send_email", "web_fetch")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ from segue.agent import prompts
 from segue.agent.normal_form import PLACEHOLDERS
 from segue.offline.facts import extract_facts
 from segue.offline.planning import draft_plan, fill_call
-from segue.offline.replies import answer, offered_tool
+from segue.offline.replies import answer
+from segue.offline.tools import offered_tool
 
 WORD_DELAY_S = 0.02  # between two words of a stream
 _WORD = re.compile(r"\S+\s*|\s+")
@@ -80,6 +81,6 @@ def _answer_prompt(sent: list[BaseMessage], tools: Sequence[dict[str, Any]], *, 
     if prompts.EXTRACTOR in system:
         return AIMessage(extract_facts(messages[-1].text))
     if prompts.PLANNER in system:
-        return AIMessage(draft_plan(system, messages[-1].text))
+        return AIMessage(draft_plan(system, messages))
     offered = [offered_tool(tool["function"]) for tool in tools]
     return fill_call(messages, offered[0]) if must_call else answer(messages, offered)

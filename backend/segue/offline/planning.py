@@ -1,58 +1,122 @@
-"""Plans as the offline model makes them: it splits a request at every "then" and fills arguments from results. Pure."""
+"""Plans as the offline model makes them: a step for each part of a request, arguments filled from results. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
-from segue.offline.replies import OfferedTool, arguments_for, call_to, offered_tool, results_in, tool_for
-from segue.offline.vocabulary import VERBS, concepts, reply_language, sentence, split_steps
+from segue.offline.arguments import Request, arguments_for, pick
+from segue.offline.replies import Conversation, call_to
+from segue.offline.tools import WEB_SEARCH, OfferedTool, ShownResult, follow_up, offered_tool, tool_for
+from segue.offline.vocabulary import NOUNS, VERBS, concepts, entry, reply_language, sentence, split_steps, strip_words
+from segue.plans.search_words import needs_own_things_first
 
-_NAME = re.compile(r"^(.*?)\s*<")
+NO_STEPS = '{"steps": []}'
+_NAME = re.compile(r"^\"?(.*?)\"?\s*<")
+_FILLED = re.compile(r"^Call \S+ for step \d+ \((.*)\) with complete arguments", re.MULTILINE)
+# What a mail or a document gives to what is made from it.
+_TITLES = ("title", "subject", "summary", "name")
+_TEXTS = ("body", "text", "content", "description", "notes", "message")
 
 
-def draft_plan(system: str, message: str) -> str:
-    """Returns a plan as JSON: a step for each part of the request; no steps unless tools can carry out all parts."""
-    tools = list(_tools_in(system))
+def draft_plan(system: str, messages: Sequence[BaseMessage]) -> str:
+    """Returns a plan as JSON. A part that no tool fits is a step without one; the first part needs one."""
+    talk = Conversation.of(messages, list(_tools_in(system)))
     steps: list[dict[str, Any]] = []
     about: frozenset[str] = frozenset()
-    for part in split_steps(message):
-        about |= concepts(part) - VERBS
-        tool = tool_for(part, [], tools) or _with_nouns(part, about, tools)
-        if tool is None:
-            return '{"steps": []}'
-        args = arguments_for(tool, part, [], tools)
-        steps.append({"id": len(steps) + 1, "description": part, "tool": tool.name, "args": args})
-    return orjson.dumps({"steps": steps if len(steps) > 1 else []}).decode()
+    for part in split_steps(talk.message):
+        about |= concepts(part) & NOUNS
+        steps += _steps_for(part, about, talk)
+    if len(steps) < 2 or steps[0]["tool"] is None:  # noqa: PLR2004 (one step is no plan)
+        return NO_STEPS
+    return orjson.dumps({"steps": [{"id": at, **step} for at, step in enumerate(steps, start=1)]}).decode()
 
 
 def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
     """Returns a call with arguments from the newest results; a text it has to write only acknowledges receipt."""
-    messages_of_user = [message.text for message in messages if isinstance(message, HumanMessage)]
-    newest_first = results_in(messages)[::-1]
-    read = next((result.value for result in newest_first if isinstance(result.value, dict)), {})
-    args: dict[str, str] = arguments_for(tool, messages_of_user[-1], newest_first, [tool])
-    listed = next((names for result in newest_first if (names := result.names_for(tool))), [])
-    written = {tool.opens: listed[0]} if tool.opens and listed else {}
-    if read.get("from"):
-        sender = _NAME.match(str(read["from"]))
-        name = sender.group(1) if sender else str(read["from"])
-        written |= {
-            "to": str(read["from"]),
-            "subject": f"Re: {str(read.get('subject', '')).removeprefix('Re: ')}",
-            "body": sentence(reply_language(messages_of_user), "receipt", name=name),
-        }
-    wanted = {argument: written[argument] for argument in tool.required if argument in written}
-    return call_to(tool, {**wanted, **args})
+    talk = Conversation.of(messages, [tool])
+    step = _FILLED.search(talk.system)
+    text = step.group(1) if step else talk.message
+    read = next((result.value for result in talk.newest_first if isinstance(result.value, dict)), {})
+    listing = next((result for result in talk.newest_first if result.names_for(tool)), None)
+    written = {tool.opens: pick(listing, tool, text)} if tool.opens and listing else {}
+    if tool.name == WEB_SEARCH and _speaks_of_a_result(text, talk.newest_first):
+        return call_to(tool, {"query": _looked_up(read, text)})
+    written |= _from_read(read, talk.language)
+    wanted = {name: written[name] for name in tool.required if written.get(name)}
+    return call_to(tool, {**wanted, **arguments_for(tool, Request(text, talk.newest_first, [tool]))})
+
+
+def _steps_for(part: str, about: frozenset[str], talk: Conversation) -> list[dict[str, Any]]:
+    # "Delete the oldest" does not say of what: an earlier part did.
+    said = concepts(part) & NOUNS
+    tools = [tool for tool in talk.tools if said or not about or about & tool.named]
+    tool = tool_for(part, [], tools, web=talk.wants_web) or _with_nouns(part, about, tools)
+    if needs_own_things_first(part):
+        tool = next((each for each in tools if each.name == WEB_SEARCH and "web" in said), tool)
+        if tool is not None and (first := _own_things(part, tool, talk)):
+            return [*first, _step(part, tool, {})]
+    if tool is None:
+        return [_step(part, None, {})]
+    return [_step(part, tool, arguments_for(tool, Request(part, [], talk.tools)))]
+
+
+def _own_things(part: str, target: OfferedTool, talk: Conversation) -> list[dict[str, Any]]:
+    """Returns the steps that find and open what a request speaks of before it can be carried out."""
+    nouns = (concepts(part) & NOUNS) - target.named
+    listing = next((tool for tool in talk.tools if tool.only_looks and tool.query and tool.named & nouns), None)
+    if listing is None or listing == target or listing.query is None:
+        return []
+    language = reply_language([part])
+    newest = entry(language, "newest")
+    noun = next((newest[noun] for noun in sorted(nouns & listing.named) if noun in newest), newest["thing"])
+    opener = follow_up(ShownResult(listing.name, {}, None), talk.tools)
+    query = strip_words(part, VERBS | NOUNS)
+    steps = [_step(sentence(language, "find_newest", newest=noun), listing, {listing.query: query} if query else {})]
+    return steps + ([_step(sentence(language, "open_newest", newest=noun), opener, {})] if opener else [])
+
+
+def _step(description: str, tool: OfferedTool | None, args: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "tool": tool.name if tool else None, "args": args}
 
 
 def _with_nouns(part: str, about: frozenset[str], tools: Sequence[OfferedTool]) -> OfferedTool | None:
-    # "Read the newest" does not say of what: an earlier part did.
-    wanted = concepts(part) | about
-    fitting = [tool for tool in tools if concepts(part) & tool.words and about & tool.words]
-    return max(fitting, key=lambda tool: len(wanted & tool.words), default=None)
+    verbs = (concepts(part) & VERBS) | ({"send"} if "reply" in concepts(part) else set())
+    fitting = [tool for tool in tools if verbs & tool.verbs and about & tool.named]
+    return max(fitting, key=lambda tool: (len(verbs & tool.verbs), len(about & tool.named)), default=None)
+
+
+def _speaks_of_a_result(text: str, newest_first: Sequence[ShownResult]) -> bool:
+    nouns = frozenset().union(*(result.nouns for result in newest_first))
+    return not nouns.isdisjoint(concepts(text) & NOUNS) and needs_own_things_first(text)
+
+
+def _looked_up(read: dict[str, Any], text: str) -> str:
+    """Returns what to search the web for: who wrote what was read, with their organisation, or what it is about."""
+    sender = str(read.get("from") or "")
+    if not sender or ("subject" in concepts(text) and "sender" not in concepts(text)):
+        return str(next((read[key] for key in _TITLES if read.get(key)), ""))
+    name, domain = _NAME.match(sender), sender.rpartition("@")[2].strip("> ")
+    parts = [name.group(1) if name else "", domain.rsplit(".", 1)[0].replace("-", " ")]
+    return " ".join(filter(None, parts))
+
+
+def _from_read(read: dict[str, Any], language: str) -> dict[str, str]:
+    """Returns what a new mail, event or note takes from the result that was read last."""
+    title = next((str(read[key]) for key in _TITLES if read.get(key)), "")
+    text = next((str(read[key]) for key in _TEXTS if read.get(key)), "")
+    made = {**dict.fromkeys(_TITLES, title), **dict.fromkeys(_TEXTS, text)}
+    if read.get("from"):
+        sender = _NAME.match(str(read["from"]))
+        name = sender.group(1) if sender else str(read["from"])
+        made |= {
+            "to": str(read["from"]),
+            "subject": f"Re: {str(read.get('subject', '')).removeprefix('Re: ')}",
+            "body": sentence(language, "receipt", name=name),
+        }
+    return made
 
 
 def _tools_in(system: str) -> Iterator[OfferedTool]:
@@ -60,4 +124,6 @@ def _tools_in(system: str) -> Iterator[OfferedTool]:
     for line in system.splitlines():
         if line.startswith('{"name":'):
             listed = orjson.loads(line)
-            yield offered_tool({"name": listed["name"], "parameters": listed["args"]})
+            yield offered_tool(
+                {"name": listed["name"], "description": listed.get("description"), "parameters": listed["args"]}
+            )

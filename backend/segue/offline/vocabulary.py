@@ -4,34 +4,46 @@ Pure. Both are in `offline.toml`. Knows nothing of tools and messages.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from segue.language.utterance import fold
 from segue.language.word_lists import load_toml
 
-VERBS = frozenset({"search", "read", "send", "reply"})
 _HAN = re.compile("[\u4e00-\u9fff]")
 _ARABIC_WORD = re.compile("[\u0600-\u06ff]+")
 _LATIN_WORD = re.compile("[A-Za-z\u00c0-\u024f]+")
+# A comma or an "and"; what follows is a step of its own if it begins with a verb.
+_JOINER = re.compile(
+    r"\s*[,，、;；،]\s*(?:(?:and|e|ed|并且?)\s*)?|\s+(?:and|e|ed|y|et|und)\s+|并且?|\s+و(?=\w)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Synonyms:
-    """Words that mean one thing. Chinese ones are patterns found anywhere, all others are whole words."""
+    """Words that mean one thing. Chinese ones are patterns found anywhere, all others are whole words or phrases."""
 
     words: frozenset[str]
+    phrases: tuple[str, ...]
     han: str
 
     @classmethod
     def of(cls, listed: Sequence[str]) -> Self:
         han = sorted(filter(_HAN.search, listed), key=len, reverse=True)
-        return cls(frozenset(fold(word) for word in listed if not _HAN.search(word)), "|".join(han))
+        spaced = [fold(word) for word in listed if not _HAN.search(word)]
+        phrases = tuple(f" {word} " for word in spaced if " " in word)
+        return cls(frozenset(word for word in spaced if " " not in word), phrases, "|".join(han))
 
     def are_in(self, text: str, words: Iterable[str]) -> bool:
         """Whether one of them is in a text; `words` are its `words_of`."""
-        return not self.words.isdisjoint(words) or bool(self.han and re.search(self.han, text))
+        if not self.words.isdisjoint(words) or (self.han and re.search(self.han, text)):
+            return True
+        line = f" {' '.join(words)} " if self.phrases else ""
+        return any(phrase in line for phrase in self.phrases)
+
+    def begin(self, word: str) -> bool:
+        return fold(word) in self.words or bool(self.han and re.match(self.han, word))
 
 
 def words_of(text: str) -> list[str]:
@@ -41,7 +53,13 @@ def words_of(text: str) -> list[str]:
 
 _VOCABULARY: Mapping[str, Any] = load_toml("offline.toml", package="segue.offline")
 _SENTENCES: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
-_CONCEPTS = {concept: Synonyms.of(listed) for concept, listed in _VOCABULARY["concepts"].items()}
+VERBS = frozenset(_VOCABULARY["verbs"])
+NOUNS = frozenset(_VOCABULARY["nouns"])
+_CONCEPTS = {
+    concept: Synonyms.of(listed)
+    for group in ("verbs", "nouns", "aspects")
+    for concept, listed in _VOCABULARY[group].items()
+}
 _ORDINALS = {int(place): Synonyms.of(listed) for place, listed in _VOCABULARY["ordinals"].items()}
 _SEQUENCE = re.compile(
     "|".join(
@@ -50,7 +68,8 @@ _SEQUENCE = re.compile(
     ),
     re.IGNORECASE,
 )
-_SMALL = (Synonyms.of(_VOCABULARY["filler"]["words"]), *_ORDINALS.values())
+_FILLER = Synonyms.of(_VOCABULARY["filler"]["words"])
+_SMALL = (_FILLER, _CONCEPTS["oldest"], *_ORDINALS.values())
 
 
 def concepts(text: str) -> frozenset[str]:
@@ -59,25 +78,52 @@ def concepts(text: str) -> frozenset[str]:
     return frozenset(concept for concept, synonyms in _CONCEPTS.items() if synonyms.are_in(text, words))
 
 
+def stems(text: str) -> frozenset[str]:
+    """Returns the telling words of a text without a plural s, to compare with the names of tools."""
+    kept = words_of(strip_words(text, VERBS))
+    return frozenset(re.sub(r"(?<=[^s])s$", "", re.sub("ies$", "y", word)) for word in kept if len(word) > 3)  # noqa: PLR2004
+
+
 def ordinal(text: str) -> int:
     """Returns the place in a list that a text speaks of, from 0; 0 if it speaks of none."""
     words = words_of(text)
     return next((place for place, synonyms in _ORDINALS.items() if synonyms.are_in(text, words)), 0)
 
 
+def is_order(text: str) -> bool:
+    """Returns whether a text begins with something to be done: `please call my wife`, `voglio leggere …`."""
+    first = next((word for word in re.findall(r"\w+", _without(text, (_FILLER,)))), "")
+    return _CONCEPTS["ask"].begin(text.strip()) or any(_CONCEPTS[verb].begin(first) for verb in VERBS)
+
+
 def strip_words(text: str, dropped: Iterable[str]) -> str:
     """Returns a text without the words of these concepts, ordinals and small words."""
-    unwanted = (*_SMALL, *(_CONCEPTS[concept] for concept in sorted(dropped) if concept in _CONCEPTS))
+    return _without(text, (*_SMALL, *(_CONCEPTS[concept] for concept in sorted(dropped) if concept in _CONCEPTS)))
+
+
+def _without(text: str, unwanted: Sequence[Synonyms]) -> str:
     for pattern in sorted((part for each in unwanted for part in each.han.split("|") if part), key=len, reverse=True):
         text = re.sub(pattern, " ", text)
+    for phrase in (phrase.strip() for each in unwanted for phrase in each.phrases):
+        text = re.sub(rf"(?<!\w){phrase}(?!\w)", " ", text, flags=re.IGNORECASE)
     words = frozenset().union(*(each.words for each in unwanted))
     kept = (word.strip("._-+") for word in re.findall(r"[\w@.+-]+", text))
     return " ".join(word for word in kept if word and fold(word) not in words)
 
 
 def split_steps(text: str) -> list[str]:
-    """Returns the parts of a request, cut at every "then"."""
-    return [part for part in (piece.strip(" ,.;:、，。；،") for piece in _SEQUENCE.split(text)) if part]
+    """Returns the parts of a request, cut at every "then", and at every "and" and comma with a verb after it."""
+    pieces = (piece for each in _SEQUENCE.split(text) for piece in _split_joined(each))
+    return [part for part in (piece.strip(" ,.;:、，。；،") for piece in pieces) if part]
+
+
+def _split_joined(text: str) -> Iterator[str]:
+    start = 0
+    for joiner in _JOINER.finditer(text):
+        if is_order(text[joiner.end() :]):
+            yield text[start : joiner.start()]
+            start = joiner.end()
+    yield text[start:]
 
 
 def reply_language(messages: Sequence[str]) -> str:
@@ -87,7 +133,8 @@ def reply_language(messages: Sequence[str]) -> str:
         for language, script in (("zh", _HAN), ("ar", _ARABIC_WORD)):
             if len(script.findall(text)) >= max(latin, 1):
                 return language
-        scores = {language: len(set(words_of(text)) & set(_SENTENCES[language]["words"])) for language in ("en", "it")}
+        spoken = set(words_of(text))
+        scores = {lang: len(spoken & {fold(word) for word in _SENTENCES[lang]["words"]}) for lang in ("en", "it")}
         if any(scores.values()):
             return max(scores, key=lambda language: scores[language])
     return "en"
@@ -96,6 +143,12 @@ def reply_language(messages: Sequence[str]) -> str:
 def sentence(language: str, key: str, **values: object) -> str:
     """Returns a sentence of `offline.toml` with its values filled in."""
     return str(_SENTENCES[language][key]).format(**values)
+
+
+def entry(language: str, key: str) -> Mapping[str, Any]:
+    """Returns a table of `offline.toml`: texts by concept."""
+    found: Mapping[str, Any] = _SENTENCES[language][key]
+    return found
 
 
 def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:

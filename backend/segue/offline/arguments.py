@@ -1,0 +1,178 @@
+"""Fills the arguments of a call from the words of a request and from earlier results. Pure; never invents a value."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from segue.offline.tools import (
+    FILE,
+    QUERY_ARGUMENTS,
+    URL,
+    URL_ARGUMENTS,
+    OfferedTool,
+    ShownResult,
+    follow_up,
+)
+from segue.offline.vocabulary import VERBS, concepts, ordinal, strip_words, words_of
+
+_ID = re.compile(r"\b[a-z]{2,12}[-_](?:[0-9a-f]{6,}|(?=[a-z]*\d)[0-9a-z]{4,40})\b", re.IGNORECASE)
+_CODE = re.compile(r"(?<![\w@.-])(?=[A-Za-z_-]*\d)[A-Za-z0-9][A-Za-z0-9_-]{2,39}(?![\w@-])")
+_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_QUOTED = re.compile(r"[\"“”«「『]([^\"“”«»「」『』]+)[\"“”»」』]")
+_NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])")
+_PAIR = r"(?<!\w){name}\s*[=:：]\s*(?:[\"“«「]([^\"”»」]+)[\"”»」]|([^\s,;，；\"]+))"
+ADDRESS_ARGUMENTS = ("to", "recipient", "recipients", "address", "email")
+_NO_VALUE = object()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for, what was shown before, and the tools: all that an argument may be taken from."""
+
+    text: str
+    newest_first: Sequence[ShownResult]
+    tools: Sequence[OfferedTool]
+
+    @cached_property
+    def quoted(self) -> Iterator[str]:
+        return iter([text.strip() for text in _QUOTED.findall(self.text) if not _ADDRESS.fullmatch(text)])
+
+    @cached_property
+    def numbers(self) -> Iterator[str]:
+        return iter(_NUMBER.findall(self.text))
+
+
+def arguments_for(tool: OfferedTool, request: Request) -> dict[str, Any]:
+    """Returns the arguments that the message and earlier results give."""
+    found = {name: value for name in tool.properties if (value := _spelled_out(tool, name, request)) is not _NO_VALUE}
+    for name in (*tool.required, *((tool.query,) if tool.query else ())):
+        if name not in found and (value := _value(tool, name, request)) not in (None, ""):
+            found[name] = value
+    return found
+
+
+def query_of(message: str, tool: OfferedTool) -> str:
+    """Returns what a request quotes, or what is left of it without the tool's own words and small ones."""
+    quoted = _QUOTED.search(message)
+    if quoted:
+        return quoted.group(1).strip()
+    for name in (tool.name, tool.short_name):
+        message = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", " ", message, flags=re.IGNORECASE)
+    return strip_words(message, VERBS | tool.named | {"use"})
+
+
+def _spelled_out(tool: OfferedTool, name: str, request: Request) -> Any:
+    """Returns a value given as `name=value`, or one of a list of values that stands in the message."""
+    pair = re.search(_PAIR.format(name=re.escape(name)), request.text, re.IGNORECASE)
+    if pair:
+        return _typed(tool, name, pair.group(1) or pair.group(2))
+    spoken = set(words_of(request.text))
+    choices = (value for value in tool.properties[name].get("enum", ()) if isinstance(value, str))
+    return next((value for value in choices if set(words_of(value)) <= spoken), _NO_VALUE)
+
+
+def _value(tool: OfferedTool, name: str, request: Request) -> Any:
+    match tool.properties.get(name, {}).get("type"):
+        case "integer" | "number":
+            number = next(request.numbers, None)
+            return None if number is None else _typed(tool, name, number)
+        case "array":
+            return list(request.quoted)
+        case "boolean" | "object":
+            return None
+        case _:
+            return _text(tool, name, request)
+
+
+def _text(tool: OfferedTool, name: str, request: Request) -> str | None:
+    if name == tool.opens:
+        return named(tool, request)
+    if name in ADDRESS_ARGUMENTS:
+        return _address(request)
+    if name in QUERY_ARGUMENTS:
+        return query_of(request.text, tool)
+    return next(request.quoted, None) or (query_of(request.text, tool) if len(tool.required) == 1 else None)
+
+
+def _typed(tool: OfferedTool, name: str, text: str) -> Any:
+    kind = tool.properties.get(name, {}).get("type")
+    if kind in ("integer", "number", "boolean", "array", "object"):
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+    return text
+
+
+def named(tool: OfferedTool, request: Request) -> str | None:
+    """Returns what to open: named in the message, or by its place in the newest list about the same."""
+    if tool.opens in URL_ARGUMENTS:
+        patterns = [URL]
+    else:
+        patterns = [_ID, FILE, _CODE] if (tool.opens or "").casefold().endswith(("path", "file", "name")) else [_ID]
+    text = _ADDRESS.sub(" ", request.text)
+    if found := next((match for pattern in patterns if (match := pattern.search(text))), None):
+        return found.group()
+    if listed := _listed(tool, request):
+        return listed
+    quoted = next(request.quoted, None)
+    code = None if tool.opens in URL_ARGUMENTS else _CODE.search(text)
+    return quoted or (code.group() if code else None)
+
+
+def _listed(tool: OfferedTool, request: Request) -> str | None:
+    """Returns the id at the place that the message speaks of, in the newest result that lists such things."""
+    verbs = (concepts(request.text) & VERBS) or frozenset({"read"})
+    openers = {each.name for each in request.tools if each.opens}
+    one_of_many = ordinal(request.text) > 0 or "oldest" in concepts(request.text)
+    listing = next(
+        (
+            result
+            for result in request.newest_first
+            if follow_up(result, request.tools, verbs) == tool and not (one_of_many and result.tool in openers)
+        ),
+        None,
+    )
+    if listing is None or not set(words_of(query_of(request.text, tool))) <= set(words_of(listing.query)):
+        return None
+    return pick(listing, tool, request.text)
+
+
+def pick(listing: ShownResult, tool: OfferedTool, text: str) -> str | None:
+    """Returns the id of the item that a text means by its place, or by being the oldest."""
+    names = listing.names_for(tool)
+    if "oldest" in concepts(text):
+        return _oldest(listing.value, names) if names else None
+    place = ordinal(text)
+    return names[place] if place < len(names) else None
+
+
+def _oldest(value: Any, names: Sequence[str]) -> str:
+    lists = [item for item in value.values() if isinstance(item, list)] if isinstance(value, dict) else [value]
+    dated = [
+        (str(item["date"]), name)
+        for items in lists
+        if isinstance(items, list)
+        for item in items
+        if isinstance(item, dict) and item.get("date")
+        for name in names
+        if name in item.values()
+    ]
+    return min(dated)[1] if dated else names[-1]
+
+
+def _address(request: Request) -> str | None:
+    """Returns the address in the message, or whom a reply goes to: the first in the newest result that has one."""
+    address = _ADDRESS.search(request.text)
+    if address or "reply" not in concepts(request.text):
+        return address.group() if address else None
+    texts = (orjson.dumps(result.value).decode() for result in request.newest_first)
+    return next((found.group() for text in texts if (found := _ADDRESS.search(text))), None)
+
+
+def missing_arguments(tool: OfferedTool, args: Mapping[str, Any]) -> list[str]:
+    return [name for name in tool.required if name not in args]
