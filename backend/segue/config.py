@@ -88,6 +88,7 @@ class Settings(BaseSettings):
     llm_max_retries: Annotated[int, Field(ge=0)] = 2
     llm_max_answer_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
     llm_tool_description_chars: Annotated[int, Field(ge=20)] = 1024
+    show_reasoning: bool = False
     embedding_model: str | None = None
     prices_file: Path | None = None
 

@@ -57,6 +57,7 @@ def agent_limits(settings: Settings) -> AgentLimits:
         planning=settings.planning,
         confirm=settings.confirm,
         plan_ttl_s=settings.plan_ttl_s,
+        show_reasoning=settings.show_reasoning,
     )
 
 

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessageChunk
 
+from segue.agent.stream_reply import MAX_REASONING_CHARS
 from segue.agent.streamed_answer import Listener, StreamedAnswer
+from segue.config import Settings
 from tests.support.plans import ASK
-from tests.support.provider import Provider, calls, says
-from tests.support.service import Client
-from tests.support.streams import streamed, texts
+from tests.support.provider import Provider, Reply, calls, delta, says, sse
+from tests.support.service import Client, running
+from tests.support.streams import Sent, streamed, texts
 
 PIECES = ["<think>", "</think>", "<thi", "nk>", "[THINK]", "[/THINK]", "`", "```", "a", "<", "/", "\n", " b "]
 
@@ -67,6 +69,52 @@ async def test_words_that_were_thinking_are_ended_as_a_message_of_their_own(clie
     answer = sent[-1].event["result"]["message"]
     assert answer["content"] == texts(sent)[answer["id"]] == "It is noon."
     assert [row["content"] for row in await client.messages(session)] == ["What time is it?", "It is noon."]
+
+
+def reasoning(sent: list[Sent]) -> str:
+    return "".join(each.event["delta"] for each in sent if each.type == "REASONING_MESSAGE_CONTENT")
+
+
+THOUGHT = ("The user is ", "a secret agent.")
+DONE = (delta("stop"), "data: [DONE]\n\n")
+REASONED = {
+    "apart": sse(*(delta(reasoning_content=each) for each in THOUGHT), delta(content="It is noon."), *DONE),
+    "in the text": says(f"<think>{''.join(THOUGHT)}</think>It is noon."),
+    "found out late": says(f"{''.join(THOUGHT)} </think> It is noon."),
+}
+
+
+@pytest.mark.parametrize("reply", REASONED.values(), ids=list(REASONED))
+async def test_thinking_is_streamed_if_it_is_wanted_and_is_no_part_of_the_answer(
+    settings: Settings, provider: Provider, reply: Reply
+) -> None:
+    provider.will(reply)
+    async with running(settings.model_copy(update={"show_reasoning": True})) as client:
+        session = await client.new_session()
+        sent = await streamed(client, session, "What time is it?")
+        stored = await client.messages(session)
+    assert reasoning(sent).strip() == "".join(THOUGHT)
+    types = [each.type for each in sent]
+    assert types.index("REASONING_START") < types.index("REASONING_END")
+    assert types[types.index("REASONING_END") + 1] == "TEXT_MESSAGE_START"
+    answer = sent[-1].event["result"]
+    assert texts(sent)[answer["message"]["id"]] == "It is noon."
+    assert "secret agent" not in orjson.dumps([answer, stored]).decode()
+
+
+async def test_thinking_that_is_streamed_is_bounded_and_ends_before_calls_and_errors(
+    settings: Settings, provider: Provider
+) -> None:
+    thought = delta(reasoning_content="x" * 60_000)
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "current_time", "arguments": "{}"}}
+    provider.will(sse(thought, thought, delta("tool_calls", tool_calls=[call]), *DONE[1:]), sse(thought, ""))
+    async with running(settings.model_copy(update={"show_reasoning": True})) as client:
+        sent = await streamed(client, await client.new_session(), "What time is it?")
+    types = [each.type for each in sent]
+    ends = [at for at, kind in enumerate(types) if kind == "REASONING_END"]
+    shown = [len(reasoning(part)) for part in (sent[: ends[0]], sent[ends[0] :])]
+    assert (shown, len(ends)) == ([MAX_REASONING_CHARS, 60_000], 2)
+    assert ends[0] < types.index("TOOL_CALL_START") < ends[1] < types.index("RUN_ERROR")
 
 
 async def test_the_planner_is_not_given_thinking_to_read(client: Client, provider: Provider) -> None:

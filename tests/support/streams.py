@@ -13,9 +13,25 @@ from pydantic import TypeAdapter
 from tests.support.service import Client
 
 _check = TypeAdapter[Any](Event).validate_python
-_STARTS = {"TEXT_MESSAGE_START": "messageId", "TOOL_CALL_START": "toolCallId", "STEP_STARTED": "stepName"}
-_INSIDE = {"TEXT_MESSAGE_CONTENT": "TEXT_MESSAGE_START", "TOOL_CALL_ARGS": "TOOL_CALL_START"}
-_ENDS = {"TEXT_MESSAGE_END": "TEXT_MESSAGE_START", "TOOL_CALL_END": "TOOL_CALL_START", "STEP_FINISHED": "STEP_STARTED"}
+_STARTS = {
+    "TEXT_MESSAGE_START": "messageId",
+    "TOOL_CALL_START": "toolCallId",
+    "STEP_STARTED": "stepName",
+    "REASONING_START": "messageId",
+    "REASONING_MESSAGE_START": "messageId",
+}
+_INSIDE = {
+    "TEXT_MESSAGE_CONTENT": "TEXT_MESSAGE_START",
+    "TOOL_CALL_ARGS": "TOOL_CALL_START",
+    "REASONING_MESSAGE_CONTENT": "REASONING_MESSAGE_START",
+}
+_ENDS = {
+    "TEXT_MESSAGE_END": "TEXT_MESSAGE_START",
+    "TOOL_CALL_END": "TOOL_CALL_START",
+    "STEP_FINISHED": "STEP_STARTED",
+    "REASONING_END": "REASONING_START",
+    "REASONING_MESSAGE_END": "REASONING_MESSAGE_START",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class AgentLimits:
     planning: Planning
     confirm: Confirm
     plan_ttl_s: int
+    show_reasoning: bool = False
     model: ModelBudget = field(default_factory=ModelBudget)
     max_rounds: int = 10
     max_calls: int = 40

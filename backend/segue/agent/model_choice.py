@@ -123,7 +123,7 @@ class _Heard:
     def __init__(self, listener: Listener | None) -> None:
         self.words = False
         self._told = listener
-        self.listener = listener and Listener(self._add, self._withdraw)
+        self.listener = listener and Listener(self._add, self._withdraw, listener.on_reasoning)
 
     def _add(self, text: str) -> None:
         self.words = True

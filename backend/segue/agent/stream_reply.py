@@ -11,9 +11,11 @@ from langchain_core.messages import BaseMessage
 from segue.agent.context import TurnContext
 from segue.agent.reply import Reply
 from segue.agent.streamed_answer import Listener
-from segue.domain.events import TextAdded, TextEnded, TextStarted
+from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
+
+MAX_REASONING_CHARS = 100_000  # of one reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +37,49 @@ async def stream_reply(
         return await context.model.reply(messages, tools), None
     heard = _HeardMessage(context)
     try:
-        reply = await context.model.reply(messages, tools, listener=Listener(heard.add, heard.withdraw))
+        reply = await context.model.reply(messages, tools, listener=heard.listener)
     except BaseException:
         heard.withdraw()
         raise
+    finally:
+        heard.end_reasoning()
     return reply, StartedMessage(heard.message_id, len(reply.text)) if heard.message_id else None
 
 
 class _HeardMessage:
-    """The message that a follower hears, from its first word on."""
+    """The message that a follower hears, from its first word on, and before it what the model thinks."""
 
     def __init__(self, context: TurnContext) -> None:
         self.message_id: str | None = None
         self._context = context
+        self._reasoning_id: str | None = None
+        self._reasoning_chars = 0
+
+    @property
+    def listener(self) -> Listener:
+        if self._context.limits.show_reasoning:
+            return Listener(self.add, self.withdraw, self.add_reasoning)
+        return Listener(self.add, self.withdraw)
+
+    def add_reasoning(self, text: str) -> None:
+        """Emits what fits MAX_REASONING_CHARS, unless words have begun: no message may begin within another."""
+        text = text[: MAX_REASONING_CHARS - self._reasoning_chars]
+        if not text or self.message_id is not None:
+            return
+        if self._reasoning_id is None:
+            self._reasoning_id = new_id("msg", self._context.clock())
+            self._context.emit(ReasoningStarted(self._reasoning_id))
+        self._reasoning_chars += len(text)
+        self._context.emit(ReasoningAdded(self._reasoning_id, text))
+
+    def end_reasoning(self) -> None:
+        if self._reasoning_id is not None:
+            self._context.emit(ReasoningEnded(self._reasoning_id))
+            self._reasoning_id = None
 
     def add(self, text: str) -> None:
         if self.message_id is None:
+            self.end_reasoning()
             self.message_id = new_id("msg", self._context.clock())
             self._context.emit(TextStarted(self.message_id))
         self._context.emit(TextAdded(self.message_id, text))

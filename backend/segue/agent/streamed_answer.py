@@ -43,12 +43,17 @@ _NOT_ENDED: Final = {
 _CUT_OFF: Final = "length"
 
 
+def _unheard(_: str) -> None:
+    """What a listener does with thinking that it has no use for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Follows an answer word by word. `on_withdrawn` is told that all the words so far were the model's thinking."""
 
     on_text: OnText
     on_withdrawn: Callable[[], None]
+    on_reasoning: OnText = _unheard
 
 
 async def within_pauses(
@@ -119,7 +124,7 @@ class StreamedAnswer:
         """Takes a chunk, or a whole answer."""
         extra = message.additional_kwargs
         if reasoning := extra.get(REASONING) or _reasoning_blocks(message.content):
-            self._reasoning.append(reasoning)
+            self._add_reasoning(reasoning)
         if text := extra.get(RAW_TEXT) or message.text:
             self._add_text(text)
         if isinstance(message, AIMessageChunk):
@@ -163,14 +168,14 @@ class StreamedAnswer:
         self._pass_on(self._thinking.add(clean_text(piece.removesuffix(self._half))))
 
     def _pass_on(self, told: Told) -> None:
-        if told.thinking:
-            self._reasoning.append(told.thinking)
         if told.withdrawn:
             self._texts.clear()
             self._blank = ""
             if self._heard and self._listener is not None:
                 self._listener.on_withdrawn()
             self._heard = False
+        if told.thinking:
+            self._add_reasoning(told.thinking)
         joined = self._blank + told.text
         text = joined.rstrip()
         self._blank = joined[len(text) :]
@@ -181,6 +186,11 @@ class StreamedAnswer:
             if self._listener is not None:
                 self._heard = True
                 self._listener.on_text(text)
+
+    def _add_reasoning(self, text: str) -> None:
+        self._reasoning.append(text)
+        if self._listener is not None:
+            self._listener.on_reasoning(clean_text(text))
 
     def _add_piece(self, piece: ToolCallChunk) -> None:
         # Pieces of a call share an index. Another id under it is another call; without an index each name begins one.

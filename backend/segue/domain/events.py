@@ -90,6 +90,24 @@ class TextEnded:
     message_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReasoningStarted:
+    """The model thinks aloud. What it thinks is shown while it lasts and is no part of the answer."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningAdded:
+    message_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningEnded:
+    message_id: str
+
+
 Event = (
     StepStarted
     | StepFinished
@@ -103,5 +121,8 @@ Event = (
     | TextStarted
     | TextAdded
     | TextEnded
+    | ReasoningStarted
+    | ReasoningAdded
+    | ReasoningEnded
 )
 Emit = Callable[[Event], None]

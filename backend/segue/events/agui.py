@@ -17,6 +17,9 @@ from segue.domain.events import (
     CallStarted,
     Event,
     PlanChanged,
+    ReasoningAdded,
+    ReasoningEnded,
+    ReasoningStarted,
     SearchDecided,
     StepFinished,
     StepStarted,
@@ -34,6 +37,8 @@ _CLOSED_BY = {  # the event that closes it, and the member that names what it op
     "TEXT_MESSAGE_START": ("TEXT_MESSAGE_END", "messageId"),
     "TOOL_CALL_START": ("TOOL_CALL_END", "toolCallId"),
     "STEP_STARTED": ("STEP_FINISHED", "stepName"),
+    "REASONING_START": ("REASONING_END", "messageId"),
+    "REASONING_MESSAGE_START": ("REASONING_MESSAGE_END", "messageId"),
 }
 _CLOSES = {end: (start, name) for start, (end, name) in _CLOSED_BY.items()}
 _FINISHED = b'{"type":"RUN_FINISHED",'
@@ -125,6 +130,14 @@ class EventEncoder:
                 return [_json({"type": "TEXT_MESSAGE_CONTENT", "messageId": message_id, "delta": text})]
             case TextEnded(message_id):
                 return [_json({"type": "TEXT_MESSAGE_END", "messageId": message_id})]
+            case ReasoningStarted(message_id):
+                start = {"type": "REASONING_MESSAGE_START", "messageId": message_id, "role": "reasoning"}
+                return [_json({"type": "REASONING_START", "messageId": message_id}), _json(start)]
+            case ReasoningAdded(message_id, text):
+                return [_json({"type": "REASONING_MESSAGE_CONTENT", "messageId": message_id, "delta": text})]
+            case ReasoningEnded(message_id):
+                ends = ("REASONING_MESSAGE_END", "REASONING_END")
+                return [_json({"type": end, "messageId": message_id}) for end in ends]
             case _:
                 assert_never(event)
 

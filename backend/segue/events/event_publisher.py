@@ -5,11 +5,12 @@ Does not know where the buffer is saved: `on_append` tells the event log that it
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
 from segue.db.redis import Streams
-from segue.domain.events import Event, TextAdded
+from segue.domain.events import Event, ReasoningAdded, TextAdded
 from segue.events import agui
 from segue.events.event_buffer import ATTEMPT, END, EventBuffer
 
@@ -41,7 +42,7 @@ class EventPublisher:
         self._encoder = agui.EventEncoder(buffer.turn)
         self._loop = asyncio.get_running_loop()
         self._opened_at = self._loop.time()
-        self._held: list[TextAdded] = []
+        self._held: list[TextAdded | ReasoningAdded] = []
         self._texts = 0
         self._next_text_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -50,7 +51,7 @@ class EventPublisher:
     def emit(self, event: Event) -> None:
         if self._closed:
             return
-        if not isinstance(event, TextAdded):
+        if not isinstance(event, (TextAdded, ReasoningAdded)):
             self._flush_text()
             self._encode(event)
             return
@@ -98,7 +99,7 @@ class EventPublisher:
             self.append(each)
 
     def _flush_text(self) -> None:
-        """Publishes the text held since the last text event, as one event."""
+        """Publishes the text held since the last text event, as one event. It is all of one message."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -107,4 +108,4 @@ class EventPublisher:
         held, self._held = self._held, []
         self._texts += 1
         self._next_text_at = self._loop.time() + TEXT_INTERVAL_S * (1 + self._texts // TEXTS_PER_SLOWDOWN)
-        self._encode(TextAdded(held[0].message_id, "".join(each.text for each in held)))
+        self._encode(replace(held[0], text="".join(each.text for each in held)))
