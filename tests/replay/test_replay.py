@@ -1,5 +1,6 @@
 """Replays: what was recorded plays as recorded, and what would come out otherwise is told."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,8 +13,9 @@ from segue.commands.cli import app
 from segue.config import Settings
 from segue.replay.config import CannotPlay
 from tests.support import conversations
+from tests.support.commands import segue
 from tests.support.conversations import export, lamps, played, shelf_service
-from tests.support.provider import Provider
+from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
 
 Conversation = Callable[[Client, Provider], Awaitable[str]]
@@ -133,6 +135,68 @@ async def test_recordings_play_side_by_side_unless_they_disagree_on_a_tool(
     narrow_a_tool(second)
     with pytest.raises(CannotPlay, match="mcp_find_items is another tool in"):
         await played(settings, json.dumps(first), json.dumps(second))
+
+
+async def a_look(client: Client, provider: Provider) -> str:
+    """Two turns that only read."""
+    session = await client.new_session()
+    provider.will(
+        calls(("mcp_find_items", {"query": "lamps"})), calls(("mcp_get_item", {"item_id": "itm-1"})), says("A lamp.")
+    )
+    await client.chat(session, "Which lamps are there?")
+    provider.will(calls(("mcp_get_item", {"item_id": "itm-2"})), says("Another."))
+    await client.chat(session, "And the second?")
+    return session
+
+
+async def test_a_model_that_makes_the_same_calls_differs_in_nothing_whatever_it_says(
+    settings: Settings, provider: Provider
+) -> None:
+    recording = json.dumps(await recording_of(settings, provider, a_look))
+    provider.will(
+        calls(("mcp_find_items", {"query": "lamps"})), calls(("mcp_get_item", {"item_id": "itm-1"})), says("One lamp.")
+    )
+    provider.will(calls(("mcp_get_item", {"item_id": "itm-2"})), says("One more."))
+    report = await played(settings, recording, model="scripted")
+    assert not report.differs
+    assert [recorded == played for recorded, played in report.playbacks[0].usage] == [True, True]
+    provider.will(says("It is I."))
+    with pytest.raises(CannotPlay, match="asks the model scripted, not another"):
+        await played(settings, recording, model="another", llm_model="scripted")
+
+
+async def test_a_model_is_compared_with_the_recording_and_its_calls_reach_nothing_but_that(
+    settings: Settings, provider: Provider, tmp_path: Path
+) -> None:
+    recording = tmp_path / "look.json"
+    recording.write_text(json.dumps(await recording_of(settings, provider, a_look)), "utf-8")
+    (tmp_path / "prices.json").write_text('{"scripted": {"input": 1, "output": 2}}')
+    provider.requests.clear()
+    provider.will(
+        calls(("mcp_find_items", {"query": "lamps"})),
+        calls(("mcp_get_item", {"item_id": "itm-2"}), ("mcp_get_item", {"item_id": "itm-9"})),
+        says("Two lamps."),
+        says("I have said so."),
+    )
+    environment = {"OPENAI_BASE_URL": provider.base_url, "PRICES_FILE": str(tmp_path / "prices.json")}
+    code, said = await asyncio.to_thread(segue, "replay", str(recording), "--model", "scripted", **environment)
+    assert code == 1, said
+    lines = said.splitlines()
+    took = "3 calls, 33 tokens in, 21 out"
+    assert f"{recording} turn 1: {took}, $0.000075; recorded: {took}" in lines
+    assert "  turn 1: another call" in lines
+    assert "  turn 1: a call that was not recorded" in lines
+    assert "  turn 2: a call is missing" in lines
+    assert "another answer" not in said
+    found, missing = (message["content"] for message in provider.messages(2, role="tool")[1:])
+    assert ("the text of itm-2" in found, "not recorded" in missing) == (True, True)
+    offered = {tool["function"]["name"] for tool in provider.requests[0]["tools"]}
+    assert offered & {"mcp_get_item", "web_fetch", "remember", "web_search"} == {"mcp_get_item"}
+
+
+def test_a_model_without_a_provider_is_refused(tmp_path: Path) -> None:
+    code, said = segue("replay", str(tmp_path / "x.json"), "--model", "gpt-5-mini", OPENAI_API_KEY="")
+    assert (code, "set OPENAI_API_KEY or OPENAI_BASE_URL" in said) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from segue.config import Settings
 from segue.domain.recording import read_recording
-from segue.replay.config import replay_config
+from segue.replay.config import RealModel, replay_config
 from segue.replay.run import GivenService, ReplayReport, replay
 from tests.support.plans import ASK, THREE_STEPS, deletion, planned
 from tests.support.provider import Provider, calls, fails, says
@@ -133,21 +133,25 @@ async def export(client: Client, session: str, **options: Any) -> str:
     return response.text
 
 
-async def played(settings: Settings, *texts: str, **changed: Any) -> ReplayReport:
-    """What a replay on a service in this process says of recordings; `changed` are settings of that service."""
+async def played(settings: Settings, *texts: str, model: str | None = None, **changed: Any) -> ReplayReport:
+    """What a replay on a service in this process says of recordings; `changed` are settings of that service. A `model`
+    is asked where the settings say.
+    """
     folder = settings.mcp_config.parent
     files = [folder / f"recording-{number}.json" for number, _ in enumerate(texts, start=1)]
     for file, text in zip(files, texts, strict=True):
         file.write_text(text, "utf-8")
     port = _free_port()
     base_url = f"http://127.0.0.1:{port}"
-    config = replay_config({str(number): read_recording(text.encode()) for number, text in enumerate(texts)})
+    asked = RealModel(model, {}) if model else None
+    recordings = {str(number): read_recording(text.encode()) for number, text in enumerate(texts)}
+    config = replay_config(recordings, asked)
     settings.mcp_config.write_text(config.mcp_config(base_url))
     configured = {name.lower(): value for name, value in config.environment(base_url).items()}
     service = Settings.model_validate({**settings.model_dump(), **configured, **changed})
     async with running(service) as client:
         given = GivenService(str(client.http.base_url), None, ("127.0.0.1", port), lambda _: None)
-        return await replay(files, given=given)
+        return await replay(files, given=given, model=asked)
 
 
 def _free_port() -> int:

@@ -77,6 +77,16 @@ class RecordedPlan(Part):
     steps: tuple[RecordedStep, ...]
 
 
+class RecordedUsage(Part):
+    """What the model calls of a turn took; `cost` is in dollars."""
+
+    llm_calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+
+
 class RecordedTurn(Part):
     """A message and what came of it.
 
@@ -93,6 +103,7 @@ class RecordedTurn(Part):
     status: Literal["completed", "failed", "cancelled"] = "completed"
     answer: str | None = None
     said: str | None = None
+    usage: RecordedUsage | None = None
 
     @property
     def calls(self) -> tuple[RecordedCall, ...]:

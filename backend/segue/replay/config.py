@@ -8,6 +8,7 @@ from segue.domain.recording import RecordedSettings, RecordedTool, Recording
 from segue.mcp.tool_mapping import MAX_TOOLS
 
 MANY = 10**6
+OUTSIDE = ("web_fetch", "remember")  # built-in tools with effects that a recording cannot stand in for
 
 
 class CannotPlay(Exception):
@@ -15,20 +16,36 @@ class CannotPlay(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class RealModel:
+    """A model that is asked in place of the recording, and the settings that lead to it."""
+
+    name: str
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayConfig:
     tools: tuple[RecordedTool, ...]
     settings: RecordedSettings
+    model: RealModel | None = None
+
+    @property
+    def model_name(self) -> str:
+        return self.model.name if self.model else "replay"
 
     def environment(self, base_url: str) -> dict[str, str]:
         """Returns settings with which a service uses only this model and these tools."""
+        disabled = [tool.name for tool in self.tools if tool.source == "builtin"]
+        asked: Mapping[str, str] = {"OPENAI_BASE_URL": f"{base_url}/v1", "LLM_MAX_RETRIES": "0"}
+        if self.model is not None:
+            asked, disabled = self.model.settings, [*disabled, *OUTSIDE]
         return {
-            "OPENAI_BASE_URL": f"{base_url}/v1",
-            "LLM_MODEL": "replay",
-            "LLM_MAX_RETRIES": "0",
+            **asked,
+            "LLM_MODEL": self.model_name,
             "PLANNING": self.settings.planning,
             "CONFIRM": self.settings.confirm,
             "WEB_SEARCH_PROVIDER": "none",
-            "DISABLED_TOOLS": ",".join(tool.name for tool in self.tools if tool.source == "builtin"),
+            "DISABLED_TOOLS": ",".join(disabled),
             "TOOL_FLEET_THRESHOLD": str(MANY),  # a failure in one conversation must not reach the others
         }
 
@@ -47,7 +64,7 @@ class ReplayConfig:
         return json.dumps({"mcpServers": {"replay": server}})
 
 
-def replay_config(recordings: Mapping[str, Recording]) -> ReplayConfig:
+def replay_config(recordings: Mapping[str, Recording], model: RealModel | None = None) -> ReplayConfig:
     """Takes recordings by file name. Raises CannotPlay if their settings or tools contradict each other."""
     settings = {name: recording.settings for name, recording in recordings.items()}
     (first, shared), *others = settings.items()
@@ -61,7 +78,7 @@ def replay_config(recordings: Mapping[str, Recording]) -> ReplayConfig:
                 raise CannotPlay(f"{tool.name} is another tool in {name} than in {origin}: replay them apart.")
     if len(tools) > MAX_TOOLS:
         raise CannotPlay(f"There are {len(tools)} tools in these recordings, over {MAX_TOOLS}: replay them apart.")
-    return ReplayConfig(tuple(tool for _, tool in tools.values()), shared)
+    return ReplayConfig(tuple(tool for _, tool in tools.values()), shared, model)
 
 
 def tools_missing(config: ReplayConfig, offered: Iterable[Mapping[str, str]]) -> list[str]:

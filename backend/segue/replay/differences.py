@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from segue.domain.recording import RecordedPlan, RecordedTurn
+from segue.domain.recording import RecordedPlan, RecordedTurn, RecordedUsage
 from segue.domain.tool import canonical_args
 
 SHOWN_CHARS = 300
@@ -31,18 +31,20 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A turn as the API returns it."""
+    """A turn as the API returns it. `usage` is None if it ended without an answer."""
 
     status: str
     answer: str | None = None
     calls: Sequence[Mapping[str, Any]] = ()
     plan: Mapping[str, Any] | None = None
+    usage: RecordedUsage | None = None
 
 
-def differences(number: int, turn: RecordedTurn, played: Played) -> Iterable[Difference]:
+def differences(number: int, turn: RecordedTurn, played: Played, *, in_words: bool = True) -> Iterable[Difference]:
+    """Another answer counts `in_words`: no two models say the same."""
     if (turn.status == "completed") != (played.status == "completed"):
         yield Difference(number, "it ended otherwise", turn.status, played.status)
-    elif turn.answer != played.answer:
+    elif in_words and turn.answer != played.answer:
         yield Difference(number, "another answer", turn.answer or "", played.answer or "")
     recorded = [_call_line(call.tool, call.args, call.status) for call in turn.calls]
     happened = [_call_line(call["tool_name"], call["args"], call["status"]) for call in played.calls]
@@ -53,6 +55,14 @@ def differences(number: int, turn: RecordedTurn, played: Played) -> Iterable[Dif
         before, after = _plan_lines(turn.plan), _plan_lines(played.plan)
         if before != after:
             yield Difference(number, "the plan stands otherwise", before, after)
+
+
+def usage_line(usage: RecordedUsage | None) -> str:
+    if usage is None:
+        return "not known"
+    cost = "" if usage.cost is None else f", ${usage.cost:.6f}"
+    cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens else ""
+    return f"{usage.llm_calls} calls, {usage.input_tokens} tokens in{cached}, {usage.output_tokens} out{cost}"
 
 
 def _unlike_calls(number: int, recorded: Sequence[str], happened: Sequence[str]) -> Iterable[Difference]:

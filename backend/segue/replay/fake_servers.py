@@ -29,7 +29,7 @@ from segue.replay.fake_model import FakeModel, ModelReply
 from segue.replay.requests import invalid_history, invalid_tools, kind_of_request
 
 RESULT_SCHEMA = {"type": "object", "properties": {"result": {}}, "x-fastmcp-wrap-result": True}
-NOT_RECORDED = "The recording has no such call."
+NOT_RECORDED = "This call was not recorded, so that it has no result."
 HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
 USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
@@ -53,8 +53,11 @@ class TurnPlayback:
 
 @dataclass(slots=True)
 class FakeServers:
+    """`known` are calls that the tools answer whenever they are asked, for a real model; then there is no `turn`."""
+
     tools: tuple[RecordedTool, ...]
     turn: TurnPlayback | None = None
+    known: tuple[RecordedCall, ...] = ()
 
     def app(self, host: str) -> Starlette:
         """Serves `/v1/chat/completions` and `/mcp`, stateless: a killed service leaves nothing behind."""
@@ -84,11 +87,10 @@ class FakeServers:
 
     async def _call_tool(self, _: object, params: CallToolRequestParams) -> CallToolResult:
         playback, args = self.turn, canonical_args(params.arguments or {})
+        calls = self.known if playback is None else playback.calls
+        call = next((each for each in calls if (each.tool, canonical_args(each.args)) == (params.name, args)), None)
         if playback is None:
-            return _error(NOT_RECORDED)
-        call = next(
-            (each for each in playback.calls if (each.tool, canonical_args(each.args)) == (params.name, args)), None
-        )
+            return _error(NOT_RECORDED) if call is None else _result(call)
         if call is None:
             playback.faults.append(f"{params.name} was called with {args}, which is not recorded for this turn")
             return _error(NOT_RECORDED)

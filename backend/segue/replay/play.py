@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx2
 
-from segue.domain.recording import RecordedPlan, RecordedTurn, Recording
+from segue.domain.recording import RecordedPlan, RecordedTurn, RecordedUsage, Recording
 from segue.domain.tool import canonical_args
-from segue.replay.config import CannotPlay, ReplayConfig, tools_missing
+from segue.replay.config import CannotPlay, RealModel, ReplayConfig, tools_missing
 from segue.replay.differences import Difference, Played, differences
 from segue.replay.fake_model import FakeModel
 from segue.replay.fake_servers import FakeServers, TurnPlayback
@@ -23,6 +23,8 @@ TURN_TIMEOUT_S = 930.0
 SHOWN_CHARS = 500
 RESULTS_IN_VIEW = 5  # of the newest; how many more there is room for depends on their size
 
+_USAGE = RecordedUsage.model_fields.keys()
+
 Restart = Callable[[], Awaitable[None]]
 Check = Callable[[], None]
 
@@ -30,7 +32,7 @@ Check = Callable[[], None]
 @dataclass(slots=True)
 class Playback:
     """The state of one recording. `plans` are the recorded plans by number; `results` are ids of calls by tool and
-    arguments, newest last.
+    arguments, newest last; `usage` is what each turn took when it was recorded and when a real model played it.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Playback:
     plans: dict[int, RecordedPlan] = field(default_factory=dict)
     results: dict[str, str] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
+    usage: list[tuple[RecordedUsage | None, RecordedUsage | None]] = field(default_factory=list)
     calls: int = 0
     arrived: int = 0
     requests: int = 0
@@ -49,6 +52,7 @@ async def play(
     client: httpx2.AsyncClient,
     servers: FakeServers,
     playbacks: list[Playback],
+    config: ReplayConfig,
     *,
     restart: Restart | None = None,
     results_in_view: int = RESULTS_IN_VIEW,
@@ -65,7 +69,7 @@ async def play(
             await restart()
         for playback in playbacks:
             if index < len(playback.recording.turns):
-                await _play_turn(client, servers, playback, index, results_in_view)
+                await _play_turn(client, servers, playback, config, index, results_in_view)
 
 
 async def wait_until_ready(client: httpx2.AsyncClient, config: ReplayConfig, check: Check) -> None:
@@ -95,14 +99,22 @@ async def delete_sessions(client: httpx2.AsyncClient, playbacks: list[Playback])
 
 
 async def _play_turn(
-    client: httpx2.AsyncClient, servers: FakeServers, playback: Playback, index: int, results_in_view: int
+    client: httpx2.AsyncClient,
+    servers: FakeServers,
+    playback: Playback,
+    config: ReplayConfig,
+    index: int,
+    results_in_view: int,
 ) -> None:
     turn = playback.recording.turns[index]
+    if config.model is not None:
+        await _play_with(config.model, client, servers, playback, index)
+        return
     before = playback.plans.get(turn.plan.number) if turn.plan else None
     playback.sent.append(turn.message.strip())
     earlier = tuple(playback.results.values())[-results_in_view:]
     servers.turn = playing = TurnPlayback(FakeModel(turn, before), tuple(playback.sent), earlier)
-    played = await _played(client, playback.session_id, turn)
+    played = await _played(client, playback.session_id, turn, config.model_name)
     servers.turn = None
     number = index + 1
     playback.differences += [Difference(number, fault, None, None) for fault in playing.faults]
@@ -118,13 +130,28 @@ async def _play_turn(
         playback.plans[turn.plan.number] = turn.plan
 
 
-async def _played(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn) -> Played:
+async def _play_with(
+    model: RealModel, client: httpx2.AsyncClient, servers: FakeServers, playback: Playback, index: int
+) -> None:
+    """Plays a turn with a real model. A call of another turn has its result too: a model may look earlier."""
+    turn = playback.recording.turns[index]
+    others = (call for other in playback.recording.turns if other is not turn for call in other.calls)
+    servers.known = (*turn.calls, *others)
+    played = await _played(client, playback.session_id, turn, model.name)
+    servers.known = ()
+    playback.differences += differences(index + 1, turn, played, in_words=False)
+    playback.usage.append((turn.usage, played.usage))
+    playback.calls += len(played.calls)
+    playback.requests += played.usage.llm_calls if played.usage else 0
+
+
+async def _played(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn, model: str) -> Played:
     response = await _send(client, session_id, turn)
     if "json" not in response.headers.get("Content-Type", ""):
         raise _unexpected(response)
     answer = response.json()
-    if answer.get("model", "replay") != "replay":
-        raise CannotPlay(f"The service asks the model {answer['model']}, not the recording: see the settings above.")
+    if answer.get("model", model) != model:
+        raise CannotPlay(f"The service asks the model {answer['model']}, not {model}: see the settings above.")
     if "turn_id" not in answer:
         return Played(f"refused ({answer.get('code', response.status_code)})")
     listed = await _json(
@@ -132,8 +159,9 @@ async def _played(client: httpx2.AsyncClient, session_id: str, turn: RecordedTur
     )
     calls = listed["items"][::-1]
     if response.status_code != httpx2.codes.OK:
-        return Played("failed", calls=calls)
-    return Played("completed", answer["message"]["content"], calls, answer["plan"])
+        return Played(f"failed ({answer['code']}: {answer['detail']})", calls=calls)
+    usage = RecordedUsage(**{name: value for name, value in answer["usage"].items() if name in _USAGE})
+    return Played("completed", answer["message"]["content"], calls, answer["plan"], usage)
 
 
 async def _send(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn) -> httpx2.Response:

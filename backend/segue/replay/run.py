@@ -18,7 +18,8 @@ from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
 from segue.embedded.servers import embedded_servers
 from segue.embedded.service_process import OwnService
-from segue.replay.config import CannotPlay, ReplayConfig, replay_config
+from segue.replay.config import CannotPlay, RealModel, ReplayConfig, replay_config
+from segue.replay.differences import usage_line
 from segue.replay.fake_servers import FakeServers
 from segue.replay.play import RESULTS_IN_VIEW, TURN_TIMEOUT_S, Playback, delete_sessions, play, wait_until_ready
 
@@ -54,6 +55,8 @@ class ReplayReport:
             if playback.differences:
                 yield f"{playback.name} (session {playback.session_id})"
                 yield from (f"  {line}" for each in playback.differences for line in str(each).splitlines())
+            for number, (recorded, played) in enumerate(playback.usage, start=1):
+                yield f"{playback.name} turn {number}: {usage_line(played)}; recorded: {usage_line(recorded)}"
         same = sum(not playback.differences for playback in self.playbacks)
         turns, calls, requests = (
             sum(_summary(playback)[counted] for playback in self.playbacks)
@@ -71,10 +74,14 @@ async def replay(
     given: GivenService | None = None,
     restarting: bool = False,
     results_in_view: int = RESULTS_IN_VIEW,
+    model: RealModel | None = None,
 ) -> ReplayReport:
-    """Plays on the given service, or on its own one, killed after each turn if `restarting`. Raises CannotPlay."""
+    """Plays on the given service, or on its own one, killed after each turn if `restarting`. Raises CannotPlay.
+
+    `model` is asked in place of the recording.
+    """
     recordings = {str(file): _read(file) for file in files}
-    config = replay_config(recordings)
+    config = replay_config(recordings, model)
     playbacks = [Playback(name, recording) for name, recording in recordings.items()]
     with _ending_on_sigterm():
         if given is None:
@@ -105,7 +112,7 @@ async def _on_own_service(
 
                 await wait_until_ready(client, config, check)
                 again = restart if restarting else None
-                await play(client, servers, playbacks, restart=again, results_in_view=results_in_view)
+                await play(client, servers, playbacks, config, restart=again, results_in_view=results_in_view)
                 return ReplayReport(playbacks, restarts)
         except AppError as error:
             raise CannotPlay(error.detail) from error
@@ -149,7 +156,7 @@ async def _on_given_service(
         given.note(config.mcp_config(base_url))
         try:
             await wait_until_ready(client, config, lambda: None)
-            await play(client, servers, playbacks, results_in_view=results_in_view)
+            await play(client, servers, playbacks, config, results_in_view=results_in_view)
             await delete_sessions(client, playbacks)
         except httpx2.TransportError as error:
             raise CannotPlay(f"{given.url} was lost on the way ({type(error).__name__}).") from error
@@ -173,6 +180,10 @@ def _summary(playback: Playback) -> dict[str, Any]:
         "calls": playback.calls,
         "arrived": playback.arrived,
         "requests": playback.requests,
+        "usage": [
+            {"recorded": recorded and recorded.model_dump(), "played": played and played.model_dump()}
+            for recorded, played in playback.usage
+        ],
         "differences": [asdict(difference) for difference in playback.differences],
     }
 

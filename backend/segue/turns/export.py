@@ -24,6 +24,7 @@ from segue.domain.recording import (
     RecordedStep,
     RecordedTool,
     RecordedTurn,
+    RecordedUsage,
     Recording,
     Round,
 )
@@ -133,6 +134,7 @@ class _Recorder:
             status=row.status,
             answer=answer,
             said=_models_part(answer, plan, self.standing),
+            usage=_usage(report),
         )
         self.standing = plan or self.standing
         return turn
@@ -195,6 +197,13 @@ def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None) -
     ending = plan_messages.ended(plan) if plan else plan_messages.still_waiting(standing) if standing else ""
     said = answer.removesuffix(f"\n\n{ending}")
     return said if said != answer else None
+
+
+def _usage(report: TurnReport | None) -> RecordedUsage | None:
+    """Returns None if no tokens were counted, as for the offline model."""
+    if report is None or not report.usage.input_tokens:
+        return None
+    return RecordedUsage(**{name: getattr(report.usage, name) for name in RecordedUsage.model_fields})
 
 
 def _decision(row: Row[Any], opening: Message) -> Decision | None:
