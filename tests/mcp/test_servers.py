@@ -1,4 +1,5 @@
 import asyncio
+import base64
 import json
 import os
 import shutil
@@ -100,8 +101,9 @@ async def test_a_text_that_is_json_arrives_parsed(ours: McpServers) -> None:
     assert await call(ours, "json_text") == {"emails": [{"id": "eml-0a1b2c"}]}
 
 
-async def test_an_image_arrives_as_its_type_and_size(ours: McpServers) -> None:
-    assert await call(ours, "blocks") == ["a cat", {"type": "image", "mime_type": "image/png", "size_bytes": 1000}]
+async def test_an_image_arrives_whole_beside_the_text(ours: McpServers) -> None:
+    picture = base64.b64encode(b"x" * 1000).decode()
+    assert await call(ours, "blocks") == ["a cat", {"type": "image", "mime_type": "image/png", "data": picture}]
 
 
 async def test_a_result_marked_as_error_fails_with_its_text(ours: McpServers) -> None:

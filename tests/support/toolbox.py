@@ -1,5 +1,6 @@
 """A stdio MCP server by hand, since the SDK takes a second to import: tools that return what a test asks of them."""
 
+import base64
 import json
 import sys
 from collections import Counter
@@ -11,12 +12,15 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "plain_text": {"lines": {"type": "integer"}},
     "fails": {"message": {"type": "string"}},
     "returns_binary": {},
+    "read_file": {"path": {"type": "string"}},
+    "photo": {"of": {"type": "string"}},
     "count": {"of": {"type": "string"}},
     "echo": {},
     "slow": {},
 }
 counted: Counter[str] = Counter()
-
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+NOTE = b"\x00\xff not text " * 40
 
 ODD: dict[str, Any] = {
     "type": "object",
@@ -63,6 +67,12 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:  # noqa
             return {**text(arguments["message"]), "isError": True}
         case "returns_binary":
             return {"content": [{"type": "image", "data": "AAAA" * 100, "mimeType": "image/png"}]}
+        case "read_file":
+            return {"content": [], "structuredContent": {"content": "import os\n" * 342, "path": arguments["path"]}}
+        case "photo":
+            image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+            file = {"uri": "file:///note.bin", "blob": base64.b64encode(NOTE).decode()}
+            return {"content": [*text("a photo")["content"], image, {"type": "resource", "resource": file}]}
         case "count":
             counted[arguments["of"]] += 1
             return {"content": [], "structuredContent": {"calls": counted[arguments["of"]]}}

@@ -215,7 +215,7 @@ async def test_of_parallel_calls_each_keeps_its_own_outcome(settings: Settings, 
         {"error": "says so itself"},
         None,
         None,
-        {"type": "image", "mime_type": "image/png", "size_bytes": 300},
+        {"type": "image", "mime_type": "image/png", "part": 0, "size_bytes": 300},
         {"id": "two"},
     ]
     told = [orjson.loads(message["content"]) for message in provider.messages(role="tool")]

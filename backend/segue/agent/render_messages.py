@@ -196,11 +196,11 @@ def fresh_result(tool_call_id: str, outcome: Outcome, *, max_bytes: int) -> str:
 
 
 def _head_and_tail(tool_call_id: str, payload: Payload, *, max_bytes: int) -> str:
-    if payload.size_bytes <= max_bytes:
-        return payload.text
-    encoded, part = payload.text.encode(), max_bytes // 4
+    encoded, part = payload.shown_text.encode(), max_bytes // 4
+    if len(encoded) <= max_bytes:
+        return payload.shown_text
     head, tail = encoded[:part].decode(errors="ignore"), encoded[-part:].decode(errors="ignore")
-    left_out = len(payload.text) - len(head) - len(tail)
+    left_out = len(payload.shown_text) - len(head) - len(tail)
     return f"{head}\n[… {left_out} characters left out; load them with get_tool_result of {tool_call_id} …]\n{tail}"
 
 

@@ -1,18 +1,22 @@
 """Tool results: the ledger of a session as a list, one result by path and page."""
 
+import mimetypes
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import orjson
+from anyio import to_thread
 from fastapi import APIRouter, Query, Response
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, ToolCallId
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
+from segue.domain.errors import NotFound
 from segue.domain.tool import CallStatus, ToolCall
 from segue.memory.sessions import get_session
 from segue.tools import results
 from segue.tools.paging import Wanted, page_of
+from segue.tools.parts import described
 
 router = APIRouter(
     prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute, responses=PROBLEMS
@@ -20,12 +24,18 @@ router = APIRouter(
 
 _POSITION = id_position("call")
 
+ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
 Filter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedResult(ToolCall):
-    """A ToolCall and the part of its result that was asked for; totals count characters of text or items of a list."""
+    """A ToolCall and the page of its result that was asked for; totals count characters of text or items of a list.
+
+    Images and files are described in the result by number, media type and size; `?part=` loads one.
+    """
 
     result: Any
     result_total: int | None
@@ -59,7 +69,7 @@ async def list_tool_results(
     return page(found, limit, lambda call: call.tool_call_id)
 
 
-@router.get("/{tool_call_id}", response_model=LoadedResult)
+@router.get("/{tool_call_id}", response_model=LoadedResult, responses=ONE_PART)
 async def get_tool_result(
     session_id: SessionId,
     tool_call_id: ToolCallId,
@@ -68,11 +78,30 @@ async def get_tool_result(
     path: Annotated[str | None, Query(max_length=1000)] = None,
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000_000)] = 100_000,
+    part: Annotated[int | None, Query(ge=0, le=2**31)] = None,
 ) -> Response:
+    """With `part`, the image or file of this number as it is, to be downloaded."""
     async with services.database.read_only() as connection:
         call, stored = await results.load_result(connection, caller, session_id, tool_call_id, now=services.clock())
-    part = await page_of(stored.content or "", Wanted(path, offset, limit), is_json=stored.kind == "json")
+    if part is not None:
+        return await to_thread.run_sync(_download, call, stored, part)  # megabytes take a while to read
+    page = await page_of(stored.content or "", Wanted(path, offset, limit), is_json=stored.kind == "json")
     shown = {name: getattr(call, name) for name in ToolCall.__dataclass_fields__}
     # The result is JSON already: to read and write megabytes of it again would hold up other requests.
-    totals = {"result": orjson.Fragment(part.json), "result_total": part.result_total, "next_offset": part.next_offset}
+    totals = {"result": orjson.Fragment(page.json), "result_total": page.result_total, "next_offset": page.next_offset}
     return Response(orjson.dumps({**shown, **totals}, option=orjson.OPT_UTC_Z), media_type="application/json")
+
+
+def _download(call: ToolCall, stored: results.StoredResult, number: int) -> Response:
+    """A tool chose the media type: a browser must neither guess another nor open it as a page of ours."""
+    _, parts = described(stored.value())
+    if number >= len(parts):
+        raise NotFound("tool_result_part")
+    part = parts[number]
+    name = f"{call.tool_call_id}-{number}{mimetypes.guess_extension(part.media_type) or ''}"
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "sandbox",
+    }
+    return Response(part.content(), media_type=part.media_type, headers=headers)

@@ -32,6 +32,7 @@ from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, To
 from segue.mcp.config import McpServerConfig
 from segue.mcp.tool_effects import effect_of
 from segue.tools.input_schema import InputSchema, UnfitSchema
+from segue.tools.parts import UNKNOWN
 
 MAX_TOOLS: Final = 200
 MAX_ERROR_CHARS: Final = 4000
@@ -210,8 +211,12 @@ def value_of(result: CallToolResult, *, wrapped: bool) -> object:
         blocks = [_block(block) for block in result.content]
         return blocks[0] if len(blocks) == 1 else blocks or None
     if wrapped and isinstance(value, dict) and set(value) == {"result"}:
-        return value["result"]
-    return value
+        value = value["result"]
+    # A server repeats its structured value as text, but not its images and files.
+    files = [_block(block) for block in result.content if not isinstance(block, TextContent | ResourceLink)]
+    if not files:
+        return value
+    return value | {"files": files} if isinstance(value, dict) and "files" not in value else [value, *files]
 
 
 def _error_text(result: CallToolResult) -> str:
@@ -221,12 +226,12 @@ def _error_text(result: CallToolResult) -> str:
 
 
 def _block(block: ContentBlock) -> object:
-    """Text as text or as the JSON it is; anything binary as its type and size: base64 is of no use to a model."""
+    """Text as text or as the JSON it is; base64 beside its media type."""
     match block:
         case TextContent(text=text):
             return _parsed(text)
         case ImageContent() | AudioContent():
-            return {"type": block.type, "mime_type": block.mime_type, "size_bytes": _decoded_size(block.data)}
+            return {"type": block.type, "mime_type": block.mime_type, "data": block.data}
         case ResourceLink():
             link = {"type": block.type, "uri": block.uri, "name": block.name}
             return link | {"mime_type": block.mime_type, "size_bytes": block.size}
@@ -237,14 +242,10 @@ def _block(block: ContentBlock) -> object:
 
 
 def _resource(resource: TextResourceContents | BlobResourceContents) -> dict[str, object]:
-    described: dict[str, object] = {"uri": resource.uri, "mime_type": resource.mime_type}
     if isinstance(resource, BlobResourceContents):
-        return described | {"size_bytes": _decoded_size(resource.blob)}
-    return described | {"size_bytes": len(resource.text.encode(errors="replace")), "text": resource.text}
-
-
-def _decoded_size(base64: str) -> int:
-    return len(base64) * 3 // 4 - base64[-2:].count("=")
+        return {"uri": resource.uri, "mime_type": resource.mime_type or UNKNOWN, "blob": resource.blob}
+    size_bytes = len(resource.text.encode(errors="replace"))
+    return {"uri": resource.uri, "mime_type": resource.mime_type, "size_bytes": size_bytes, "text": resource.text}
 
 
 def _parsed(text: str) -> object:

@@ -4,6 +4,7 @@ Any value is accepted. What JSON cannot hold becomes readable text, so that noth
 """
 
 import math
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
@@ -14,10 +15,13 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel
 
+from segue.tools.parts import UNKNOWN, Part, described
+
 Kind = Literal["json", "text"]
 
 MAX_DEPTH = 64
 MAX_CHARS = 100_000_000
+MIN_FILE_BYTES = 64
 TOO_DEEP = "[nested too deeply]"
 CIRCULAR = "[contains itself]"
 TOO_MUCH = "[too much to keep]"
@@ -28,33 +32,59 @@ _DECIMAL_BITS = 10_000  # Python refuses to write numbers much longer than this 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """`text` is what is stored: the text itself, or the JSON of `value`. `cut_from` is the full size, if cut."""
+    """`text` is what is stored: the text itself, or the JSON of `value`. `cut_from` is the full size, if cut.
+
+    `shown` is the value with its `parts` described, and `shown_text` what the model sees of it.
+    """
 
     kind: Kind
     text: str
     value: Any
     size_bytes: int
-    cut_from: int | None = None
+    cut_from: int | None
+    shown: Any
+    shown_text: str
+    parts: tuple[Part, ...]
 
 
 def make_payload(output: object, *, max_bytes: int) -> Payload:
-    """Returns the value cleaned and capped. JSON over `max_bytes` becomes text: half a document cannot be parsed."""
+    """Returns the value cleaned and capped. What is too large is kept without its parts; JSON that is still over
+    `max_bytes` becomes text: half a document cannot be parsed.
+    """
     value = clean(output)
-    is_text = isinstance(value, str)
-    encoded = value.encode() if is_text else orjson.dumps(value)
-    if len(encoded) > max_bytes:
-        return _cut(encoded, max_bytes)
-    return Payload("text" if is_text else "json", value if is_text else encoded.decode(), value, len(encoded))
+    encoded = _encoded(value)
+    if (size := len(encoded)) <= max_bytes:
+        return payload_of(value, encoded.decode())
+    value, _ = described(value, kept=False)
+    encoded = _encoded(value)
+    if len(encoded) <= max_bytes:
+        return payload_of(value, encoded.decode(), cut_from=size)
+    note = f"\n[cut by Segue: {max_bytes} of {size} bytes kept]"
+    kept = encoded[:max_bytes].decode(errors="ignore") + note
+    return payload_of(kept, kept, cut_from=size)
+
+
+def payload_of(value: Any, text: str, *, cut_from: int | None = None) -> Payload:
+    """Returns the payload of a clean value that is stored as this text."""
+    shown, parts = described(value)
+    return Payload(
+        kind="text" if isinstance(value, str) else "json",
+        text=text,
+        value=value,
+        size_bytes=len(text.encode()),
+        cut_from=cut_from,
+        shown=shown,
+        shown_text=text if shown is value else _encoded(shown).decode(),
+        parts=parts,
+    )
 
 
 def no_payload() -> Payload:
-    return Payload("text", "", "", 0)
+    return payload_of("", "")
 
 
-def _cut(encoded: bytes, max_bytes: int) -> Payload:
-    note = f"\n[cut by Segue: {max_bytes} of {len(encoded)} bytes kept]"
-    kept = encoded[:max_bytes].decode(errors="ignore") + note
-    return Payload("text", kept, kept, len(kept.encode()), cut_from=len(encoded))
+def _encoded(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else orjson.dumps(value)
 
 
 def clean(value: object, *, max_chars: int = MAX_CHARS) -> Any:
@@ -114,7 +144,7 @@ class _Cleaning:
             case datetime() | date() | time():
                 return value.isoformat()
             case bytes() | bytearray() | memoryview():
-                return f"[{memoryview(value).nbytes} bytes of binary data]"
+                return self._bytes(bytes(value))
             case _:
                 return self._container(value, inside)
 
@@ -139,6 +169,12 @@ class _Cleaning:
         if self.left < 0:
             return TOO_MUCH
         return text if type(text) is str and text.isascii() and text.isprintable() else clean_text(text)
+
+    def _bytes(self, content: bytes) -> str:
+        """A file becomes a `data:` text, which is a part of the result; a few bytes are none."""
+        if len(content) < MIN_FILE_BYTES:
+            return f"[{len(content)} bytes of binary data]"
+        return self._text(f"data:{UNKNOWN};base64,{b64encode(content).decode()}")
 
     def _key(self, key: object) -> str:
         return self._text(key) if isinstance(key, str) else str(self.plain(key, ()))

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_process
+import anyio.to_thread
 import jmespath
 import orjson
 from jmespath.exceptions import JMESPathError
@@ -20,6 +21,8 @@ from jmespath.visitor import TreeInterpreter
 
 from segue.domain.errors import AppError
 from segue.tools.normalize import clean
+from segue.tools.parts import described
+from segue.tools.summaries import text_in
 
 MAX_PAGE_CHARS: Final = 10_000_000
 MAX_PAGE_BYTES: Final = 40_000_000
@@ -46,7 +49,8 @@ class InvalidPath(AppError):
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Offset and limit count characters of text or items of a list. What is to fit an answer to the model has bounds:
-    of the JSON it is written as, and of its characters if it is not text.
+    of the JSON it is written as, and of its characters if it is not text. Images and files in a result are described,
+    unless it is wanted `with_parts`.
     """
 
     path: str | None = None
@@ -54,6 +58,7 @@ class Wanted:
     limit: int = MAX_PAGE_CHARS
     max_bytes: int = MAX_PAGE_BYTES
     max_chars: int | None = None
+    with_parts: bool = False
 
     def fits(self, written: bytes) -> bool:
         if len(written) > self.max_bytes:
@@ -91,15 +96,15 @@ class _Interpreter(TreeInterpreter):
 
 
 async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: float = DEADLINE_S) -> ResultPage:
-    """Returns a part of a stored result. It may be larger than `wanted.max_bytes` if it is one item.
+    """Returns a page of a stored result. It may be larger than `wanted.max_bytes` if it is one item.
 
-    Raises InvalidPath if the path is not JMESPath, does not fit the result, or takes too much time or memory.
+    Without a path, an object that is little more than a text is paged as that text. Raises InvalidPath if the path is not JMESPath, does not fit the result, or takes too much time or memory.
     """
     path = wanted.path
     if not is_json:
         if path:
             raise InvalidPath(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
-        return _page(content, wanted)
+        return await anyio.to_thread.run_sync(_page_of_text, content, wanted)
     if len(content) <= SMALL_CHARS and (not path or _is_plain(path)):
         with suppress(_TooManySteps):
             return _page_at(content, wanted, MAX_STEPS)
@@ -118,7 +123,7 @@ async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: fl
 async def at_path(value: Any, path: str) -> Any:
     """Returns what a value has at a JMESPath. Raises InvalidPath as `page_of` does."""
     content = value if isinstance(value, str) else orjson.dumps(value).decode()
-    return (await page_of(content, Wanted(path), is_json=not isinstance(value, str))).result
+    return (await page_of(content, Wanted(path, with_parts=True), is_json=not isinstance(value, str))).result
 
 
 def _is_plain(path: str) -> bool:
@@ -139,15 +144,23 @@ def _parsed(path: str) -> Any:
 
 def _page_at(content: str, wanted: Wanted, max_steps: float) -> ResultPage:
     value = orjson.loads(content)
+    if not wanted.with_parts:
+        value, _ = described(value)
     if wanted.path:
         try:
             value = _Interpreter(max_steps).visit(_parsed(wanted.path), value)
         except (JMESPathError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise _no_path(wanted.path) from error  # jmespath lets all through
+    elif (text := text_in(value)) is not None:
+        value = text
     page = _page(value, wanted)
     if len(page.json) > MAX_PAGE_BYTES:
         raise InvalidPath(wanted.path or "", f"gives over {MAX_PAGE_BYTES // 1_000_000} MB. {_ASK_LESS}")
     return page
+
+
+def _page_of_text(content: str, wanted: Wanted) -> ResultPage:
+    return _page(described(content)[0], wanted)
 
 
 def _page(value: Any, wanted: Wanted) -> ResultPage:

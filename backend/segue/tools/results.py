@@ -18,10 +18,11 @@ from segue.db.models import messages, sessions, tool_calls, tool_results
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata
-from segue.tools.normalize import Kind, Payload
+from segue.tools.normalize import Kind, payload_of
 from segue.tools.outcome import Outcome
+from segue.tools.parts import described
 from segue.tools.retention import Retention, store_payload
-from segue.tools.summaries import preview, summarise_failure
+from segue.tools.summaries import preview, summarise_failure, text_in
 
 REBUILD_CALLS = 50
 ANY_SIZE = 2**62
@@ -44,6 +45,13 @@ class StoredResult:
 
     def value(self) -> Any:
         return orjson.loads(self.content) if self.kind == "json" and self.content is not None else self.content
+
+    def shown(self) -> Any:
+        """Returns the value with its parts described."""
+        return described(self.value())[0]
+
+    def shown_text(self) -> str:
+        return payload_of(self.value(), self.content or "").shown_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ async def finish_call(
     """Records the outcome of a call once: a second one for the same call raises."""
     payload = outcome.payload
     stored = payload.size_bytes > 0
-    shown = payload.text if stored else outcome.error or ""
+    shown = text_in(payload.shown) or payload.shown_text if stored else outcome.error or ""
     statement = (
         update(tool_calls)
         .where(tool_calls.c.id == call.id, tool_calls.c.status == "running")
@@ -232,8 +240,7 @@ def _expired(row: Row[Any]) -> AppError:
 
 def _outcome(row: Row[Any]) -> Outcome:
     stored = StoredResult(row.kind or "text", row.payload or "")
-    payload = Payload(stored.kind, stored.content or "", stored.value(), row.size_bytes)
-    return Outcome(row.status, payload, row.error, row.duration_ms or 0)
+    return Outcome(row.status, payload_of(stored.value(), stored.content or ""), row.error, row.duration_ms or 0)
 
 
 def _reference(row: Row[Any]) -> Reference:

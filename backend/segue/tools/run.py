@@ -21,7 +21,7 @@ from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry
 from segue.tools.input_schema import check_args
 from segue.tools.normalize import Payload, clean_text, make_payload, no_payload
 from segue.tools.outcome import MAX_ERROR_CHARS, Fault, Outcome, credentials_refused, reported_error
-from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise
+from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise, summarise_call
 
 STOP_GRACE_S: Final = 1.0
 
@@ -117,7 +117,7 @@ def _failure(spec: ToolSpec, raised: Exception) -> _Answer:
 def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
     payload = _without_secrets(_storable(output, max_bytes=max_bytes), tool.secrets, max_bytes=max_bytes)
     error, summary = reported_error(payload.value), _summary(tool, args, payload)
-    return _Answer(error, payload=payload, summary=summary, identifiers=identifiers(payload.value))
+    return _Answer(error, payload=payload, summary=summary, identifiers=identifiers(payload.shown))
 
 
 def _storable(output: object, *, max_bytes: int) -> Payload:
@@ -138,9 +138,10 @@ def _without_secrets(payload: Payload, secrets: frozenset[str], *, max_bytes: in
 
 def _summary(tool: Tool, args: dict[str, Any], payload: Payload) -> str:
     if payload.cut_from is not None:
-        return one_line(f"cut at the size limit: {summarise(payload.value)}", MAX_SUMMARY_CHARS)
-    own = tool.summarise(args, payload.value) if tool.summarise else None
-    return one_line(own, MAX_SUMMARY_CHARS) if own else summarise(payload.value)
+        return one_line(f"cut at the size limit: {summarise(payload.shown)}", MAX_SUMMARY_CHARS)
+    own = tool.summarise(args, payload.shown) if tool.summarise else None
+    name = tool.spec.original_name or tool.spec.name
+    return one_line(own or summarise_call(name, args, tool.spec.input_schema, payload.shown), MAX_SUMMARY_CHARS)
 
 
 async def _stop(task: asyncio.Future[object]) -> None:

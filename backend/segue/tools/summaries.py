@@ -3,10 +3,12 @@
 import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
+
+from segue.domain.redaction import is_secret_key
 
 MAX_SUMMARY_CHARS = 200
 MAX_NAME_CHARS = 60
@@ -18,11 +20,19 @@ MAX_SEARCHED_CHARS = 50_000
 MAX_COLUMN_CHARS = 40
 MAX_VALUE_CHARS = 20
 TABLE_LINES_READ = 5
+MAX_SUBJECT_CHARS = 80
+MAX_SUBJECTS = 2
+MAX_BESIDE_CHARS = 200
+MAX_KEYS_READ = 20
 
 _NAMES = ("subject", "title", "name", "summary", "label", "url", "id")
+_KINDS = ("media_type", "mime_type", "mimeType")
+_TEXTS = ("content", "text", "contents")  # the keys under which tools wrap the text of a file or a page
 _KEY_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ID_WORDS = frozenset({"id", "ids", "uuid", "uuids", "guid", "number", "numbers", "key", "keys"})
 _ADDRESS_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths"})
+_FILE_WORDS = frozenset({"file", "files", "filename", "filenames", "filepath", "folder", "directory"})
+_FILE_NAME = re.compile(r"(?=[^\s@/\\.]*[^\W\d])[^\s@]{0,200}[^\s@/\\.]\.[A-Za-z][A-Za-z0-9]{0,7}")
 # Words need no spaces around them in every script, so an id ends where its own letters do.
 _ID_IN_TEXT = re.compile(
     r"https?://[^\s\"'<>)\]。，；：！？、،؛؟]*[^\s\"'<>)\]。，；：！？、،؛؟.,;:!?]"
@@ -36,6 +46,81 @@ _RULE = re.compile(r"[\s|:+=-]*-[\s|:+=-]*")  # the line under the head of a Mar
 def summarise(value: Any) -> str:
     """Returns one line of at most MAX_SUMMARY_CHARS about a JSON value: how much there is and what it is called."""
     return one_line(_describe(value), MAX_SUMMARY_CHARS)
+
+
+def summarise_call(name: str, args: Mapping[str, Any], schema: Mapping[str, Any], value: Any) -> str:
+    """Returns the same with what was done and to what: "Read file: src/main.py (342 lines)".
+
+    The subject is in the arguments that the tool's schema requires, or in the others if there is none.
+    """
+    subject = _subject(args, schema)
+    if not subject:
+        return summarise(value)
+    done = f"{_words_of(name)}: {subject}"
+    text = text_in(value)
+    if text is not None and (lines := _lines(text)) > 1 and not _table(text.strip()):
+        return f"{done} ({lines} lines)"
+    said = _describe(value).removeprefix(f"{subject} — ")
+    return one_line(f"{done} — {said}", MAX_SUMMARY_CHARS)
+
+
+def text_in(value: Any) -> str | None:
+    """Returns the text that a result is, also if it stands in an object beside a few short values; None for others."""
+    match value:
+        case str():
+            return value
+        case dict():
+            texts = [key for key, item in value.items() if isinstance(item, str) and _is_long(item)]
+            beside = (item for key, item in value.items() if key not in texts)
+            if len(texts) == 1 and texts[0] in _TEXTS and not any(isinstance(item, dict | list) for item in beside):
+                return str(value[texts[0]])
+            return None
+        case _:
+            return None
+
+
+def _is_long(text: str) -> bool:
+    return len(text) > MAX_BESIDE_CHARS or "\n" in text.strip()
+
+
+def _lines(text: str) -> int:
+    return text.count("\n") + (not text.endswith("\n"))
+
+
+def _words_of(name: str) -> str:
+    """Returns a tool's name as words: "Read file" for `read_file` and `readFile`."""
+    words = " ".join(re.findall(r"[^\W\d_]+?(?=[A-Z][a-z]|[\W\d_]|\Z)|\d+", name))
+    return one_line(words[:1].upper() + words[1:].lower(), MAX_NAME_CHARS) or name
+
+
+def _subject(args: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    properties = schema.get("properties")
+    known = properties if isinstance(properties, dict) else {}
+    required = schema.get("required")
+    needed = [key for key in required if key in args] if isinstance(required, list) else []
+    others = [key for key in (*known, *args) if key in args and key not in needed]
+    for keys in (needed, others):
+        named = (_named(key, args[key], known.get(key)) for key in dict.fromkeys(keys))
+        if found := list(islice(filter(None, named), MAX_SUBJECTS)):
+            return one_line(", ".join(found), MAX_SUBJECT_CHARS)
+    return ""
+
+
+def _named(key: str, value: Any, about: Any) -> str | None:
+    """Returns an argument as a subject; None for options, numbers that are no ids, and secrets."""
+    if is_secret_key(key) or (isinstance(about, dict) and ("enum" in about or "const" in about)):
+        return None
+    match value:
+        case str():
+            return one_line(value, MAX_NAME_CHARS)
+        case list() if value and all(isinstance(item, str) for item in value[:MAX_IDENTIFIERS]):
+            return one_line(
+                ", ".join(value[:MAX_SUBJECTS]) + (", …" if len(value) > MAX_SUBJECTS else ""), MAX_NAME_CHARS
+            )
+        case int() if not isinstance(value, bool) and _kind_of_key(key) is not None:
+            return str(value)[:MAX_NAME_CHARS]
+        case _:
+            return None
 
 
 def summarise_failure(tool_name: str, error: str) -> str:
@@ -99,6 +184,8 @@ def _candidates(key: str | None, leaf: Any) -> Iterator[tuple[int, str]]:
         yield from ((3, match.group()) for match in _ID_IN_TEXT.finditer(leaf[:MAX_SEARCHED_CHARS]))
     elif isinstance(leaf, str) and len(leaf) <= MAX_IDENTIFIER_CHARS and _ID_IN_TEXT.fullmatch(leaf):
         yield 3, leaf
+    if isinstance(leaf, str) and kind is None and len(leaf) <= MAX_IDENTIFIER_CHARS and _FILE_NAME.fullmatch(leaf):
+        yield 3, leaf
 
 
 @lru_cache(maxsize=4096)
@@ -107,7 +194,7 @@ def _kind_of_key(key: str) -> int | None:
     last = words[-1].lower() if words else ""
     if last in _ID_WORDS:
         return 0 if len(words) == 1 else 1
-    return 2 if last in _ADDRESS_WORDS else None
+    return 2 if last in _ADDRESS_WORDS or last in _FILE_WORDS else None
 
 
 def _describe(value: Any) -> str:
@@ -137,6 +224,12 @@ def _describe_text(text: str) -> str:
 
 
 def _describe_object(value: dict[str, Any]) -> str:
+    kind = next((value[key] for key in _KINDS if isinstance(value.get(key), str)), None)
+    if kind and "size_bytes" in value:
+        name = _name_of(value)
+        return f"{'' if name == kind else f'{name} — '}{kind}, {value['size_bytes']} bytes"
+    if (text := text_in(value)) is not None:
+        return _describe_text(text)
     lists = [(key, item) for key, item in value.items() if isinstance(item, list)]
     if len(lists) == 1:
         noun, items = lists[0]
@@ -209,7 +302,9 @@ def _cells(line: str, delimiter: str) -> list[str]:
 def _name_of(item: Any) -> str | None:
     match item:
         case dict():
-            named = (item[key] for key in _NAMES if isinstance(item.get(key), str | int | float))
+            others = (key for key in islice(item, MAX_KEYS_READ) if _kind_of_key(key[:MAX_NAME_CHARS]) is not None)
+            keys = chain(_NAMES, others, _KINDS)
+            named = (item[key] for key in keys if isinstance(item.get(key), str | int | float))
             return next((one_line(str(name), MAX_NAME_CHARS) for name in named if str(name).strip()), None)
         case str() | int() | float():
             return one_line(str(item), MAX_NAME_CHARS)

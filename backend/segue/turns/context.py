@@ -137,7 +137,7 @@ def _inline(
         max_bytes -= message.content["size_bytes"]
         if max_bytes < 0:
             break
-        inline[message.content["tool_call_id"]] = result.content
+        inline[message.content["tool_call_id"]] = result.shown_text()
     return inline
 
 

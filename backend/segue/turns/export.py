@@ -173,7 +173,7 @@ def _call(call: ToolCall, conversation: StoredConversation, reference: Any) -> R
         error=call.error,
     )
     if kept := conversation.results.get(call.tool_call_id):
-        return made.model_copy(update={"result": kept.value()})
+        return made.model_copy(update={"result": kept.shown()})
     if call.metadata.size_bytes == 0 or reference is None:
         return made
     shown = {name: reference[name] for name in ("summary", "preview", "identifiers")}

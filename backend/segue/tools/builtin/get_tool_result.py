@@ -6,11 +6,14 @@ Leaves no row in the ledger.
 from typing import Any
 
 import orjson
+from anyio import to_thread
 
 from segue.db.engine import Database
 from segue.domain.errors import AppError, NotFound
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
+from segue.tools.normalize import clean_text
 from segue.tools.paging import Wanted, page_of
+from segue.tools.parts import described
 from segue.tools.results import StoredResult, list_calls, load_result, search_calls
 from segue.tools.summaries import one_line
 
@@ -42,6 +45,11 @@ SPEC = ToolSpec(
                 "description": "Without tool_call_id: words of the summary, the tool's name or the arguments",
             },
             "path": {"type": "string", "maxLength": 1000},
+            "part": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Of a file in the result that is text: its number",
+            },
             "offset": {"type": "integer", "minimum": 0},
             "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ANSWER},
         },
@@ -60,8 +68,11 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
         if "tool_call_id" not in args:
             return await _search(database, args, context, max_bytes=max_bytes)
         call, stored = await _load(database, args["tool_call_id"], context)
-        if call.turn_id == context.turn_id and call.metadata.size_bytes <= shown_bytes and "path" not in args:
+        is_shown = call.turn_id == context.turn_id and call.metadata.size_bytes <= shown_bytes
+        if is_shown and not args.keys() & {"path", "part"}:
             raise ToolRetry(f"You already have the whole result of {call.tool_call_id} above, in this turn.")
+        if "part" in args:
+            stored = await to_thread.run_sync(_text_of, stored, args["part"])
         return await _answer(call, stored, args, max_bytes=max_bytes)
 
     return Tool(SPEC, run)
@@ -85,6 +96,17 @@ def _entry(call: ToolCall) -> dict[str, Any]:
     args = one_line(orjson.dumps(call.args).decode(), MAX_ARGS_CHARS)
     named = {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, "status": call.status}
     return {**named, "args": args, "summary": call.metadata.summary}
+
+
+def _text_of(stored: StoredResult, number: int) -> StoredResult:
+    """Raises ToolRetry for a part that is no text: an image of an earlier turn is for the user only."""
+    _, parts = described(stored.value())
+    if number >= len(parts):
+        raise ToolRetry(f"This result has no part {number}; its parts are {len(parts)}, counted from 0.")
+    try:
+        return StoredResult("text", clean_text(parts[number].content().decode()))
+    except UnicodeDecodeError:
+        raise ToolRetry(f"Part {number} is {parts[number].media_type}, which cannot be shown as text.") from None
 
 
 async def _load(database: Database, tool_call_id: str, context: ToolContext) -> tuple[ToolCall, StoredResult]:
