@@ -9,7 +9,7 @@ import hashlib
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final
@@ -36,11 +36,12 @@ Digest = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a family of models cannot take. Everything else holds for all models."""
+    """What a family of models cannot take, and whether it takes images. Everything else holds for all models."""
 
     one_call_per_message: bool = False
     no_text_beside_calls: bool = False
     no_system_role: bool = False
+    takes_images: bool = False
 
 
 # A pattern on the model's name, in any case, and what holds for such a model. The first row that fits counts.
@@ -54,22 +55,34 @@ FAMILIES: Final[tuple[tuple[str, Form], ...]] = (
     ),
 )
 ANY_MODEL: Final = Form()
+# Models that take images. One that is not named here gets none; an endpoint that refuses them gets none again.
+WITH_IMAGES: Final = re.compile(
+    r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini|claude-(?:[3-9]|opus|sonnet|haiku)"
+    r"|gemini-(?:[1-9]|flash|pro)|gemma-?3n?[-:](?!1b|270m)|llama-?4|pixtral|magistral|ministral-3"
+    r"|mistral-(?:small|medium|large)-(?:latest|3|2[56]\d\d)|grok-[4-9]|glm-\d[\d.]*v|kimi-k2\.5|nova-(?:lite|pro|premier)"
+    r"|llava|minicpm-v|internvl|molmo|smolvlm|qvq|qwen[\w.-]*-(?:vl|omni)|phi-[\w.]+-multimodal|vision|[-_]vl\b",
+    re.IGNORECASE,
+)
 
 
 @lru_cache
 def form_of(model: str) -> Form:
     """Returns the form that a model of this name needs."""
-    return next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
+    form = next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
+    return replace(form, takes_images=WITH_IMAGES.search(model) is not None)
 
 
 def normal_form(messages: Sequence[BaseMessage], form: Form = ANY_MODEL) -> list[BaseMessage]:
     """Returns the messages as they may be sent; the given ones stay as they are.
 
     System messages at the start become one. A later one is an instruction of the engine's: it goes to the model in the
-    user's message before it, or in one of its own. The result is its own normal form.
+    user's message before it, or in one of its own; one with images is left out for a model that takes none. The result
+    is its own normal form.
     """
     leading = list(takewhile(lambda message: isinstance(message, SystemMessage), messages))
     talk: Iterable[BaseMessage] = messages[len(leading) :]
+    if not form.takes_images:
+        talk = (message for message in talk if not isinstance(message.content, list) or message.type != "system")
     if form.one_call_per_message:
         talk = _with_one_call_each(talk)
     if form.no_text_beside_calls:
@@ -101,7 +114,7 @@ def _alternating(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
                 shown.append(_NO_ANSWER if is_empty else message)
                 last = "calls" if message.tool_calls else "assistant"
             case SystemMessage() if last == "user":
-                shown[-1] = HumanMessage(f"{shown[-1].text}\n\n{message.text}")
+                shown[-1] = HumanMessage(_joined(shown[-1], message))
             case _:
                 is_instruction = isinstance(message, SystemMessage)
                 if last != "assistant":
@@ -114,6 +127,15 @@ def _alternating(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
     if last == "assistant":
         shown.append(_CARRY_ON)
     return shown
+
+
+def _joined(first: BaseMessage, second: BaseMessage) -> str | list[str | dict[Any, Any]]:
+    if isinstance(first.content, str) and isinstance(second.content, str):
+        return f"{first.content}\n\n{second.content}"
+    parts: list[str | dict[Any, Any]] = []
+    for message in (first, second):
+        parts += [{"type": "text", "text": message.content}] if isinstance(message.content, str) else message.content
+    return parts
 
 
 def _with_one_call_each(messages: Iterable[BaseMessage]) -> Iterator[BaseMessage]:

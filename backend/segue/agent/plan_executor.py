@@ -17,13 +17,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent import prompts, render_messages
 from segue.agent.context import TurnContext
 from segue.agent.stream_reply import emit_message, stream_reply
-from segue.agent.tool_executor import ReadyCall, SettledCall, TurnCalls, interrupted_call, record_start, run_call
+from segue.agent.tool_executor import (
+    ReadyCall,
+    SettledCall,
+    TurnCalls,
+    interrupted_call,
+    new_images,
+    record_start,
+    run_call,
+)
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, new_plan, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import Tool, ToolCall, ToolFailed, ToolRetry, ToolSpec
+from segue.domain.tool import Tool, ToolFailed, ToolRetry, ToolSpec
 from segue.domain.turn_errors import RATE_LIMITED
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
@@ -212,9 +220,9 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 
 
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:
-    async def move_to_end(connection: AsyncConnection, outcome: Outcome, ledger: ToolCall) -> None:
+    async def move_to_end(connection: AsyncConnection, outcome: Outcome) -> None:
         if outcome.status == "succeeded":
-            moved = update_step(run.plan, step.id, "complete", result_preview=ledger.metadata.summary)
+            moved = update_step(run.plan, step.id, "complete", result_preview=outcome.gist)
         else:
             moved = update_step(run.plan, step.id, outcome.status, error=outcome.error)
         run.stored = await store.swap(connection, run.stored, moved)
@@ -224,6 +232,7 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
     run.values[step.id] = outcome.payload.value
     answer = render_messages.fresh_result(call.request.id, outcome, max_bytes=run.context.limits.fresh_result_bytes)
     render_messages.add_result(run.conversation, call.request, answer, opaque=run.stored.opaque_of(step))
+    run.conversation += new_images(run.turn)
 
 
 async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:

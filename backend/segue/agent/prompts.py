@@ -18,6 +18,7 @@ from segue.domain.session import Verdict
 from segue.domain.tool import ToolSpec
 from segue.domain.tool_state import ToolState
 from segue.memory.summary import MAX_SUMMARY_CHARS
+from segue.tools.parts import described
 from segue.tools.summaries import one_line
 
 SYSTEM = f"""\
@@ -137,7 +138,7 @@ def facts_block(facts: Iterable[Memory]) -> str:
 def plan_block(plan: Plan) -> str:
     """Returns a plan's goal and a line of JSON for each step. Fenced, since steps quote what tools said."""
     steps = ({name: value for name, value in asdict(step).items() if value not in (None, False)} for step in plan.steps)
-    return _fenced_lines(f"Goal: {plan.goal}", map(as_json, steps))
+    return _fenced_lines(f"Goal: {plan.goal}", (as_json(described(step)[0]) for step in steps))
 
 
 def with_note(conversation: Sequence[BaseMessage], note: str) -> list[BaseMessage]:

@@ -27,11 +27,14 @@ from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import clean
 from segue.tools.outcome import Outcome, failed, lost
+from segue.tools.parts import IMAGES, Part
 from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import run_tool
 
+MAX_IMAGES_BYTES = 6_000_000  # of a turn: every later request of it repeats them
+
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
-WriteWithEnd = Callable[[AsyncConnection, Outcome, ToolCall], Awaitable[None]]
+WriteWithEnd = Callable[[AsyncConnection, Outcome], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -39,7 +42,8 @@ class TurnCalls:
     """The calls of a turn so far. `count` is all of them, `stored_messages` the messages they added to the history.
 
     `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
-    have. `references` are newest first.
+    have. `references` are newest first. `images` are by call those that the model has not been shown, in all no more
+    than `image_bytes_left` allows.
     """
 
     context: TurnContext
@@ -47,6 +51,8 @@ class TurnCalls:
     ledger: list[ToolCall] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
+    images: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+    image_bytes_left: int = MAX_IMAGES_BYTES
     count: int = 0
     stored_messages: int = 0
 
@@ -108,7 +114,13 @@ async def run_tool_calls(turn: TurnCalls, reply: Reply, *, started: StartedMessa
     opaque = opaque_parts(reply, (made[call.request.id] for call in runs))
     said = render_messages.assistant_message(reply.text, [call.request for call in runs], opaque=opaque)
     given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
-    return ToolRound([said, *given], held)
+    return ToolRound([said, *given, *new_images(turn)], held)
+
+
+def new_images(turn: TurnCalls) -> list[BaseMessage]:
+    """Returns the images of the calls that have ended since, in a message that goes behind their results."""
+    images, turn.images = dict(sorted(turn.images.items())), {}
+    return [render_messages.image_message(images)] if images else []
 
 
 async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall]) -> list[tuple[RequestedCall, str]]:
@@ -123,6 +135,7 @@ async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall]) -> list[t
             continue
         turn.ledger.append(recorded.call)
         turn.references.insert(0, recorded.reference)
+        _keep_images(turn, request, recorded.outcome)
         ended.append((request, _keep_answer(turn, request, tool, recorded.outcome)))
     turn.count += len(earlier)
     answers = await _run_together(turn, cut_off)
@@ -178,6 +191,7 @@ async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: Writ
     async with turn.context.guard.admitting(call.tool.spec) as refused:
         outcome = failed(refused) if refused else await _run(turn.context, call)
         await _record_end(turn, call, outcome, also)
+    _keep_images(turn, call.request, outcome)
     return outcome
 
 
@@ -250,7 +264,7 @@ async def _record_end(
         message = NewMessage("tool", asdict(reference), now, tool_call_id=call.request.id)
         message_id = await append_message(connection, context.turn, message)
         if also is not None:
-            await also(connection, outcome, ledger)
+            await also(connection, outcome)
         changed = await context.guard.record(connection, tool.spec, outcome) if tool else None
     if tool is not None and changed is not None:
         await context.guard.committed(tool.spec, changed)
@@ -260,6 +274,16 @@ async def _record_end(
     turn.ledger.append(ledger)
     turn.references.insert(0, reference)
     context.emit(CallEnded(reference, message_id))
+
+
+def _keep_images(turn: TurnCalls, request: RequestedCall, outcome: Outcome) -> None:
+    kept = []
+    for part in outcome.payload.parts:
+        if part.kind in IMAGES and part.size_bytes <= turn.image_bytes_left:
+            turn.image_bytes_left -= part.size_bytes
+            kept.append(part)
+    if kept:
+        turn.images[request.id] = tuple(kept)
 
 
 def _keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: Outcome) -> str:

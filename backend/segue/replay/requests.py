@@ -55,16 +55,16 @@ def invalid_history(messages: list[dict[str, Any]], form: Form = ANY_MODEL) -> s
         return "a conversation starts with the user"
     if talk[-1]["role"] not in {"user", "tool"}:
         return "the assistant has the last word"
-    if any(not isinstance(message.get("content"), str) and not _has_thinking(message) for message in messages):
+    if any(not (isinstance(message.get("content"), str) or _has_parts(message)) for message in messages):
         return "a content that is no text"
     return _malformed_call(talk) or _unpaired_call(talk) or _out_of_turn(talk) or _beyond_the_form(talk, form)
 
 
-def _has_thinking(message: Mapping[str, Any]) -> bool:
-    """Whether the content is a list with thinking, which only goes back to the endpoint that gave it."""
+def _has_parts(message: Mapping[str, Any]) -> bool:
+    """Whether the content is a list: of thinking, which only goes back to the endpoint that gave it, or of images."""
     parts = message.get("content")
-    has_list = message["role"] == "assistant" and isinstance(parts, list)
-    return has_list and any(part["type"] == "thinking" for part in parts or ())
+    needed = {"assistant": "thinking", "user": "image_url"}.get(message["role"])
+    return isinstance(parts, list) and any(part["type"] == needed for part in parts)
 
 
 def _malformed_call(messages: list[dict[str, Any]]) -> str | None:
@@ -101,7 +101,7 @@ def _out_of_turn(messages: list[dict[str, Any]]) -> str | None:
         return f"out of turn: {[message['role'] for message in counted]}"
     if any(first["role"] == second["role"] == "assistant" for first, second in pairwise(messages)):
         return "the assistant twice in a row"
-    if any(not message["content"].strip() for message in counted):
+    if any(not str(message["content"]).strip() for message in counted):
         return "a message that says nothing"
     return None
 

@@ -51,7 +51,12 @@ class StoredResult:
         return described(self.value())[0]
 
     def shown_text(self) -> str:
-        return payload_of(self.value(), self.content or "").shown_text
+        """Returns what the model sees of it; the content as it is if that cannot be read."""
+        content = self.content or ""
+        try:
+            return payload_of(self.value(), content).shown_text
+        except orjson.JSONDecodeError:
+            return content
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class _Answer:
     payload: Payload = field(default_factory=no_payload)
     summary: str = ""
     identifiers: tuple[str, ...] = ()
+    gist: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
         answer = _failure(tool.spec, raised)
     duration_ms = round((time.monotonic() - started) * 1000)
     if not answer.error:
-        return Outcome("succeeded", answer.payload, None, duration_ms, None, answer.summary, answer.identifiers)
+        described = answer.summary, answer.identifiers, answer.gist
+        return Outcome("succeeded", answer.payload, None, duration_ms, None, *described)
     error = without_secret_texts(without(answer.error, tool.secrets))[:MAX_ERROR_CHARS]
     fault = "unauthorized" if answer.fault == "tool" and credentials_refused(error) else answer.fault
     return Outcome(answer.status, answer.payload, error, duration_ms, fault, answer.summary, answer.identifiers)
@@ -116,8 +118,12 @@ def _failure(spec: ToolSpec, raised: Exception) -> _Answer:
 
 def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
     payload = _without_secrets(_storable(output, max_bytes=max_bytes), tool.secrets, max_bytes=max_bytes)
-    error, summary = reported_error(payload.value), _summary(tool, args, payload)
-    return _Answer(error, payload=payload, summary=summary, identifiers=identifiers(payload.shown))
+    gist = _gist(tool, args, payload)
+    name = tool.spec.original_name or tool.spec.name
+    whole = tool.summarise is None and payload.cut_from is None
+    summary = summarise_call(name, args, tool.spec.input_schema, payload.shown) if whole else gist
+    found = identifiers(payload.shown)
+    return _Answer(reported_error(payload.value), payload=payload, summary=summary, identifiers=found, gist=gist)
 
 
 def _storable(output: object, *, max_bytes: int) -> Payload:
@@ -136,12 +142,11 @@ def _without_secrets(payload: Payload, secrets: frozenset[str], *, max_bytes: in
     return replace(make_payload(without(payload.value, secrets), max_bytes=max_bytes), cut_from=payload.cut_from)
 
 
-def _summary(tool: Tool, args: dict[str, Any], payload: Payload) -> str:
+def _gist(tool: Tool, args: dict[str, Any], payload: Payload) -> str:
     if payload.cut_from is not None:
         return one_line(f"cut at the size limit: {summarise(payload.shown)}", MAX_SUMMARY_CHARS)
     own = tool.summarise(args, payload.shown) if tool.summarise else None
-    name = tool.spec.original_name or tool.spec.name
-    return one_line(own or summarise_call(name, args, tool.spec.input_schema, payload.shown), MAX_SUMMARY_CHARS)
+    return one_line(own, MAX_SUMMARY_CHARS) if own else summarise(payload.shown)
 
 
 async def _stop(task: asyncio.Future[object]) -> None:
