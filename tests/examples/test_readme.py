@@ -90,7 +90,7 @@ def test_the_tour_sees_a_tool_fail_takes_it_out_and_gives_it_back(segue: Served)
     assert "available: False, It has failed in several sessions., sessions: {'failed': 3}" in fleet
     assert fleet.count("consecutive_failures, to be tried again at ") == 3
     assert "maintenance, available: False" in maintenance
-    assert "available, available: True, failures in a row: 0, Reset by a person." in back
+    assert "available, available: True, failures in a row: 0, None" in back
     assert "available: True, None, sessions: {'available': 1, 'failed': 2}" in back
     assert "eml-" in back
     assert [line.split("  ")[1:3] for line in history.splitlines()[1:]] == TOOL_CHANGES

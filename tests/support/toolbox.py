@@ -14,6 +14,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "returns_binary": {},
     "read_file": {"path": {"type": "string"}},
     "photo": {"of": {"type": "string"}},
+    "drawing": {"n_bytes": {"type": "integer"}},
     "count": {"of": {"type": "string"}},
     "echo": {},
     "slow": {},
@@ -67,12 +68,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:  # noqa
             return {**text(arguments["message"]), "isError": True}
         case "returns_binary":
             return {"content": [{"type": "image", "data": "AAAA" * 100, "mimeType": "image/png"}]}
-        case "read_file":
-            return {"content": [], "structuredContent": {"content": "import os\n" * 342, "path": arguments["path"]}}
-        case "photo":
-            image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
-            file = {"uri": "file:///note.bin", "blob": base64.b64encode(NOTE).decode()}
-            return {"content": [*text("a photo")["content"], image, {"type": "resource", "resource": file}]}
+        case "read_file" | "photo" | "drawing":
+            return file(name, arguments)
         case "count":
             counted[arguments["of"]] += 1
             return {"content": [], "structuredContent": {"calls": counted[arguments["of"]]}}
@@ -80,6 +77,17 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:  # noqa
             return {"content": [], "structuredContent": arguments}
         case _:
             return None
+
+
+def file(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    if name == "read_file":
+        return {"content": [], "structuredContent": {"content": "import os\n" * 342, "path": arguments["path"]}}
+    if name == "drawing":
+        drawn = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(arguments["n_bytes"])).decode()
+        return {"content": [{"type": "image", "data": drawn, "mimeType": "image/png"}]}
+    image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+    note = {"uri": "file:///note.bin", "blob": base64.b64encode(NOTE).decode()}
+    return {"content": [*text("a photo")["content"], image, {"type": "resource", "resource": note}]}
 
 
 def text(said: str) -> dict[str, Any]:

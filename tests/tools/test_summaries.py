@@ -14,6 +14,7 @@ from segue.tools.summaries import (
     identifiers,
     preview,
     summarise,
+    summarise_call,
     summarise_failure,
 )
 
@@ -68,6 +69,94 @@ def ids(value: object) -> list[str]:
 )
 def test_a_summary_says_how_much_there_is_and_what_it_is_called(value: object, summary: str) -> None:
     assert summarise(value) == summary
+
+
+def wants(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {key: {} for key in required} | properties, "required": list(required)}
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "schema", "value", "summary"),
+    [
+        (
+            "read_file",
+            {"encoding": "utf-8", "path": "src/main.py"},
+            wants("path"),
+            "import os\n" * 342,
+            "Read file: src/main.py (342 lines)",
+        ),
+        (
+            "readFile",
+            {"path": "a.py"},
+            wants("path"),
+            {"content": "one\n\ntwo", "path": "a.py", "size": 9},
+            "Read file: a.py (3 lines)",
+        ),
+        (
+            "search_emails",
+            {"query": "Rossi", "limit": 10},
+            wants("query"),
+            {"emails": MAILS[:2], "total": 9},
+            "Search emails: Rossi — 2 of 9 emails: Fattura 0, Fattura 1",
+        ),
+        (
+            "list-files",
+            {"folder": "src"},
+            wants(folder={}),
+            {"files": ["src/a.py", "src/b.md"]},
+            "List files: src — 2 files: src/a.py, src/b.md",
+        ),
+        (
+            "get_order",
+            {"order_id": 118},
+            wants("order_id"),
+            {"id": 118, "paid": True},
+            "Get order: 118 — id: 118, paid: true",
+        ),
+        (
+            "move_file",
+            {"source": "a", "destination": "b", "note": "c"},
+            wants("source", "destination", "note"),
+            None,
+            "Move file: a, b — no content",
+        ),
+        (
+            "read_files",
+            {"paths": ["a.md", "b.md", "c.md"]},
+            wants("paths"),
+            ["x", "y"],
+            "Read files: a.md, b.md, … — 2 items: x, y",
+        ),
+        ("搜索", {"query": "发票"}, wants("query"), [], "搜索: 发票 — no items"),
+        ("convert", {"unit": "km", "value": 3}, wants("unit", unit={"enum": ["km"]}), 4.8, "4.8"),
+        ("log_in", {"password": "hunter22"}, wants("password"), "ok", "ok"),
+        ("page", {"limit": 10}, {}, ["a"], "1 items: a"),
+        ("find", {"text": "x" * 500}, wants("text"), [], "Find: " + "x" * 59 + "… — no items"),
+    ],
+)
+def test_a_summary_of_a_call_says_what_was_done_and_to_what(
+    name: str, args: dict[str, Any], schema: dict[str, Any], value: object, summary: str
+) -> None:
+    assert summarise_call(name, args, schema, value) == summary
+
+
+@pytest.mark.parametrize(
+    ("value", "summary"),
+    [
+        ([{"path": "src/a.py", "size": 1}, {"path": "b.md", "size": 2}], "2 items: src/a.py, b.md"),
+        ([{"order_id": 7, "status": "paid"}, {"order_id": 8}], "2 items: 7, 8"),
+        ({"mime_type": "image/png", "part": 0, "size_bytes": 70}, "image/png, 70 bytes"),
+        ({"name": "a.pdf", "media_type": "application/pdf", "size_bytes": 9}, "a.pdf — application/pdf, 9 bytes"),
+        ({"content": "one\ntwo", "path": "a"}, "7 characters in 2 lines: one"),
+    ],
+)
+def test_a_list_names_its_first_identifiers_and_a_file_its_type(value: object, summary: str) -> None:
+    assert summarise(value) == summary
+
+
+def test_file_names_are_identifiers_and_addresses_of_people_and_numbers_are_none() -> None:
+    assert ids(["src/main.py", "README.md", "12.50", "anna@rossi.test", "Ciao."]) == ["src/main.py", "README.md"]
+    assert ids({"entries": ["a b.txt", "notes.txt"], "file": "report"}) == ["report", "notes.txt"]
 
 
 @pytest.mark.parametrize(

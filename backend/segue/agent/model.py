@@ -28,7 +28,7 @@ from segue.agent.model_errors import (
     timeout,
     unavailable,
 )
-from segue.agent.normal_form import form_of, normal_form, own_ids
+from segue.agent.normal_form import form_of, normal_form, own_ids, takes_images
 from segue.agent.offered_tools import ToolOffers, chosen_tools
 from segue.agent.reply import SCHEMA, Reply
 from segue.agent.streamed_answer import Listener, StreamedAnswer, within_pauses
@@ -116,6 +116,7 @@ class ChatModel:
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
         self.tariff = tariff or Tariff(name)
         self._form = form_of(name)
+        self._takes_images = takes_images(name)
         self._model = model
         self._limits = limits
         self._observe = observe
@@ -158,7 +159,8 @@ class ChatModel:
         runnable, names = self._with_tools(chosen_tools(tools, messages), must_call=must_call)
         if schema is not None and self._takes_schemas:
             runnable = runnable.bind(**{SCHEMA: schema})
-        request = _ModelRequest(runnable, normal_form(messages, self._form), tools, account)
+        shown = normal_form(messages, self._form, with_images=self._takes_images)
+        request = _ModelRequest(runnable, shown, tools, account)
         started, outcome = time.monotonic(), "internal_error"
         deadline_s = self._deadline_s(is_streamed=listener is not None)
         with self._span("model", model=self.name) as span:

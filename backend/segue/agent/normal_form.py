@@ -9,7 +9,7 @@ import hashlib
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final
@@ -36,12 +36,11 @@ Digest = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a family of models cannot take, and whether it takes images. Everything else holds for all models."""
+    """What a family of models cannot take. Everything else holds for all models."""
 
     one_call_per_message: bool = False
     no_text_beside_calls: bool = False
     no_system_role: bool = False
-    takes_images: bool = False
 
 
 # A pattern on the model's name, in any case, and what holds for such a model. The first row that fits counts.
@@ -56,7 +55,7 @@ FAMILIES: Final[tuple[tuple[str, Form], ...]] = (
 )
 ANY_MODEL: Final = Form()
 # Models that take images. One that is not named here gets none; an endpoint that refuses them gets none again.
-WITH_IMAGES: Final = re.compile(
+_WITH_IMAGES = re.compile(
     r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini|claude-(?:[3-9]|opus|sonnet|haiku)"
     r"|gemini-(?:[1-9]|flash|pro)|gemma-?3n?[-:](?!1b|270m)|llama-?4|pixtral|magistral|ministral-3"
     r"|mistral-(?:small|medium|large)-(?:latest|3|2[56]\d\d)|grok-[4-9]|glm-\d[\d.]*v|kimi-k2\.5|nova-(?:lite|pro|premier)"
@@ -68,20 +67,26 @@ WITH_IMAGES: Final = re.compile(
 @lru_cache
 def form_of(model: str) -> Form:
     """Returns the form that a model of this name needs."""
-    form = next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
-    return replace(form, takes_images=WITH_IMAGES.search(model) is not None)
+    return next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
 
 
-def normal_form(messages: Sequence[BaseMessage], form: Form = ANY_MODEL) -> list[BaseMessage]:
+def takes_images(model: str) -> bool:
+    """Returns whether a model of this name is known to take images."""
+    return _WITH_IMAGES.search(model) is not None
+
+
+def normal_form(
+    messages: Sequence[BaseMessage], form: Form = ANY_MODEL, *, with_images: bool = True
+) -> list[BaseMessage]:
     """Returns the messages as they may be sent; the given ones stay as they are.
 
     System messages at the start become one. A later one is an instruction of the engine's: it goes to the model in the
-    user's message before it, or in one of its own; one with images is left out for a model that takes none. The result
-    is its own normal form.
+    user's message before it, or in one of its own; one of images is left out unless they are wanted. The result is
+    its own normal form.
     """
     leading = list(takewhile(lambda message: isinstance(message, SystemMessage), messages))
     talk: Iterable[BaseMessage] = messages[len(leading) :]
-    if not form.takes_images:
+    if not with_images:
         talk = (message for message in talk if not isinstance(message.content, list) or message.type != "system")
     if form.one_call_per_message:
         talk = _with_one_call_each(talk)

@@ -17,7 +17,6 @@ from segue.tools.outcome import Outcome
 MAX_REASON_CHARS: Final = 500
 BY_HAND: Final = frozenset({"unavailable", "maintenance"})
 SUCCEEDED: Final = "Its last call succeeded."
-READY: Final = "Nothing is held against it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def set_by_person(health: ToolHealth, now: datetime, status: ManualStatus, reaso
 
 def reset(health: ToolHealth, now: datetime) -> ToolHealth:
     """Returns the health as available, without failures. What has succeeded in the session has still succeeded."""
-    return replace(_available(health, "reset", "Reset by a person."), consecutive_failures=0, last_updated=now)
+    return replace(_available(health, "reset", None), consecutive_failures=0, last_updated=now)
 
 
 def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetime, rules: HealthRules) -> ToolState:
@@ -112,7 +111,7 @@ def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetim
             unlocking = tuple(to_unlock(group, done) for group in unsatisfied(spec.depends_on, done))
             reason = f"To unlock: {'; '.join(unlocking)}."
             answer = _Verdict(False, reason, "missing_dependencies", unlocking, answer.retry_at)
-        elif not missing and own.execution_count == 0 and answer.reason == READY:
+        elif not missing and answer.available and answer.reason is None:
             met = (name for group in spec.depends_on for name in group.tools if name in done)
             answer = replace(answer, reason=f"Unlocked, since these have succeeded: {', '.join(dict.fromkeys(met))}.")
     return ToolState(
@@ -210,13 +209,17 @@ def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, rules: HealthRu
     return _Verdict(available=False, reason=shown.reason, code=shown.reason_code, actions=actions, retry_at=retry_at)
 
 
-def _standing(own: ToolHealth, rules: HealthRules) -> str:
-    """Returns why a tool may run that nothing keeps from it: how its last call ended, or what a person did since."""
+def _standing(own: ToolHealth, rules: HealthRules) -> str | None:
+    """Returns why a tool may run that nothing keeps from it: how its last call ended, or what a person did since.
+
+    None if it has not been called since a reset.
+    """
     if own.consecutive_failures > 0:
         counted = f"{own.consecutive_failures} of {rules.threshold} failures in a row that fail it"
         return f"{counted}: {own.reason}" if own.reason else f"{counted}."
-    return own.reason or (SUCCEEDED if own.last_success_time else READY)
+    was_reset = own.reason_code == "reset"
+    return own.reason or (SUCCEEDED if own.last_success_time and not was_reset else None)
 
 
-def _available(health: ToolHealth, code: ReasonCode | None, reason: str) -> ToolHealth:
+def _available(health: ToolHealth, code: ReasonCode | None, reason: str | None) -> ToolHealth:
     return replace(health, status="available", reason=reason, reason_code=code, failed_at=None)

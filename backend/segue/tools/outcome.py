@@ -37,8 +37,8 @@ class Outcome:
     """What came of a call. A failed call may have a payload too: what the tool returned when it failed.
 
     `unknown` is a call that may or may not have changed the world. Only the faults `tool` and `unauthorized` (refused
-    credentials) count against the tool's health. `gist` and `identifiers` describe the payload, `summary` says with that
-    what was called for.
+    credentials) count against the tool's health. `gist` and `identifiers` describe the payload; `summary`
+    also says what was done to get it.
     """
 
     status: Literal["succeeded", "failed", "unknown"]
