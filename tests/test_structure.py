@@ -47,6 +47,7 @@ BROAD = {
     "usage/account.py": "keeps what could not be booked, and raises again",
 }
 PRIVATE = {
+    "agent/providers/openai_apis.py": "langchain-core wants these of a chat model",
     "agent/providers/adapted.py": "langchain-core wants these of a chat model",
     "agent/providers/chat_completions.py": "langchain-core wants these of a chat model",
     "offline/model.py": "langchain-core wants these of a chat model",

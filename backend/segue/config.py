@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from segue.domain.identity import is_loopback
 from segue.domain.plan import Confirm, Planning
-from segue.domain.providers import Provider, provider_and_id
+from segue.domain.providers import Api, Provider, provider_and_id
 from segue.domain.redaction import header_secrets, is_recognisable
 from segue.usage.prices import ANSWER_TOKENS, read_prices
 
@@ -74,6 +74,7 @@ class Settings(BaseSettings):
     google_api_key: SecretStr | None = None
     google_base_url: str | None = None
     llm_model: str = "gpt-5-mini"
+    llm_api: Api = "auto"
     llm_small_model: str | None = None
     llm_fallback_model: str | None = None
     llm_temperature: Annotated[float, Field(ge=0)] | None = None

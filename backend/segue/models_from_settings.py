@@ -90,6 +90,7 @@ def provider_options(settings: Settings, name: str) -> ProviderOptions:
         extra_body=settings.llm_extra_body if is_main else {},
         extra_headers=headers if is_main else {},
         provider=provider,
+        api=settings.llm_api,
     )
 
 
@@ -99,5 +100,5 @@ async def _provider(stack: AsyncExitStack, options: ProviderOptions) -> BaseChat
         case "anthropic":
             from segue.agent.providers.anthropic import anthropic_messages as opened  # noqa: PLC0415 (see above)
         case _:
-            from segue.agent.providers.chat_completions import chat_completions as opened  # noqa: PLC0415 (the same)
+            from segue.agent.providers.openai_apis import openai_model as opened  # noqa: PLC0415 (the same)
     return await stack.enter_async_context(opened(options))

@@ -19,7 +19,7 @@ from segue.domain.telemetry import unobserved
 from segue.domain.tool import ToolSpec
 from segue.models_from_settings import model_set_by
 from segue.telemetry.tracing import untraced
-from tests.support import messages_api
+from tests.support import messages_api, responses_api
 from tests.support.native_api import KEY, NativeApi, scripted_api
 from tests.support.service import Client, running
 from tests.support.streams import streamed
@@ -45,6 +45,7 @@ class Native:
 
 NATIVE = {
     "anthropic": Native("anthropic:claude-sonnet-5", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "", messages_api),
+    "responses": Native("openai:gpt-5.6", "OPENAI_API_KEY", "OPENAI_BASE_URL", "/v1", responses_api),
 }
 
 
@@ -68,6 +69,7 @@ def settings_of(native: Native, api: NativeApi, settings: Settings) -> Settings:
         native.key.lower(): SecretStr(KEY),
         native.base_url.lower(): api.url + native.path,
         "history_limit": 100,
+        "llm_api": "responses",
     }
     return settings.model_copy(update=changed)
 

@@ -127,9 +127,14 @@ CAUSES: Final[Sequence[Cause]] = (
         advice="The provider's content filter refused the conversation.",
         elsewhere=False,
     ),
+    Cause(
+        "other_api",
+        words=("/v1/responses", "responses api"),
+        advice="The model takes this on OpenAI's other API only: set LLM_API=auto.",
+    ),
     Cause("key", frozenset({401, 403}), frozenset({"invalid_api_key"}), advice="Check {key}."),
     Cause("no_model", codes=frozenset({"model_not_found"}), advice="Check {model}."),
-    Cause("not_found", frozenset({404}), advice="Check {model} and {base_url}."),
+    Cause("not_found", frozenset({404, 405}), advice="Check {model} and {base_url}."),
     Cause(
         "redirect",
         frozenset(range(300, 400)),

@@ -1,7 +1,10 @@
 """Which providers of models there are, and which one a model's name means. Pure data: nothing is imported for it."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
+
+# OpenAI's protocols. `auto` takes the Responses API where OpenAI itself answers, and the other one if one refuses.
+Api = Literal["auto", "chat", "responses"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ What differs between the packages is a Dialect. Knows nothing of deadlines and r
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import anyio
 import httpx2
+import structlog
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -20,16 +21,18 @@ from pydantic import Field
 
 from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
 from segue.agent.providers.content_blocks import AnswerReader, given_back
+from segue.agent.providers.refusals import parameter_named
 from segue.agent.reply import REASONING
 
 _BROKEN: Final = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
 
-ReadError = Callable[[Exception], ProviderRefusal | None]
+log = structlog.get_logger()
 
 
 class AdaptedModel(BaseChatModel):
-    """`asked` is the package's model, with its tools. `read_error` reads errors of the types in `errors`; `choices`
-    is what a choice of tools is called there, and one that is not in it is not sent.
+    """`asked` is the package's model. `read_error` reads errors of the types in `errors`; `choices` is what a choice of
+    tools is called there, and one that is not in it is not sent. `parameters` go into every request until they are
+    refused, which is remembered for as long as the process lives.
     """
 
     asked: Any = Field(exclude=True)
@@ -37,6 +40,9 @@ class AdaptedModel(BaseChatModel):
     errors: Any = Field(exclude=True)
     read_error: Any = Field(exclude=True)
     choices: Mapping[str, str]
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    refused: set[str] = Field(default_factory=set)
+    offered: Any = Field(default=dict, exclude=True)
     made_by: str
     max_answer_bytes: int
     asks_for_whole_answers: bool = False
@@ -48,9 +54,14 @@ class AdaptedModel(BaseChatModel):
     def bind_tools(
         self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        choice = self.choices.get(kwargs.pop("tool_choice", ""))
-        chosen = {"tool_choice": choice} if choice else {}
-        return self.model_copy(update={"asked": self.asked.bind_tools(tools, **chosen, **kwargs)})
+        return self._with_tools(tools, **kwargs)
+
+    def _with_tools(self, tools: Sequence[Any] = (), *, tool_choice: str = "", **kwargs: Any) -> Self:
+        if not tools:
+            return self
+        chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
+        bound = self.asked.bind_tools([self.offered(tool) for tool in tools], **chosen, **kwargs)
+        return self.model_copy(update={"asked": bound})
 
     def _generate(
         self,
@@ -66,11 +77,12 @@ class AdaptedModel(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
         run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
-        **kwargs: Any,  # noqa: ARG002 (the same)
+        **kwargs: Any,
     ) -> ChatResult:
         reader = AnswerReader(self.dialect)
         texts, reasoning = [], []
-        async for message in self._answer(messages, reader, is_streamed=not self.asks_for_whole_answers):
+        model = self._with_tools(**kwargs)
+        async for message in model.answer(messages, reader, is_streamed=not self.asks_for_whole_answers):
             words = reader.add(message)
             texts.append(words.text)
             reasoning.append(words.reasoning)
@@ -83,10 +95,10 @@ class AdaptedModel(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
         run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
-        **kwargs: Any,  # noqa: ARG002 (the same)
+        **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         reader = AnswerReader(self.dialect)
-        async with aclosing(self._answer(messages, reader, is_streamed=True)) as answer:
+        async with aclosing(self._with_tools(**kwargs).answer(messages, reader, is_streamed=True)) as answer:
             async for message in answer:
                 words = reader.add(message)
                 # Reasoning, be it empty, tells a piece of the answer from a mere sign of life.
@@ -95,27 +107,48 @@ class AdaptedModel(BaseChatModel):
         last = AIMessageChunk(content="", chunk_position="last", **reader.closing(self.made_by))
         yield ChatGenerationChunk(message=last)
 
-    async def _answer(
+    async def answer(
         self, messages: list[BaseMessage], reader: AnswerReader, *, is_streamed: bool
     ) -> AsyncGenerator[AIMessage]:
-        """Yields the answer, whole or in chunks. Raises ModelFailure or TimeoutError."""
+        """Yields the answer, whole or in chunks, asked for again without what is refused of the parameters."""
         given = [self._given_back(message) for message in messages]
+        refused = frozenset(self.refused)
+        while True:
+            sent = {name: value for name, value in self.parameters.items() if name not in refused}
+            try:
+                async with aclosing(self._received(given, reader, sent, is_streamed=is_streamed)) as received:
+                    async for message in received:
+                        self.refused |= refused  # kept only once it has helped
+                        yield message
+            except ProviderRefusal as refusal:
+                name = None if reader.has_begun else parameter_named(refusal, sent)
+                if name is None:
+                    raise
+                log.warning("model_parameter_left_out", parameter=name, reason=refusal.message, status=refusal.status)
+                refused |= {name}
+            else:
+                return
+
+    async def _received(
+        self, given: list[BaseMessage], reader: AnswerReader, parameters: Mapping[str, Any], *, is_streamed: bool
+    ) -> AsyncGenerator[AIMessage]:
+        """Raises ModelFailure or TimeoutError."""
         try:
             if not is_streamed:
-                yield await self.asked.ainvoke(given)
-            else:
-                async with aclosing(self.asked.astream(given)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-                        if reader.size > self.max_answer_bytes:
-                            raise too_long(self.max_answer_bytes)
+                yield await self.asked.ainvoke(given, **parameters)
+                return
+            async with aclosing(self.asked.astream(given, **parameters)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+                    if reader.size > self.max_answer_bytes:
+                        raise too_long(self.max_answer_bytes)
         except httpx2.TimeoutException as error:
             raise TimeoutError from error
         except _BROKEN as error:
             raise NotAnAnswer(BROKE_OFF) if reader.has_begun else ProviderUnreachable from error
         except self.errors as error:
             raise self.read_error(error) or error from error
-        if is_streamed and reader.finish_reason is None:
+        if reader.finish_reason is None:
             raise NotAnAnswer(BROKE_OFF)
 
     def _given_back(self, message: BaseMessage) -> BaseMessage:

@@ -42,7 +42,6 @@ async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChat
         timeout=options.timeout_s,
         max_retries=0,
         default_headers={"Accept-Encoding": "identity", **options.extra_headers},
-        temperature=options.temperature,
         **({"max_tokens": options.max_output_tokens} if options.max_output_tokens else {}),
         reasoning_effort=effort,
         model_kwargs={"extra_body": dict(options.extra_body)} if options.extra_body else {},
@@ -53,6 +52,7 @@ async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChat
         dialect=Dialect("anthropic", _finish_reason),
         errors=anthropic.APIStatusError,
         read_error=lambda error: _refusal(refusals, error),
+        parameters={} if options.temperature is None else {"temperature": options.temperature},
         choices={} if effort else {"required": "any"},  # it refuses a choice while it thinks
         made_by=f"{url} {options.model}",
         max_answer_bytes=options.max_answer_bytes,

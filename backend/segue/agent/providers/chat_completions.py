@@ -122,7 +122,7 @@ class ChatCompletions(BaseChatModel):
 
 
 @asynccontextmanager
-async def chat_completions(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
+async def chat_completions(options: ProviderOptions) -> AsyncIterator[ChatCompletions]:
     """Yields a model whose connections close with the block."""
     parameters = {
         "temperature": options.temperature,

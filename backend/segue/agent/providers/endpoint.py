@@ -18,6 +18,7 @@ import structlog
 from segue.agent.model_errors import BAD_REQUEST, BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
 from segue.agent.providers.event_stream import BodyTooLong, bounded, events
 from segue.agent.providers.opaque import CALL_FIELDS, MESSAGE_FIELDS
+from segue.agent.providers.openai_address import before_requests, client_arguments
 from segue.agent.providers.options import ProviderOptions
 from segue.agent.providers.refusals import RefusalReader, parameter_named, refuses_images
 from segue.agent.providers.wire_json import read_json, write_json
@@ -31,7 +32,6 @@ _ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
 _RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
 IMAGE: Final = "image_url"  # the type of a content part
 NO_IMAGES: Final = "(the images cannot be shown)"
-_CONNECT_S = 10.0
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 _BROKEN = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
 
@@ -150,22 +150,14 @@ class Endpoint:
 @asynccontextmanager
 async def chat_endpoint(options: ProviderOptions) -> AsyncIterator[Endpoint]:
     """Yields an endpoint whose connections close with the block. It never retries: ChatModel does."""
-    key = options.api_key.get_secret_value() if options.api_key else "none"
-    refusals = RefusalReader(options.secrets)
+    refusals = RefusalReader(options.secrets, options.provider)
     async with (
         openai.DefaultAsyncHttpxClient(
             verify=tls_context(),
             follow_redirects=False,  # one of them would take the whole conversation to another host
-            event_hooks={"response": [refusals.check]},
+            event_hooks={"request": before_requests(options), "response": [refusals.check]},
         ) as http_client,
-        openai.AsyncOpenAI(
-            api_key=key,
-            base_url=options.base_url,
-            default_headers=options.extra_headers,
-            timeout=httpx2.Timeout(options.timeout_s, connect=min(_CONNECT_S, options.timeout_s / 2)),
-            max_retries=0,
-            http_client=http_client,
-        ) as client,
+        openai.AsyncOpenAI(**client_arguments(options), http_client=http_client) as client,
     ):
         yield Endpoint(client, refusals, max_answer_bytes=options.max_answer_bytes)
 

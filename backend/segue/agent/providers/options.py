@@ -6,13 +6,15 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from segue.domain.providers import OPENAI, Provider
+from segue.domain.providers import OPENAI, Api, Provider
 from segue.domain.redaction import header_secrets
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
-    """What is None is not sent. `model` is the name without the provider's prefix; the extras are merged last."""
+    """What is None is not sent. `model` is the name without the provider's prefix; the extras are merged last. `api`
+    says which of OpenAI's is asked.
+    """
 
     model: str
     api_key: SecretStr | None
@@ -20,6 +22,7 @@ class ProviderOptions:
     timeout_s: float
     max_answer_bytes: int
     provider: Provider = OPENAI
+    api: Api = "auto"
     temperature: float | None = None
     max_output_tokens: int | None = None
     reasoning_effort: str | None = None

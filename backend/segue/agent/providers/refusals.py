@@ -52,7 +52,7 @@ _OF_THIS_IMAGE = re.compile(
     re.IGNORECASE,
 )
 _MESSAGES = frozenset({"message", "detail"})
-_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model"})
+_NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api"})
 
 
 @dataclass(frozen=True, slots=True)
