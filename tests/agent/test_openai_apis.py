@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from segue.agent.answer_schemas import PLAN
 from segue.agent.model import ChatModel, ModelLimits
 from segue.agent.providers.openai_apis import CHAT, NO_EFFORT, RESPONSES, OpenAIModel, Ways
 from segue.agent.providers.options import ProviderOptions
@@ -231,3 +232,18 @@ async def test_a_refusal_of_the_responses_api_is_the_answer(
     listener = Listener(lambda _: None, lambda: None) if as_stream else None
     reply = await opened.model(opened.options(endpoint, api="responses")).reply(ASKED, listener=listener)
     assert reply.text == "I won't say."
+
+
+async def test_a_schema_of_the_answer_goes_to_either_api_and_is_left_out_once_refused(
+    endpoint: Endpoint, opened: Opened
+) -> None:
+    refusal = answers(400, {"error": {"message": "text.format is not supported with this model.", "param": "text"}})
+    endpoint.will((CHAT, USE_THE_OTHER), (RESPONSES, ANSWERED), (RESPONSES, refusal))
+    endpoint.will((RESPONSES, ANSWERED), (RESPONSES, ANSWERED))
+    model = opened.model(opened.options(endpoint))
+    for _ in range(3):
+        await model.reply(ASKED, schema=PLAN)
+    [(_, chat), (_, first), *_] = endpoint.asked
+    assert chat["response_format"]["json_schema"] == PLAN
+    assert first["text"]["format"] == {"type": "json_schema", **PLAN}
+    assert ["text" in body for api, body in endpoint.asked if api == RESPONSES] == [True, True, False, False]

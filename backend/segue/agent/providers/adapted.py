@@ -22,7 +22,7 @@ from pydantic import Field
 from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
 from segue.agent.providers.content_blocks import AnswerReader, given_back
 from segue.agent.providers.refusals import parameter_named
-from segue.agent.reply import REASONING
+from segue.agent.reply import REASONING, SCHEMA
 
 _BROKEN: Final = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
 
@@ -32,7 +32,8 @@ log = structlog.get_logger()
 class AdaptedModel(BaseChatModel):
     """`asked` is the package's model. `read_error` reads errors of the types in `errors`; `choices` is what a choice of
     tools is called there, and one that is not in it is not sent. `parameters` go into every request until they are
-    refused, which is remembered for as long as the process lives.
+    refused, which is remembered for as long as the process lives; `offered` and `schema_parameters` put a tool and a
+    schema of the answer as they are wanted there.
     """
 
     asked: Any = Field(exclude=True)
@@ -43,9 +44,14 @@ class AdaptedModel(BaseChatModel):
     parameters: Mapping[str, Any] = Field(default_factory=dict)
     refused: set[str] = Field(default_factory=set)
     offered: Any = Field(default=dict, exclude=True)
+    schema_parameters: Any = Field(default=None, exclude=True)
     made_by: str
     max_answer_bytes: int
     asks_for_whole_answers: bool = False
+
+    @property
+    def takes_schemas(self) -> bool:
+        return self.schema_parameters is not None
 
     @property
     def _llm_type(self) -> str:
@@ -54,14 +60,17 @@ class AdaptedModel(BaseChatModel):
     def bind_tools(
         self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        return self._with_tools(tools, **kwargs)
+        return self._with(tools, **kwargs)
 
-    def _with_tools(self, tools: Sequence[Any] = (), *, tool_choice: str = "", **kwargs: Any) -> Self:
-        if not tools:
-            return self
-        chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
-        bound = self.asked.bind_tools([self.offered(tool) for tool in tools], **chosen, **kwargs)
-        return self.model_copy(update={"asked": bound})
+    def _with(self, tools: Sequence[Any] = (), *, tool_choice: str = "", **options: Any) -> Self:
+        """Returns the model that asks with these tools, and with a schema of the answer if one is given."""
+        changed: dict[str, Any] = {}
+        if SCHEMA in options:
+            changed["parameters"] = {**self.parameters, **self.schema_parameters(options.pop(SCHEMA))}
+        if tools:
+            chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
+            changed["asked"] = self.asked.bind_tools([self.offered(tool) for tool in tools], **chosen, **options)
+        return self.model_copy(update=changed) if changed else self
 
     def _generate(
         self,
@@ -81,7 +90,7 @@ class AdaptedModel(BaseChatModel):
     ) -> ChatResult:
         reader = AnswerReader(self.dialect)
         texts, reasoning = [], []
-        model = self._with_tools(**kwargs)
+        model = self._with(**kwargs)
         async for message in model.answer(messages, reader, is_streamed=not self.asks_for_whole_answers):
             words = reader.add(message)
             texts.append(words.text)
@@ -98,7 +107,7 @@ class AdaptedModel(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         reader = AnswerReader(self.dialect)
-        async with aclosing(self._with_tools(**kwargs).answer(messages, reader, is_streamed=True)) as answer:
+        async with aclosing(self._with(**kwargs).answer(messages, reader, is_streamed=True)) as answer:
             async for message in answer:
                 words = reader.add(message)
                 # Reasoning, be it empty, tells a piece of the answer from a mere sign of life.

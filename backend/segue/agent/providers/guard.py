@@ -36,8 +36,8 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[RequestHook] = ()) -> dict[str, Any]:
-    """Returns arguments for httpx2's AsyncClient, with hooks `before` its requests. Send these with UNPACKED; they raise
-    ModelFailure too.
+    """Returns arguments for httpx2's AsyncClient, with hooks `before` its requests, which then raise ModelFailure too.
+    Send them with UNPACKED.
     """
 
     async def check(response: httpx2.Response) -> None:

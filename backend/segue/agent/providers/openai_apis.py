@@ -70,6 +70,7 @@ class OpenAIModel(BaseChatModel):
     """Asks in the first way that is left, and in the next if the refusal says that another may do."""
 
     ways: Any = Field(exclude=True)
+    takes_schemas: bool = True
 
     @property
     def _llm_type(self) -> str:
@@ -144,7 +145,7 @@ async def openai_model(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
     async with AsyncExitStack() as stack:
         ways = Ways(stack, options)
         await ways.model(ways.names[0])
-        yield OpenAIModel(ways=ways, cache=False)
+        yield OpenAIModel(ways=ways, takes_schemas=options.structured_output, cache=False)
 
 
 def _responses() -> Callable[[ProviderOptions], AbstractAsyncContextManager[AdaptedModel]]:

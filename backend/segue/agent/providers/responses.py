@@ -56,6 +56,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
             read_error=lambda error: _refusal(refusals, error),
             parameters={name: value for name, value in parameters.items() if value is not None},
             offered=_not_strict,
+            schema_parameters=_schema if options.structured_output else None,
             choices={"required": "required", "none": "none"},
             made_by=f"{arguments['base_url']} responses {options.model}",
             max_answer_bytes=options.max_answer_bytes,
@@ -67,6 +68,10 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
 def _not_strict(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a tool whose schema is taken as it is: this API would make every argument required."""
     return {**tool, "function": {**tool["function"], "strict": False}}
+
+
+def _schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"text": {"format": {"type": "json_schema", **schema}}}
 
 
 def _finish_reason(metadata: Mapping[str, Any]) -> str | None:
