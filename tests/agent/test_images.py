@@ -13,7 +13,7 @@ from segue.agent.tool_executor import MAX_IMAGES_BYTES
 from segue.config import Settings
 from segue.domain.session import RequestedCall
 from segue.replay.requests import invalid_history
-from segue.tools.parts import Part
+from segue.tools.parts import BinaryPart
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.results import use_toolbox
@@ -136,7 +136,7 @@ def test_the_models_that_take_images_are_known_by_name(names: str, *, known: boo
 
 def test_images_keep_the_history_valid_wherever_they_stand() -> None:
     request = RequestedCall("call_1", "photo", {})
-    part = Part("image/png", PIXEL, "image/png")
+    part = BinaryPart("image/png", PIXEL, "image/png")
     shown = image_message({"call_1": [part]})
     talk = [
         SystemMessage("You are."),

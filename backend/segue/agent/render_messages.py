@@ -24,7 +24,7 @@ from segue.memory.history_window import Form, WindowCosts, WindowLimits, WindowP
 from segue.memory.token_count import Count
 from segue.tools.normalize import Payload
 from segue.tools.outcome import Outcome
-from segue.tools.parts import Part, described
+from segue.tools.parts import BinaryPart, described
 
 MAX_BRIEF_CHARS = 2000
 LISTED = ("tool_call_id", "tool_name", "args", "status", "size_bytes", "summary", "identifiers")
@@ -187,7 +187,7 @@ def assistant_message(
     return AIMessage(text, tool_calls=made, additional_kwargs={OPAQUE: opaque} if opaque else {})
 
 
-def image_message(images: Mapping[str, Sequence[Part]]) -> SystemMessage:
+def image_message(images: Mapping[str, Sequence[BinaryPart]]) -> SystemMessage:
     """Returns images of results, by tool call, as content parts, which tool messages may not have."""
     content: list[str | dict[Any, Any]] = []
     for call_id, parts in images.items():

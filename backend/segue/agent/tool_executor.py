@@ -27,7 +27,7 @@ from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import clean
 from segue.tools.outcome import Outcome, failed, lost
-from segue.tools.parts import IMAGES, Part
+from segue.tools.parts import IMAGES, BinaryPart
 from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import run_tool
 
@@ -51,7 +51,7 @@ class TurnCalls:
     ledger: list[ToolCall] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
-    images: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+    images: dict[str, tuple[BinaryPart, ...]] = field(default_factory=dict)
     image_bytes_left: int = MAX_IMAGES_BYTES
     count: int = 0
     stored_messages: int = 0

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel
 
-from segue.tools.parts import UNKNOWN, Part, described
+from segue.tools.parts import UNKNOWN, BinaryPart, described
 
 Kind = Literal["json", "text"]
 
@@ -44,7 +44,7 @@ class Payload:
     cut_from: int | None
     shown: Any
     shown_text: str
-    parts: tuple[Part, ...]
+    parts: tuple[BinaryPart, ...]
 
 
 def make_payload(output: object, *, max_bytes: int) -> Payload:

@@ -45,7 +45,7 @@ _BEGINNINGS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BinaryPart:
     """`encoded` is base64 without line breaks. `kind` is what its beginning shows, None if that shows nothing."""
 
     media_type: str
@@ -60,7 +60,7 @@ class Part:
         return _decoded(self.encoded)
 
 
-def described(value: Any, *, kept: bool = True) -> tuple[Any, tuple[Part, ...]]:
+def described(value: Any, *, kept: bool = True) -> tuple[Any, tuple[BinaryPart, ...]]:
     """Returns the value with a description in the place of each part, and the parts. A value without any is returned
     itself. The descriptions have the numbers of the parts, unless these are not `kept`.
     """
@@ -71,7 +71,7 @@ def described(value: Any, *, kept: bool = True) -> tuple[Any, tuple[Part, ...]]:
 @dataclass(slots=True)
 class _Describing:
     kept: bool
-    parts: list[Part] = field(default_factory=list)
+    parts: list[BinaryPart] = field(default_factory=list)
 
     def shown(self, value: Any, *, declared: str | None = None) -> Any:
         match value:
@@ -128,7 +128,7 @@ class _Describing:
         number = f"part {about['part']}: " if "part" in about else ""
         return f"[{number}{about['media_type']}, {about['size_bytes']} bytes]"
 
-    def _about(self, part: Part) -> dict[str, Any]:
+    def _about(self, part: BinaryPart) -> dict[str, Any]:
         self.parts.append(part)
         number = {"part": len(self.parts) - 1} if self.kept else {"kept": False}
         return {**number, "media_type": part.media_type, "size_bytes": part.size_bytes}
@@ -147,7 +147,7 @@ def _declared_in(value: Mapping[str, Any]) -> str | None:
     return UNKNOWN if value.get("encoding") == "base64" else None
 
 
-def _part_of(text: str, declared: str | None) -> Part | None:
+def _part_of(text: str, declared: str | None) -> BinaryPart | None:
     """Returns the part that a text is, as a whole."""
     if text.startswith("data:") and (uri := _DATA_URI.fullmatch(text)):
         if not uri[2]:
@@ -164,10 +164,10 @@ def _part_of(text: str, declared: str | None) -> Part | None:
     return None if len(part.encoded.rstrip("=")) % 4 == 1 else part
 
 
-def _part(text: str, declared: str | None) -> Part:
+def _part(text: str, declared: str | None) -> BinaryPart:
     encoded, kind = text if text.isprintable() else "".join(text.split()), _kind_of(text)
     media_type = declared if declared not in (None, UNKNOWN) else kind or _text_or_unknown(encoded)
-    return Part(media_type, encoded, kind)
+    return BinaryPart(media_type, encoded, kind)
 
 
 def _kind_of(encoded: str) -> str | None:
