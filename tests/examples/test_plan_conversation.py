@@ -73,6 +73,9 @@ def test_a_plan_waits_through_kill_nine_and_goes_on_at_its_step_with_a_spoken_ye
     assert "[plan: completed, complete, complete, complete]" in converse(url, "reply", session, "va bene, grazie")
     [mail] = sent(outbox)
     assert mail["Subject"].startswith("Re: Consegna ordine")
+    in_english = converse(url, "both", "en")
+    assert "Shall I go ahead?" in in_english
+    assert "[plan: completed, complete, complete, complete]" in in_english
     session = converse(url, "ask").split()[-1]
     assert "[plan: cancelled" in converse(url, "reply", session, "no")
-    assert len(sent(outbox)) == 1
+    assert len(sent(outbox)) == 2
