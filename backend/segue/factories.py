@@ -37,7 +37,7 @@ from segue.mcp.config import read_mcp_config
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.memory.token_count import estimate
-from segue.models_from_settings import OFFLINE, chat_models
+from segue.models_from_settings import OFFLINE, chat_models, provider_options
 from segue.net.http_client import checked_client, tls_context
 from segue.telemetry.gauges import ProcessState, RedisHealth
 from segue.telemetry.metrics import Metrics
@@ -174,9 +174,7 @@ async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermM
         return LongTermMemory(base.stores.database, None)
     from segue.agent.embeddings import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
 
-    embedder = openai_embedder(
-        model=settings.embedding_model, api_key=settings.openai_api_key, base_url=settings.openai_base_url
-    )
+    embedder = openai_embedder(provider_options(settings, f"openai:{settings.embedding_model}"))
     return LongTermMemory(base.stores.database, await stack.enter_async_context(embedder))
 
 

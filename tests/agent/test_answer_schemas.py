@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 from langchain_core.messages import HumanMessage, SystemMessage
+from starlette.responses import Response
 
 from segue.agent.answer_schemas import FACTS, PLAN, READING, Schema
 from segue.config import Settings
@@ -14,7 +15,7 @@ from segue.plans.plan_parser import parse_plan
 from tests.agent.conftest import OpenModel
 from tests.support.facts import all_taken_in, fact, known, notes
 from tests.support.plans import planned
-from tests.support.provider import Provider, fails, says
+from tests.support.provider import GZIP, Provider, fails, packed, raw, says
 from tests.support.service import running
 
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
@@ -73,6 +74,25 @@ async def test_plans_readings_and_facts_are_asked_for_by_a_schema_unless_it_is_o
         assert answer["message"]["content"].startswith("It tells the time.")
     formats = [request.get("response_format") for request in provider.requests]
     assert [each and each["json_schema"]["name"] for each in formats] == schemas
+
+
+NO_PLANS = {
+    "refuses": fails(500),
+    "garbage": raw("<html>It works!</html>"),
+    "without an end": Response(packed(2), headers=GZIP, media_type="application/json"),
+}
+
+
+async def test_what_comes_instead_of_a_plan_fails_its_turn_and_leaves_the_session_usable(
+    settings: Settings, provider: Provider
+) -> None:
+    async with running(settings.model_copy(update={"planning": "always"})) as client:
+        session = await client.new_session()
+        for kind, reply in NO_PLANS.items():
+            provider.will(reply)
+            assert (await client.send(session, "Look")).json()["code"] == "model_unavailable", kind
+        provider.will(planned([]), says("Here I am."))
+        assert (await client.chat(session, "hello?"))["message"]["content"] == "Here I am."
 
 
 REFUSALS = {

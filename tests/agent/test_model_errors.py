@@ -2,7 +2,6 @@
 
 import asyncio
 import tracemalloc
-import zlib
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -24,7 +23,7 @@ from segue.domain.telemetry import unobserved
 from segue.domain.tool import ToolSpec
 from segue.telemetry.tracing import untraced
 from tests.agent.conftest import OpenModel
-from tests.support.provider import Provider, Reply, delta, fails, raw, says, sse
+from tests.support.provider import GZIP, Provider, Reply, delta, fails, packed, raw, says, sse
 
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
 SILENT = Listener(lambda _: None, lambda: None)
@@ -198,13 +197,6 @@ async def test_a_redirect_is_refused(model: ChatModel, provider: Provider, statu
     assert not error.retryable
 
 
-def packed(count: int, head: bytes = b"", tail: bytes = b"") -> bytes:
-    """So many megabytes of spaces, which gzip makes a thousandth of."""
-    packing = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
-    spaces = b" " * 1_000_000
-    return b"".join(map(packing.compress, [head, *([spaces] * count), tail])) + packing.flush()
-
-
 @pytest.fixture
 def little_memory() -> Iterator[None]:
     tracemalloc.start()
@@ -215,7 +207,6 @@ def little_memory() -> Iterator[None]:
         tracemalloc.stop()
 
 
-GZIP = {"content-encoding": "gzip"}
 BOMBS = {
     "an answer": Response(packed(200), headers=GZIP, media_type="application/json"),
     "a stream": Response(packed(200, b"data: "), headers=GZIP, media_type="text/event-stream"),

@@ -13,7 +13,7 @@ from segue.agent.prompts import FACTS
 from segue.config import Settings
 from segue.embedded.urls import ServerUrls
 from tests.support.facts import all_taken_in, fact, known, notes, tell
-from tests.support.provider import Provider, calls, fails, fence_after, says
+from tests.support.provider import Provider, calls, delta, fails, fence_after, says, sse
 from tests.support.service import Client, Process, running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import looking_into
@@ -171,8 +171,9 @@ def with_shelf(settings: Settings, shelf: Shelf) -> Settings:
     return settings
 
 
-async def test_a_model_that_cannot_be_reached_is_asked_again(settings: Settings, provider: Provider) -> None:
-    provider.will(says("Nice."), fails(500), notes(fact("I have a cat")))
+async def test_a_model_that_gives_no_answer_is_asked_again(settings: Settings, provider: Provider) -> None:
+    broken = (fails(500), sse(delta(content='{"facts"'), ""))
+    provider.will(says("Nice."), *broken, notes(fact("I have a cat")))
     quick = settings.model_copy(update={"llm_timeout_s": 0.5, "turn_lease_s": 2.0})
     async with running(quick) as client:
         await client.chat(await client.new_session(), "I have a cat")

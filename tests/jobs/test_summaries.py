@@ -13,7 +13,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.embedded.urls import ServerUrls
 from segue.memory.summary import DueSummary, store_summary
-from tests.support.provider import Provider, fails, fence_after, says
+from tests.support.provider import GZIP, Provider, fails, fence_after, packed, says
 from tests.support.service import Client, Process, running
 from tests.support.stores import Stores, looking_into
 
@@ -117,6 +117,8 @@ async def test_a_summary_that_failed_is_made_later(settings: Settings, provider:
         session = await client.new_session()
         await talk(client, provider, session, range(1, 11))
         await provider.wait_for_summaries(1)
+        provider.summary = Response(packed(2), headers=GZIP, media_type="application/json")
+        await provider.wait_for_summaries(2)
         provider.summary = says("better late")
         await summarised(stores, session)
         await talk(client, provider, session, range(11, 12))

@@ -14,7 +14,7 @@ from segue.config import Settings
 from segue.embedded.urls import ServerUrls
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.plans import Frozen
-from tests.support.provider import Provider, fails, fence_after, says
+from tests.support.provider import GZIP, Provider, fails, fence_after, packed, raw, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into, named, plain
 
@@ -137,16 +137,27 @@ async def test_a_fact_that_means_the_same_gives_way_to_how_it_was_said_last(
     assert sorted(await known(embedding_client)) == sorted(alike)
 
 
-@pytest.mark.parametrize("outage", ["refuses", "hangs", "nonsense"])
+OUTAGES: dict[str, Response | list[float]] = {
+    "refuses": fails(500),
+    "hangs": [1.0, 2.0],
+    "nonsense": [],
+    "a number that no row can hold": [1e300],
+    "html": raw("<html>It works!</html>"),
+    "an answer without vectors": raw({"object": "list", "data": [{"index": 0}]}),
+    "an answer without an end": Response(packed(30), headers=GZIP, media_type="application/json"),
+}
+
+
+@pytest.mark.parametrize(("outage", "given"), OUTAGES.items(), ids=list(OUTAGES))
 async def test_where_embedding_fails_facts_are_found_by_their_words(
-    settings: Settings, provider: Provider, outage: str
+    settings: Settings, provider: Provider, outage: str, given: Response | list[float]
 ) -> None:
     never = asyncio.Event()
 
     async def broken(_: str) -> Response | list[float]:
         if outage == "hangs":
             await never.wait()
-        return fails(500) if outage == "refuses" else []
+        return given
 
     provider.embedding = broken
     async with running(embedding(settings)) as client:

@@ -6,6 +6,7 @@ A script that is not used up, or a request beyond its end, fails the test that o
 import asyncio
 import json
 import re
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -53,6 +54,16 @@ def fails(
 
 def raw(body: Any, *, media_type: str = "application/json") -> Response:
     return Response(body if isinstance(body, str) else orjson.dumps(body), media_type=media_type)
+
+
+GZIP = {"content-encoding": "gzip"}
+
+
+def packed(count: int, head: bytes = b"", tail: bytes = b"") -> bytes:
+    """So many megabytes of spaces, which gzip makes a thousandth of."""
+    packing = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+    spaces = b" " * 1_000_000
+    return b"".join(map(packing.compress, [head, *([spaces] * count), tail])) + packing.flush()
 
 
 def completion(message: dict[str, Any], finish_reason: str | None) -> Response:

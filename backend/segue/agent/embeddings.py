@@ -7,41 +7,35 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
-import openai
 import structlog
-from langchain_openai import OpenAIEmbeddings
-from pydantic import SecretStr
+
+from segue.agent.model_errors import MALFORMED, ModelFailure
+from segue.agent.providers.endpoint import Endpoint, endpoint_of
+from segue.agent.providers.options import ProviderOptions
 
 URGENT_TIMEOUT_S = 1.5  # while a user waits
 TIMEOUT_S = 20.0
 COOLDOWN_S = 30.0
+MAX_BYTES = 20_000_000  # of one answer: a hundred vectors of four thousand dimensions take half
+MAX_NUMBER = 1e30  # PostgreSQL keeps them in four bytes
 
 log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def openai_embedder(
-    *, model: str, api_key: SecretStr | None, base_url: str | None
-) -> AsyncIterator["OpenAIEmbedder"]:
+async def openai_embedder(options: ProviderOptions) -> AsyncIterator["OpenAIEmbedder"]:
     """Yields an embedder whose connections close with the block."""
-    key = api_key.get_secret_value() if api_key else "none"
-    # LangChain never closes a client that it made itself.
-    async with openai.AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0) as client:
-        yield OpenAIEmbedder(
-            OpenAIEmbeddings(
-                model=model,
-                openai_api_key=SecretStr(key),
-                async_client=client.embeddings,
-                check_embedding_ctx_length=False,  # or it would load a tokenizer from the network
-            )
-        )
+    bounded = replace(options, timeout_s=TIMEOUT_S, max_answer_bytes=MAX_BYTES)
+    async with endpoint_of(bounded, "/embeddings") as endpoint:
+        yield OpenAIEmbedder(options.model, endpoint)
 
 
 class OpenAIEmbedder:
-    def __init__(self, embeddings: OpenAIEmbeddings) -> None:
-        self.model = embeddings.model
-        self._embeddings = embeddings
+    def __init__(self, model: str, endpoint: Endpoint) -> None:
+        self.model = model
+        self._endpoint = endpoint
         self._cooldown_until = 0.0
 
     async def embed(self, texts: Sequence[str], *, urgent: bool) -> list[list[float]] | None:
@@ -50,17 +44,22 @@ class OpenAIEmbedder:
             return None
         try:
             async with asyncio.timeout(URGENT_TIMEOUT_S if urgent else TIMEOUT_S):
-                embeddings = await self._embeddings.aembed_documents(list(texts))
-        except (TimeoutError, openai.OpenAIError, ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning("embedding_failed", error=type(error).__name__, texts=len(texts))
+                embeddings = await self._asked(texts)
+        except (TimeoutError, ModelFailure, *MALFORMED) as error:
+            log.warning("embedding_failed", error=type(error).__name__, reason=str(error), texts=len(texts))
             self._cooldown_until = time.monotonic() + COOLDOWN_S
-            return None
-        if len(embeddings) != len(texts) or not all(map(_is_vector, embeddings)):
-            log.warning("embedding_failed", error="not a vector for each text", texts=len(texts))
             return None
         self._cooldown_until = 0.0
         return embeddings
 
+    async def _asked(self, texts: Sequence[str]) -> list[list[float]]:
+        body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
+        given = sorted((await self._endpoint.ask(body))["data"], key=lambda each: each["index"])
+        embeddings = [list(map(float, each["embedding"])) for each in given]
+        if len(embeddings) != len(texts) or not all(map(_is_vector, embeddings)):
+            raise ValueError("not a vector for each text")
+        return embeddings
 
-def _is_vector(embedding: object) -> bool:
-    return isinstance(embedding, list) and bool(embedding) and all(isinstance(number, float) for number in embedding)
+
+def _is_vector(numbers: Sequence[float]) -> bool:
+    return len(numbers) > 0 and max(map(abs, numbers)) < MAX_NUMBER

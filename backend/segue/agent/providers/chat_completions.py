@@ -19,7 +19,7 @@ from pydantic import Field
 
 from segue.agent.model_errors import BROKE_OFF, NotAnAnswer
 from segue.agent.providers.completion_reader import CompletionReader, Words
-from segue.agent.providers.endpoint import chat_endpoint
+from segue.agent.providers.endpoint import endpoint_of
 from segue.agent.providers.options import ProviderOptions
 from segue.agent.providers.wire_json import write_json
 from segue.agent.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, SCHEMA, Opaque
@@ -129,7 +129,7 @@ async def chat_completions(options: ProviderOptions) -> AsyncIterator[ChatComple
         "max_tokens": options.max_output_tokens,
         "reasoning_effort": options.reasoning_effort,
     }
-    async with chat_endpoint(options) as endpoint:
+    async with endpoint_of(options, "/chat/completions") as endpoint:
         yield ChatCompletions(
             llm=options.model,
             endpoint=endpoint,

@@ -1,4 +1,4 @@
-"""One endpoint of chat completions over HTTP: JSON out as it is, plain dicts back, bounded, and what it has refused
+"""One endpoint of an OpenAI-compatible provider: JSON out as it is, plain dicts back, bounded, and what it has refused
 before is left out.
 
 Uses public parts of the `openai` client only. Knows nothing of messages' content, deadlines and retries.
@@ -41,7 +41,10 @@ log = structlog.get_logger()
 class Endpoint:
     """`url` is where it is. What it refuses is remembered for as long as the process lives."""
 
-    def __init__(self, client: openai.AsyncOpenAI, refusals: RefusalReader, *, max_answer_bytes: int) -> None:
+    def __init__(
+        self, client: openai.AsyncOpenAI, refusals: RefusalReader, *, path: str, max_answer_bytes: int
+    ) -> None:
+        self._path = path
         self.url = str(client.base_url)
         self._client = client
         self._refusals = refusals
@@ -133,7 +136,7 @@ class Endpoint:
         try:
             # With a response for `cast_to` it is returned as it is, unread because of `stream`.
             response = await self._client.post(
-                "/chat/completions",
+                self._path,
                 cast_to=httpx2.Response,
                 content=write_json(body),
                 stream=True,
@@ -148,8 +151,8 @@ class Endpoint:
 
 
 @asynccontextmanager
-async def chat_endpoint(options: ProviderOptions) -> AsyncIterator[Endpoint]:
-    """Yields an endpoint whose connections close with the block. It never retries: ChatModel does."""
+async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endpoint]:
+    """Yields one endpoint of a provider whose connections close with the block. It never retries: ChatModel does."""
     refusals = RefusalReader(options.secrets, options.provider)
     async with (
         openai.DefaultAsyncHttpxClient(
@@ -159,7 +162,7 @@ async def chat_endpoint(options: ProviderOptions) -> AsyncIterator[Endpoint]:
         ) as http_client,
         openai.AsyncOpenAI(**client_arguments(options), http_client=http_client) as client,
     ):
-        yield Endpoint(client, refusals, max_answer_bytes=options.max_answer_bytes)
+        yield Endpoint(client, refusals, path=path, max_answer_bytes=options.max_answer_bytes)
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:
@@ -171,8 +174,9 @@ async def _drain(pieces: AsyncIterator[bytes]) -> None:
 
 def _optional_names(body: Body) -> set[str]:
     """Returns what of a request could be left out: parameters, and what was given back as it came."""
-    calls = (call for message in body["messages"] for call in message.get("tool_calls", ()))
-    given_back = {name for message in body["messages"] for name in message if name not in MESSAGE_FIELDS}
+    messages = body.get("messages", ())
+    calls = (call for message in messages for call in message.get("tool_calls", ()))
+    given_back = {name for message in messages for name in message if name not in MESSAGE_FIELDS}
     return given_back.union(body.keys() - _ESSENTIAL, *(call.keys() - CALL_FIELDS for call in calls))
 
 
