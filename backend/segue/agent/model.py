@@ -112,7 +112,6 @@ class ChatModel:
     ) -> None:
         self.name = name
         self._setting = setting
-        self.made_by: str = getattr(model, "made_by", "")
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
         self.tariff = tariff or Tariff(name)
         self._form = form_of(name)
@@ -124,6 +123,11 @@ class ChatModel:
         self._offers = ToolOffers(limits.tool_bounds)
         self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], _Bound]] = {}
         self._begins_inside = begins_inside(name)
+
+    @property
+    def made_by(self) -> str:
+        made_by: str = getattr(self._model, "made_by", "")
+        return made_by
 
     async def complete(
         self, instructions: str, text: str, *, schema: Schema | None = None, account: Account | None = None

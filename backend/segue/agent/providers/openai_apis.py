@@ -53,6 +53,12 @@ class Ways:
                 self._open[name] = await self._opened(name)
             return self._open[name]
 
+    @property
+    def made_by(self) -> str:
+        """What the opaque parts of the next answer are good for, as far as is known."""
+        model = self._open.get(self.names[0])
+        return model.made_by if model else ""
+
     def pass_over(self, name: str) -> None:
         """Forgets the ways before this one, which has answered."""
         self.names = self.names[self.names.index(name) :] if name in self.names else self.names
@@ -71,6 +77,11 @@ class OpenAIModel(BaseChatModel):
 
     ways: Any = Field(exclude=True)
     takes_schemas: bool = True
+
+    @property
+    def made_by(self) -> str:
+        made_by: str = self.ways.made_by
+        return made_by
 
     @property
     def _llm_type(self) -> str:
