@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 
-from segue.agent.normal_form import Form, normal_form, takes_images
-from segue.agent.providers.endpoint import NO_IMAGES
+from segue.agent.normal_form import NO_IMAGES, Form, normal_form, takes_images
 from segue.agent.render_messages import assistant_message, image_message
 from segue.agent.tool_executor import MAX_IMAGES_BYTES
 from segue.config import Settings
@@ -99,7 +98,7 @@ async def test_an_endpoint_that_refuses_images_gets_none_and_none_again(
             await client.chat(await client.new_session(), "What does the photo show?")
     assert (images(provider, 1), images(provider, 2)) == ([URL], [])
     assert images(provider, 4) == again
-    [shown] = [message["content"] for message in provider.messages(role="user") if NO_IMAGES in message["content"]]
+    [shown] = [message["content"] for message in provider.messages(2, role="user") if NO_IMAGES in message["content"]]
     assert shown.startswith("Images in the result of call_")
 
 

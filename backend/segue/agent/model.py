@@ -23,12 +23,13 @@ from segue.agent.model_errors import (
     ModelFailure,
     NotAnAnswer,
     NothingCame,
+    ProviderRefusal,
     failure_of,
     from_library,
     timeout,
     unavailable,
 )
-from segue.agent.normal_form import form_of, normal_form, own_ids, takes_images
+from segue.agent.normal_form import form_of, normal_form, own_ids, takes_images, without_images
 from segue.agent.offered_tools import ToolOffers, chosen_tools
 from segue.agent.reply import SCHEMA, Reply
 from segue.agent.streamed_answer import Listener, StreamedAnswer, within_pauses
@@ -200,7 +201,7 @@ class ChatModel:
                 await request.account.reserve(lambda: self.tariff.at_most(request.estimated_input()))
             answer = StreamedAnswer(listener, begins_inside=self._begins_inside)
             try:
-                reply = await self._ask(request, answer, is_streamed=listener is not None)
+                reply = await self._ask_with_images(request, answer, is_streamed=listener is not None)
             except Exception as error:  # noqa: BLE001 (a provider's library has its own; any other is raised again)
                 failure = self._failure(error, attempt, has_begun=answer.has_begun)
             else:
@@ -227,6 +228,18 @@ class ChatModel:
             await asyncio.sleep(failure.delay_s)
         log.warning("model_failed", reason=failure.error.detail, **failure.error.extra)
         raise failure.error
+
+    async def _ask_with_images(self, request: _ModelRequest, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
+        """Asks again without the images if these are refused, and from then on without any if all are."""
+        try:
+            return await self._ask(request, answer, is_streamed=is_streamed)
+        except ProviderRefusal as refusal:
+            shown = without_images(request.messages) if refusal.of_images else None
+            if shown is None:
+                raise
+            self._takes_images = refusal.of_images == "these"
+            log.warning("model_images_left_out", reason=refusal.message, status=refusal.status)
+        return await self._ask(replace(request, messages=shown), answer, is_streamed=is_streamed)
 
     async def _ask(self, request: _ModelRequest, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
+from operator import is_
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -21,6 +22,7 @@ from segue.agent.offered_tools import offered_name
 NO_ANSWER: Final = "(no answer was given)"
 RESULTS_NOTED: Final = "(results noted)"
 CARRY_ON: Final = "(no new message from the user; carry on as instructed)"
+NO_IMAGES: Final = "(the images cannot be shown)"
 NO_WORDS: Final = "(an empty message)"
 PLACEHOLDERS: Final = frozenset({NO_ANSWER, RESULTS_NOTED, CARRY_ON, NO_WORDS})
 ID_CHARS: Final = 9
@@ -132,6 +134,20 @@ def _alternating(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
     if last == "assistant":
         shown.append(_CARRY_ON)
     return shown
+
+
+def without_images(messages: Sequence[BaseMessage]) -> list[BaseMessage] | None:
+    """Returns the messages with a remark for their images, None if they have none."""
+    shown = [_without_images(message) for message in messages]
+    return None if all(map(is_, shown, messages)) else shown
+
+
+def _without_images(message: BaseMessage) -> BaseMessage:
+    parts = [part for part in message.content if isinstance(part, dict)]
+    if all(part.get("type") != "image_url" for part in parts):
+        return message
+    texts = [part["text"] for part in parts if part.get("type") == "text"]
+    return HumanMessage("\n\n".join([*texts, NO_IMAGES]))
 
 
 def _joined(first: BaseMessage, second: BaseMessage) -> str | list[str | dict[Any, Any]]:

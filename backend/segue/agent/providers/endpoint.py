@@ -20,7 +20,7 @@ from segue.agent.providers.event_stream import BodyTooLong, bounded, events
 from segue.agent.providers.opaque import CALL_FIELDS, MESSAGE_FIELDS
 from segue.agent.providers.openai_address import before_requests, client_arguments
 from segue.agent.providers.options import ProviderOptions
-from segue.agent.providers.refusals import RefusalReader, parameter_named, refuses_images
+from segue.agent.providers.refusals import RefusalReader, parameter_named
 from segue.agent.providers.wire_json import read_json, write_json
 from segue.net.http_client import tls_context
 
@@ -30,8 +30,6 @@ Body = Mapping[str, Any]
 _ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
 # Under what other name a value goes if the first is refused.
 _RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
-IMAGE: Final = "image_url"  # the type of a content part
-NO_IMAGES: Final = "(the images cannot be shown)"
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 _BROKEN = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
 
@@ -111,22 +109,17 @@ class Endpoint:
 
     async def _open(self, body: Body) -> httpx2.Response:
         """Returns the response to a request, asked again without what the endpoint refuses of it."""
-        refused, once = self._refused, frozenset[tuple[str, object]]()
+        refused = self._refused
         while True:
-            sent = _without(body, refused | once)
+            sent = _without(body, refused)
             try:
                 response = await self._post(sent)
             except ProviderRefusal as refusal:
-                about_images = refuses_images(refusal) if _has_images(sent) else None
-                named = parameter_named(refusal, _optional_names(sent)) or _suspect(refusal, sent)
-                name = IMAGE if about_images else named
+                name = parameter_named(refusal, _optional_names(sent)) or _suspect(refusal, sent)
                 if name is None:
                     raise
                 log.warning("model_parameter_left_out", parameter=name, reason=refusal.message, status=refusal.status)
-                if about_images == "this":
-                    once |= {_refused_part(sent, name)}
-                else:
-                    refused |= {_refused_part(sent, name)}
+                refused |= {_refused_part(sent, name)}
                 continue
             if refused is not self._refused:  # kept only once it has helped
                 self._refused |= refused
@@ -186,13 +179,6 @@ def _suspect(refusal: ProviderRefusal, body: Body) -> str | None:
     return "response_format" if is_vague and "response_format" in body else None
 
 
-def _has_images(body: Body) -> bool:
-    parts = (
-        part for message in body["messages"] if isinstance(message["content"], list) for part in message["content"]
-    )
-    return any(part["type"] == IMAGE for part in parts)
-
-
 def _refused_part(body: Body, name: str) -> tuple[str, object]:
     """Returns a parameter with its value, if that is one of a few: another may be welcome."""
     value = body.get(name)
@@ -216,9 +202,6 @@ def _without(body: Body, refused: Collection[tuple[str, object]]) -> Body:
 
 def _without_fields(message: Mapping[str, Any], unwanted: Collection[str]) -> dict[str, Any]:
     kept = {name: value for name, value in message.items() if name not in unwanted or name in MESSAGE_FIELDS}
-    if IMAGE in unwanted and message["role"] == "user" and isinstance(message["content"], list):
-        texts = [part["text"] for part in message["content"] if part["type"] == "text"]
-        kept["content"] = "\n\n".join([*texts, NO_IMAGES])
     if calls := message.get("tool_calls"):
         kept["tool_calls"] = [{name: value for name, value in call.items() if name not in unwanted} for call in calls]
     return kept

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import httpx2
 
@@ -43,14 +43,6 @@ _STATUS_OF: Final[Mapping[str, int]] = {
 }
 _SERVERS_FAULT = 500
 _PARAMETER = re.compile(r"[a-zA-Z_]\w*")
-_OF_IMAGES = re.compile(
-    r"image|vision|multi-?modal|mmproj|content.{0,40}(?:must be|expected).{0,20}string", re.IGNORECASE
-)
-_OF_THIS_IMAGE = re.compile(
-    r"invalid[_ ]image|image_parse|unsupported[_ ]image|too[_ ](?:large|big|small|many)|dimension|corrupt|decod"
-    r"|process(?:ing)?[_ ](?:the[_ ])?image",
-    re.IGNORECASE,
-)
 _MESSAGES = frozenset({"message", "detail"})
 _NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api"})
 
@@ -148,14 +140,6 @@ def parameter_named(refusal: ProviderRefusal, sent: Iterable[str]) -> str | None
         if found := next((name for name in map(str, _PARAMETER.findall(text)) if name in names), None):
             return found
     return None
-
-
-def refuses_images(refusal: ProviderRefusal) -> Literal["all", "this"] | None:
-    """Returns whether a refusal of a request with images is about any image, or only about one of these."""
-    said = f"{refusal.code} {refusal.message}"
-    if refusal.cause.name in _NOT_A_PARAMETERS_FAULT or refusal.cause.name == "key" or not _OF_IMAGES.search(said):
-        return None
-    return "this" if _OF_THIS_IMAGE.search(said) else "all"
 
 
 def _seconds_until(date: str) -> float:
