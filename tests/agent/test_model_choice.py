@@ -130,6 +130,17 @@ async def test_both_models_have_one_deadline_together(open_model: OpenModel, pro
     assert (failed.value.code, "within 0.4 s" in failed.value.detail) == ("model_timeout", True)
 
 
+async def test_what_is_opaque_of_one_model_does_not_go_to_the_other(settings: Settings, provider: Provider) -> None:
+    noon = {"id": "c1", "type": "function", "function": {"name": "current_time", "arguments": "{}"}}
+    thought = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [noon]}
+    provider.will(completion(thought, "tool_calls"), fails(503), says("42"))
+    async with running(settings.model_copy(update={"llm_fallback_model": "spare"})) as client:
+        await client.chat(await client.new_session(), "What is it?")
+    assert models_of(provider) == ["scripted", "scripted", "spare"]
+    given_back = ["reasoning_content" in str(request["messages"]) for request in provider.requests]
+    assert given_back == [False, True, False]
+
+
 async def test_the_small_model_plans_and_notes_facts_and_the_main_one_answers(
     settings: Settings, provider: Provider
 ) -> None:

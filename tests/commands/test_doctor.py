@@ -186,6 +186,7 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
         allow_anonymous=True,
         llm_timeout_s=1000,
         llm_first_token_timeout_s=1000,
+        llm_small_model="small",
     )
     (service, said), (report, _) = await asyncio.gather(examined(settings), examined(settings, NO_SUCH_SESSION))
     assert (service["healthy"], report["healthy"]) == (False, False)
@@ -193,7 +194,8 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
         "PostgreSQL at 127.0.0.1:1/x cannot be used: nothing listens there.",
         "Redis at 127.0.0.1:1/0 cannot be used.",
         "The MCP server gone is not ready",
-        "127.0.0.1 does not answer: The model provider cannot be reached.",
+        "gpt-5-mini at 127.0.0.1 does not answer: The model provider cannot be reached.",
+        "small at 127.0.0.1 does not answer: The model provider cannot be reached.",
         "AUTH=none on HOST=0.0.0.0",
         "LLM_TIMEOUT_S is not below TURN_TIMEOUT_S=900",
         "LLM_FIRST_TOKEN_TIMEOUT_S is not below LLM_TIMEOUT_S=1000",
