@@ -14,6 +14,7 @@ from segue.domain.tool import ToolCall
 Role = Literal["user", "assistant", "tool"]
 TurnStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
 Verdict = Literal["confirm", "reject", "amend", "none"]
+Strength = Literal["strong", "weak"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Message:
 @dataclass(frozen=True, slots=True)
 class AcknowledgementReport:
     verdict: Verdict = "none"
+    strength: Strength | None = None
     rule: str = "no_rule"
     language: str | None = None
     plan_id: str | None = None

@@ -4,16 +4,19 @@ Knows nothing of what a kind means.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from segue.language.phrase_matcher import PhraseMatcher, match_phrases
-from segue.language.utterance import is_stretched, squeeze
+from segue.language.utterance import fold, is_stretched, split_folded, squeeze
 from segue.language.word_lists import Phrase, kinds_by_phrase
 
 ANY_LANGUAGE: Final = "any"
 UNKNOWN: Final = "unknown"
+
+# Of words, a place in them, and the length and kind of what the lexicon finds there: the length and kind to take.
+Preference = Callable[[Phrase, int, int, str], tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ def parse_lexicon(
 
     Raises ValueError if a list is none of `kinds`, or if a phrase is in two lists of a language.
     """
-    by_language = {language: kinds_by_phrase(language, lists, kinds) for language, lists in sections.items()}
+    by_language = {language: _kinds_by_phrase(language, lists, kinds) for language, lists in sections.items()}
     shared = by_language.get(ANY_LANGUAGE, {})
     return Lexicon(
         phrases={language: match_phrases({**shared, **own}.items()) for language, own in by_language.items()},
@@ -47,6 +50,11 @@ def parse_lexicon(
             if kind in stretchable and len(phrase) == 1
         },
     )
+
+
+def _kinds_by_phrase(language: str, lists: Mapping[str, str], kinds: frozenset[str]) -> dict[Phrase, str]:
+    folded = {kind: fold(words) for kind, words in lists.items()}  # a list at once: word by word takes a second
+    return kinds_by_phrase(language, folded, kinds, phrase_of=split_folded)
 
 
 def languages_of(words: Iterable[str], lexicon: Lexicon) -> list[str]:
@@ -67,15 +75,21 @@ def unstretch(word: str, lexicon: Lexicon) -> str:
     return plain if plain and is_stretched(word, plain) else word
 
 
-def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
-    """Returns the kind of every phrase in order, with `unknown` for each word that is in no phrase."""
+def kinds_of(words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preference | None = None) -> list[str]:
+    """Returns the kind of every phrase in order, with `unknown` for each word that is in no phrase.
+
+    `prefer` may take words that the lexicon gives another kind or length.
+    """
     matcher = lexicon.phrases[language]
     kinds: list[str] = []
     at = 0
     while at < len(words):
         match = matcher.longest_at(words, at)
-        kinds.append(match[1] if match else UNKNOWN)
-        at += len(match[0]) if match else 1
+        length, kind = (len(match[0]), match[1]) if match else (1, UNKNOWN)
+        if prefer is not None:
+            length, kind = prefer(words, at, length, kind)
+        kinds.append(kind)
+        at += length
     return kinds
 
 

@@ -20,6 +20,13 @@ _HELD_LETTER: Final = re.compile(r"(.)\1\1")
 _EMOTICON: Final = re.compile(r"(?<!\w)(?:[:;=x]['-]?[)(\]\[dp3*/|]+|<3+)(?!\w)")
 _UNSPACED_LETTER: Final = re.compile(f"[{_UNSPACED}]")
 
+QUOTED: Final = "\""  # stands before a word of a quotation, which is in no word list so
+_QUOTATION: Final = re.compile(
+    "\"([^\"]*)\"|“([^“”]*)”|„([^„“”]*)[“”]|«([^«»]*)»|「([^「」]*)」|『([^『』]*)』|《([^《》]*)》"
+    r"|(?<!\w)'([^'\n]+)'(?!\w)|(?<!\w)‘([^‘’\n]+)’(?!\w)"
+)
+_QUOTED_LINE: Final = re.compile(r"^\s*[>＞].*$", re.MULTILINE)
+
 _MARKS: Final = (
     (0x0300, 0x036F), (0x0483, 0x0489), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0xFE20, 0xFE2F),
     (0x0610, 0x061A), (0x064B, 0x065F), (0x06D6, 0x06ED),
@@ -27,6 +34,7 @@ _MARKS: Final = (
 _UNSEEN: Final = ((0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x2069), (0xFE00, 0xFE0F), (0x1F3FB, 0x1F3FF))
 _DROPPED: Final = "'’‘ʼ`´′\u00ad\u034f\u061c\u0640\u0670\u093c\u180e\ufeff♀♂"
 _REPLACED: Final = {"ı": "i", "ł": "l", "ø": "o", "đ": "d", "ة": "ه", "ى": "ي", "ی": "ي", "ک": "ك", "ँ": "ं", "妳": "你"}
+_BEGIN, _BEGIN_KEPT = ("بدأ", "بدا\u0654"), "بدء"  # `ابدأ`, begin, is not `أبدا`, never; elsewhere a hamza does not matter
 _FOLDS: Final[dict[int, str | None]] = {
     **dict.fromkeys(chain.from_iterable(range(first, last + 1) for first, last in _MARKS + _UNSEEN)),
     **dict.fromkeys(map(ord, _DROPPED)),
@@ -49,13 +57,34 @@ def parse_utterance(text: str) -> Utterance:
     return Utterance(tuple(_WORD.findall(_EMOTICON.sub(" ", folded))), asks)
 
 
+def parse_own_words(text: str) -> Utterance:
+    """Reads what the writer says: without quoted lines (`> yes`), and with QUOTED before each word of a quotation."""
+    own = _QUOTED_LINE.sub("", text)
+    parts = _QUOTATION.split(own)
+    every = _QUOTATION.groups + 1  # `split` puts the groups between the parts that are not quoted
+    words = [
+        word if at % every == 0 else f"{QUOTED}{word}"
+        for at, part in enumerate(parts)
+        if part
+        for word in parse_utterance(part).words
+    ]
+    return Utterance(tuple(words), parse_utterance(own).asks)
+
+
 def words_of(text: str) -> tuple[str, ...]:
     """Returns the folded words of a text in their order."""
-    return tuple(_WORD.findall(fold(text)))
+    return split_folded(fold(text))
+
+
+def split_folded(text: str) -> tuple[str, ...]:
+    """Returns the words of a text that is folded already."""
+    return tuple(_WORD.findall(text))
 
 
 def fold(text: str) -> str:
     """Returns one spelling: `SÌ`, `si` and `s\u0131\u0300` give `si`; Turkish dotted and dotless i are one letter."""
+    for begin in _BEGIN:
+        text = text.replace(begin, _BEGIN_KEPT)
     decomposed = unicodedata.normalize("NFKD", text).casefold()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKD", decomposed).translate(_FOLDS))
 

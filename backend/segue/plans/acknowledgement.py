@@ -1,18 +1,22 @@
-"""Is a message a yes, a no, a yes with a change, or none of these?
+"""Is a message a yes, a no, a yes with a change, or none of these, and how sure is it a yes?
 
 Every word gets a kind from `lexicon.toml`, in the language that uses most of the words; the first of `_RULES` that
-holds for these kinds decides. Each word counts: a yes with anything more in it is no plain yes. Pure; knows nothing of
-the plan that waits for the answer.
+holds for these kinds decides. Each word counts: a yes with anything more in it is no plain yes, unless the question
+accounts for it. Pure.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Final
 
-from segue.domain.session import Verdict
+from segue.domain.session import Strength, Verdict
+from segue.language.detect_language import detect_language
 from segue.language.lexicon import ANY_LANGUAGE, UNKNOWN, kinds_of, languages_of, parse_lexicon, unstretch
-from segue.language.utterance import is_emoji, parse_utterance
-from segue.language.word_lists import load_toml
+from segue.language.misspelling import NearWords, near_words, words_near
+from segue.language.utterance import QUOTED, is_emoji, parse_own_words
+from segue.language.word_lists import Phrase, load_toml
+from segue.plans.question import ACTIONS, ANY_ACTION, CANCEL, Question
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 MOST_WORDS: Final = 60
@@ -22,31 +26,39 @@ MOST_WORDS_ADDED_TO_AN_ORDER: Final = 2
 
 # The kinds of words; `lexicon.toml` says what each is, with examples.
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
+STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a sentence that may not be about the question
+CHANGES: Final = frozenset({"condition", "detail"})
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
 RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
-PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise"})
+PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
 STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
-    "cancel", "change_of_mind", "closing", "condition", "doubt", "glue", "indefinite", "later", "negator", "object",
-    "question", "verdict_frame", "why_not",
+    "cancel", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue", "indefinite", "later", "negator",
+    "object", "other", "past", "question", "reported", "verdict_frame", "why_not",
 }  # fmt: skip
 LEXICON: Final = parse_lexicon(load_toml("lexicon.toml"), kinds=KINDS, stretchable=STRETCHABLE)
 
+_ACCOUNTED: Final = RESTATEMENTS | {"detail", "glue", "other", UNKNOWN}  # if the question has these words too
 _EMOJI: Final = {
     word: kind
     for (word, *more), ((_, kind),) in LEXICON.phrases[ANY_LANGUAGE].matches.items()
     if is_emoji(word) and not more
 }
+ONLY_ALONE: Final = APPROVALS | {"applause"}
 _SAFEST_FIRST: Final = ("reject", "amend", "confirm", "none")
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """`rule` is the name of the rule that decided, for logs and the answer; `language` is an ISO 639-1 code."""
+    """`rule` is the name of the rule that decided, for logs and the answer; `language` is an ISO 639-1 code.
+
+    Of a `confirm`, `strength` says whether it is enough for a step that changes the world.
+    """
 
     verdict: Verdict
     rule: str
     language: str | None = None
+    strength: Strength | None = None
 
 
 def detect_acknowledgement(message: str) -> bool:
@@ -54,23 +66,49 @@ def detect_acknowledgement(message: str) -> bool:
     return classify(message).verdict == "confirm"
 
 
-def classify(text: str) -> Acknowledgement:
+def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     """Returns how a message answers a question. Never raises; a message too long to be an answer is `none`."""
-    utterance = parse_utterance(text[: LONGEST_MESSAGE + 1])
-    if len(text) > LONGEST_MESSAGE or len(utterance.words) > MOST_WORDS:
+    if len(text) > LONGEST_MESSAGE:
+        return Acknowledgement("none", "too_long")
+    utterance = parse_own_words(text)
+    if len(utterance.words) > MOST_WORDS:
         return Acknowledgement("none", "too_long")
     words = _without_decoration([unstretch(word, LEXICON) for word in utterance.words])
-    readings = [_read(words, language, asks=utterance.asks) for language in languages_of(words, LEXICON)]
-    return min(readings, key=lambda reading: reading.misfit).found
+    read = partial(_read, asks=utterance.asks, question=question)
+    readings = [read(words, language) for language in languages_of(words, LEXICON)]
+    likely = detect_language(text) if len(readings) > 1 else None
+    best = min(readings, key=lambda reading: (*reading.misfit, reading.found.language != likely))
+    return _as_misspelt(words, read) or best.found if best.unknown == 1 else best.found
 
 
-def _without_decoration(words: list[str]) -> tuple[str, ...]:
+def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> Acknowledgement | None:
+    """Returns the weak yes that the message is if its one unknown word is a misspelt one."""
+    for at, word in enumerate(words):
+        for plain, language in words_near(word, _near_approvals()):
+            corrected = read((*words[:at], plain, *words[at + 1 :]), language)
+            if corrected.found.strength == "strong" and not corrected.unknown:
+                return replace(corrected.found, rule="misspelt", strength="weak")
+    return None
+
+
+@cache
+def _near_approvals() -> NearWords:
+    single = (
+        (phrase[0], language)
+        for language, matcher in LEXICON.phrases.items()
+        for phrase, ((_, kind), *_) in matcher.matches.items()
+        if len(phrase) == 1 and kind in APPROVALS and language != ANY_LANGUAGE
+    )
+    return near_words(single)
+
+
+def _without_decoration(words: list[str]) -> Phrase:
     """Drops emoji of no kind, and approving ones after a word: `thanks 👍` is thanks, `👍` alone is a yes."""
     first_spoken = next((at for at, word in enumerate(words) if not is_emoji(word)), len(words))
     return tuple(
         word
         for at, word in enumerate(words)
-        if not is_emoji(word) or (word in _EMOJI and (at < first_spoken or _EMOJI[word] not in APPROVALS))
+        if not is_emoji(word) or (word in _EMOJI and (at < first_spoken or _EMOJI[word] not in ONLY_ALONE))
     )
 
 
@@ -88,12 +126,37 @@ class _Reading:
         return self.unknown, self.phrases, _SAFEST_FIRST.index(self.found.verdict)
 
 
-def _read(words: tuple[str, ...], language: str, *, asks: bool) -> _Reading:
-    kinds = kinds_of(words, language, LEXICON)
+def _read(words: Phrase, language: str, *, asks: bool, question: Question | None) -> _Reading:
+    prefer = partial(_kind_beside, question, language) if question else None
+    kinds = kinds_of(words, language, LEXICON, prefer=prefer)
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
-    rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
-    found = Acknowledgement(verdict, rule, None if language == ANY_LANGUAGE else language)
+    rule, verdict, strength = next(found for *found, holds in _RULES if holds(reply))
+    found = Acknowledgement(verdict, rule, None if language == ANY_LANGUAGE else language, strength)
     return _Reading(found, unknown=kinds.count(UNKNOWN), phrases=len(kinds))
+
+
+def _kind_beside(
+    question: Question, language: str, words: Phrase, at: int, length: int, kind: str
+) -> tuple[int, str]:
+    """Returns how many words to take here and their kind, given what the question asks and the lexicon says.
+
+    `repeats` is the action asked about, `named` a word of the question; another action or thing is `other`.
+    """
+    here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
+    lists = ACTIONS.get(language)
+    acting, actions = lists.action_at(words, at) if lists else (0, frozenset())
+    naming, things = lists.thing_at(words, at) if lists else (0, frozenset())
+    if naming >= length and things & question.things:
+        return naming, "named"
+    if acting >= length and kind != "question":
+        if actions & question.actions:
+            return acting, "repeats_cancel" if kind == "cancel" or CANCEL in actions else "repeats"
+        return acting, "cancel" if CANCEL in actions else "repeats" if ANY_ACTION in actions else "other"
+    if kind in _ACCOUNTED and here <= question.words:
+        return length, "named"
+    if naming >= length:
+        return naming, "other"
+    return length, UNKNOWN if kind == "act" else kind
 
 
 def _after_change_of_mind(kinds: list[str]) -> list[str]:
@@ -127,29 +190,37 @@ class _Reply:
         return not self.kinds.isdisjoint(APPROVALS)
 
     @property
+    def is_praise(self) -> bool:
+        """It says that something is good, and nothing else."""
+        return self.has("praise", "applause") and self.kinds <= {*PREAMBLE, "copula", "verdict_frame", "object"}
+
+    @property
     def is_whole(self) -> bool:
         """Nothing in it changes or adds to the plan."""
-        return not self.added and "condition" not in self.kinds
+        return not self.added and self.kinds.isdisjoint(CHANGES)
 
     @property
     def may_change_the_plan(self) -> bool:
         """It opens with a decision, and what it adds is short enough to be about the plan."""
         most = MOST_WORDS_ADDED_TO_AN_ORDER if self.opening == "go_ahead" else MOST_ADDED_WORDS
-        return not self.added or (self.added <= most and self.opening in {*APPROVALS, "no", "condition"})
+        return not self.added or (self.added <= most and self.opening in {*APPROVALS, *CHANGES, "no"})
 
 
 def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
     found = set(kinds)
     if "praise" in found and "verdict_frame" in kinds[: len(kinds) - kinds[::-1].index("praise")]:
-        found.add("accept")  # `that's perfect`; praise alone approves nothing
+        found.add("accept")  # `sounds perfect`
     if "why_not" in found:
         found.add("yes")
-    if "cancel" in found and "thing" in kinds[kinds.index("cancel") :] and found & APPROVALS:
+    if kinds.count("no") > 1:
+        found.add("negator")  # `no, don't send it` in languages with one word for both
+    if "cancel" in found and found & APPROVALS and {"thing", "act"} & {*kinds[kinds.index("cancel") :]}:
         found.remove("cancel")  # `yes, cancel the booking` repeats a plan to cancel it
     return _Reply(
         kinds=frozenset(found),
         opening=next((kind for kind in kinds if kind not in PREAMBLE), ""),
         added=kinds.count(UNKNOWN)
+        + kinds.count("other")
         + sum(kind in RESTATEMENTS and not _restates(at, kinds) for at, kind in enumerate(kinds)),
         asks="question" in found or (asks and "why_not" not in found),
     )
@@ -159,12 +230,12 @@ def _restates(at: int, kinds: list[str]) -> bool:
     """Returns whether the word at this place repeats the plan: it does in `yes, book it`, it adds in `yes, hotel`."""
     before, others = kinds[:at], {*kinds[:at], *kinds[at + 1 :]}
     if kinds[at] == "task":
-        return bool(others & {"go_ahead", "act", "stop", "cancel", "no", "negator"})
+        return bool(others & {"go_ahead", "act", "repeats", "stop", "cancel", "no", "negator"})
     if others.isdisjoint({*APPROVALS, "negator"}):
         return False
     match kinds[at], before[-1:]:
         case "act", _:
-            return bool(others & {"negator", "go_ahead", "object", *RESTATEMENTS})
+            return bool(others & {"negator", "go_ahead", "cancel", "object", *RESTATEMENTS})
         case _, ["indefinite"] if "yes" not in before:
             return False
         case _, ["object" | "verdict_frame"]:
@@ -173,37 +244,42 @@ def _restates(at: int, kinds: list[str]) -> bool:
             return bool(others & {"act", "cancel", "go_ahead"})
 
 
-_Rule = tuple[str, Verdict, Callable[[_Reply], bool]]
+_Rule = tuple[str, Verdict, Strength | None, Callable[[_Reply], bool]]
 
 # The first rule that holds decides; tests/plans has an example of each. A doubtful yes is no yes: a second question
 # costs little, a wrong yes runs what the user did not approve.
 _RULES: Final[tuple[_Rule, ...]] = (
-    ("question", "none", lambda r: r.asks and r.added > 0),
-    ("doubt", "none", lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
-    ("no_with_a_reason", "reject", lambda r: r.opening == "no" and r.has("thanks", "closing", "negator", "later")),
+    ("question", "none", None, lambda r: r.asks and r.added > 0),
+    ("doubt", "none", None, lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
+    ("reported", "none", None, lambda r: r.has("reported") and r.opening != "no"),
+    ("no_with_a_reason", "reject", None, lambda r: r.opening == "no" and r.has("thanks", "closing", "negator", "later")),
     (
         "no_with_a_change",
         "amend",
-        lambda r: r.has("no") and r.has("condition", "act") and r.may_change_the_plan and not r.has("thanks"),
+        None,
+        lambda r: r.has("no") and r.has(*CHANGES, "act") and r.may_change_the_plan and not r.has("thanks"),
     ),
-    ("no_and_go_ahead", "none", lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel")),
-    ("no", "reject", lambda r: r.has("no") and not r.added),
-    ("stop", "reject", lambda r: r.has("stop") and r.is_whole),
-    ("no_and_more", "reject", lambda r: r.opening == "no" and r.may_change_the_plan),
-    ("yes_with_a_change", "amend", lambda r: r.approves and r.has("condition", "later") and r.may_change_the_plan),
-    ("yes_or_cancel", "none", lambda r: r.approves and r.has("cancel")),
-    ("cancel", "reject", lambda r: r.has("cancel") and r.is_whole),
-    ("later", "reject", lambda r: r.has("later") and r.is_whole),
-    ("negated", "reject", lambda r: r.has("negator") and r.is_whole),
-    # A content word makes a yes a change even if it repeats the plan: another booking number would be another deed.
-    ("yes_and_more", "amend", lambda r: r.approves and r.added > 0 and r.may_change_the_plan),
-    ("more_than_a_reply", "none", lambda r: not r.is_whole),
-    ("question", "none", lambda r: r.asks),
-    ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
-    ("goodbye", "none", lambda r: r.has("closing")),
-    ("yes", "confirm", lambda r: r.has("yes", "accept")),
-    ("go_ahead", "confirm", lambda r: r.has("go_ahead")),
-    ("thanks_alone", "none", lambda r: r.has("thanks")),
-    ("praise_alone", "none", lambda r: r.has("praise")),
-    ("nothing_decided", "none", lambda _: True),
+    ("no_and_go_ahead", "none", None, lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel")),
+    ("no", "reject", None, lambda r: r.has("no") and not r.added),
+    ("stop", "reject", None, lambda r: r.has("stop") and r.is_whole),
+    ("no_and_more", "reject", None, lambda r: r.opening == "no" and r.may_change_the_plan),
+    ("past", "none", None, lambda r: r.has("past")),
+    ("yes_with_a_change", "amend", None, lambda r: r.approves and r.has(*CHANGES, "later") and r.may_change_the_plan),
+    ("repeats_or_cancels", "none", None, lambda r: r.has("repeats_cancel") and not r.approves and not r.has("negator")),
+    ("cancel", "reject", None, lambda r: r.has("cancel") and r.is_whole),
+    ("later", "reject", None, lambda r: r.has("later") and r.is_whole),
+    ("negated", "reject", None, lambda r: r.has("negator") and r.is_whole),
+    # A content word makes a yes a change unless the question has it: another booking number would be another deed.
+    ("yes_and_more", "amend", None, lambda r: r.approves and r.added > 0 and r.may_change_the_plan),
+    ("more_than_a_reply", "none", None, lambda r: not r.is_whole),
+    ("question", "none", None, lambda r: r.asks),
+    ("order", "none", None, lambda r: r.has("thing") and not r.has("yes", "accept")),
+    ("goodbye", "none", None, lambda r: r.has("closing")),
+    ("opinion", "none", None, lambda r: r.has("opinion") and r.opening in STATEMENTS),
+    ("statement", "confirm", "weak", lambda r: r.has("yes", "accept", "go_ahead") and r.opening in STATEMENTS),
+    ("yes", "confirm", "strong", lambda r: r.has("yes", "accept")),
+    ("go_ahead", "confirm", "strong", lambda r: r.has("go_ahead", "repeats")),
+    ("praise", "confirm", "weak", lambda r: r.is_praise),
+    ("thanks_alone", "none", None, lambda r: r.has("thanks")),
+    ("nothing_decided", "none", None, lambda _: True),
 )

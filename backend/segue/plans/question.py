@@ -1,0 +1,165 @@
+"""What a question shows of the step that waits, so that a reply which only repeats the step adds nothing to it.
+
+The words are `actions.toml`. Pure; knows nothing of yes and no.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+from segue.language.detect_language import ENGLISH, detect_language
+from segue.language.phrase_matcher import PhraseMatcher, match_phrases
+from segue.language.utterance import fold, split_folded, words_of
+from segue.language.word_lists import Phrase, load_toml, split_list
+
+LONGEST_ARGUMENT: Final = 80  # characters; who is named in the text of a mail is not who it goes to
+ANY_ACTION: Final = "do"
+CANCEL: Final = "cancel"
+
+_NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_QUESTION: Final = re.compile(r"[^.!?。！？؟\n]*[?？؟]")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the step does and to what, as names of lists in `actions.toml`, and the words that tell it."""
+
+    actions: frozenset[str] = frozenset()
+    things: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ActionWords:
+    """A language's words for actions and things, and the pronouns on, after and before an action."""
+
+    actions: PhraseMatcher[str]
+    things: PhraseMatcher[str]
+    attached: tuple[str, ...]
+    after: PhraseMatcher[str]
+    before: PhraseMatcher[str]
+
+    def action_at(self, words: Phrase, at: int) -> tuple[int, frozenset[str]]:
+        """Returns how many words from this one on name an action, pronouns included, and the names of that action."""
+        start = at + _length(self.before, words, at)
+        length, names = _longest(self.actions, words, start)
+        if not length and start < len(words):
+            length, names = self._with_pronoun(words[start])
+        if not length:
+            return 0, frozenset()
+        end = start + length
+        while more := _length(self.after, words, end):
+            end += more
+        return end - at, names
+
+    def thing_at(self, words: Phrase, at: int) -> tuple[int, frozenset[str]]:
+        """Returns how many words from this one on name a thing, and the names of its kinds."""
+        return _longest(self.things, words, at)
+
+    def _with_pronoun(self, word: str) -> tuple[int, frozenset[str]]:
+        for ending in self.attached:
+            if word.endswith(ending):
+                length, names = _longest(self.actions, (word.removesuffix(ending),), 0)
+                if length:
+                    return length, names
+        return 0, frozenset()
+
+
+def question_of(
+    tool: str | None, description: str, args: Mapping[str, Any] | None, *, text: str = ""
+) -> Question:
+    """Returns what a step shows: the names in its tool, its description, its short arguments and the text shown."""
+    named = _named(tool_words(tool), ENGLISH) if tool else Question()
+    told = _named(words_of(description), detect_language(description))
+    if named.actions and len(told.actions) > 1:
+        told = Question(things=told.things)  # the words of a request for several steps say little of this one
+    shown = _named(words_of(text), detect_language(text)) if text else Question()
+    values = chain.from_iterable(map(words_of, short_values(args)))
+    return Question(
+        named.actions | told.actions | shown.actions,
+        named.things | told.things | shown.things,
+        frozenset((*tool_words(tool or ""), *words_of(description), *values, *words_of(text))),
+    )
+
+
+def question_in(text: str) -> Question | None:
+    """Returns what the last question in a text asks about, None if the text asks nothing."""
+    asked = _QUESTION.findall(text)
+    return question_of(None, asked[-1].strip(), None) if asked else None
+
+
+def asks_about(text: str, tool: str, args: Mapping[str, Any]) -> bool:
+    """Returns whether the last question in a text names the action of a call and each of its arguments to the letter."""
+    asked = _QUESTION.findall(text)
+    if not asked:
+        return False
+    question, call = question_of(None, asked[-1].strip(), None), _named(tool_words(tool), ENGLISH)
+    values = list(short_values(args))
+    if len(values) != sum(1 for _ in _leaves(args)) or not call.actions & question.actions:
+        return False
+    return all(_occurs(value, asked[-1]) for value in values)
+
+
+def short_values(args: object) -> Iterable[str]:
+    """Returns the arguments that are texts of up to LONGEST_ARGUMENT characters, or numbers, at any depth."""
+    return (value for value in map(str, _leaves(args)) if len(value) <= LONGEST_ARGUMENT)
+
+
+def tool_words(name: str) -> Phrase:
+    """Returns the words in the name of a tool: `mcp_deleteEmail` gives `mcp`, `delete`, `email`."""
+    return tuple(part.lower() for part in _NAME_PARTS.findall(name))
+
+
+def _leaves(value: object) -> Iterable[object]:
+    match value:
+        case Mapping():
+            yield from chain.from_iterable(map(_leaves, value.values()))
+        case list() | tuple():
+            yield from chain.from_iterable(map(_leaves, value))
+        case None:
+            return
+        case _:
+            yield value
+
+
+def _occurs(value: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def _named(words: Phrase, language: str) -> Question:
+    """A word that also names a thing names an action only if no other word does: `delete_order` buys nothing."""
+    lists = ACTIONS.get(language, ACTIONS[ENGLISH])
+    things = [lists.thing_at(words, at)[1] for at in range(len(words))]
+    actions = [lists.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
+    plain = [found for found, thing in zip(actions, things, strict=True) if found and not thing]
+    return Question(frozenset().union(*(plain or actions)), frozenset().union(*things))
+
+
+def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, frozenset[str]]:
+    found = matcher.all_at(words, at) if at < len(words) else []
+    length = len(found[0][0]) if found else 0
+    return length, frozenset(name for phrase, name in found if len(phrase) == length)
+
+
+def _length(matcher: PhraseMatcher[str], words: Phrase, at: int) -> int:
+    return _longest(matcher, words, at)[0]
+
+
+def _matcher(lists: Mapping[str, str]) -> PhraseMatcher[str]:
+    folded = ((name, split_list(fold(words))) for name, words in lists.items())
+    return match_phrases((split_folded(phrase), name) for name, phrases in folded for phrase in phrases)
+
+
+def _action_words(section: Mapping[str, Any]) -> ActionWords:
+    return ActionWords(
+        actions=_matcher(section["actions"]),
+        things=_matcher(section["things"]),
+        attached=tuple(chain.from_iterable(map(words_of, split_list(section.get("attached", ""))))),
+        after=_matcher({"after": section.get("after", "")}),
+        before=_matcher({"before": section.get("before", "")}),
+    )
+
+
+ACTIONS: Final = {language: _action_words(section) for language, section in load_toml("actions.toml").items()}
