@@ -59,8 +59,8 @@ bench-quick: install  ## measure it in less than a minute, and only print it
 bench-against: install  ## measure another checkout in the same minutes: make bench-against OTHER=path/to/checkout
 	$(BIN)/python -m bench --against $(or $(OTHER),$(error give a checkout with a .venv: make bench-against OTHER=path/to/checkout))
 
-bench-language: install  ## measure how well a yes is recognised: make bench-language DATA=ack_dev.jsonl
-	$(BIN)/python bench/language.py $(or $(DATA),$(error give the data: make bench-language DATA=path/to/ack_dev.jsonl))
+bench-language: install  ## measure how well a yes is recognised, on the half not tuned on: make bench-language [DATA=more.jsonl HALF=tune]
+	$(BIN)/python bench/language.py tests/plans/replies.jsonl $(DATA) --half $(or $(HALF),report)
 
 bfcl: install  ## replay a public benchmark, killing the service between turns: make bfcl DATA=bfcl_multi_turn_base.jsonl
 	$(BIN)/python bench/bfcl.py $(or $(DATA),$(error give the data: make bfcl DATA=path/to/bfcl_multi_turn_base.jsonl))

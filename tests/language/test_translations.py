@@ -11,6 +11,7 @@ FIELDS = {
     "cancelled": {},
     "expired": {},
     "still_waiting": {"goal": "answer Rossi"},
+    "superseded": {"goal": "answer Rossi"},
     "changed": {},
     "blocked": {"tool": "mcp_send_mail", "reason": "timeout"},
     "failed": {"number": 2, "description": "Read the newest", "error": "timeout"},

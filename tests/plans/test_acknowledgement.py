@@ -1,5 +1,7 @@
+import json
 import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.plans.acknowledgement import LEXICON, LONGEST_MESSAGE, classify, detect_acknowledgement
+from segue.plans.question import ACTIONS, Question, asks_about, question_of
 
 CONFIRMS = {
     "en": [
@@ -79,33 +82,40 @@ AMENDS = {
     "hi": ["हाँ लेकिन कल"],
 }
 
+WEAK = {
+    "en": ["Perfect!", "great, thanks", "That's perfect.", "excellent"],
+    "it": ["perfetto", "perfetto, grazie mille", "ottimo!", "è perfetto"],
+    "es": ["genial"],
+    "fr": ["parfait"],
+    "de": ["perfekt"],
+    "pt": ["perfeito"],
+    "nl": ["geweldig"],
+    "pl": ["świetnie"],
+    "ru": ["отлично"],
+    "tr": ["harika"],
+    "ar": ["ممتاز"],
+    "zh": ["太棒了", "了解"],
+    "ja": ["素晴らしい", "了解"],
+    "ko": ["완벽해요"],
+    "hi": ["बहुत बढ़िया"],
+}
+
 NONES = {
-    "en": [
-        "thanks",
-        "Perfect!",
-        "great, thanks",
-        "thanks 👍",
-        "maybe",
-        "ok?",
-        "ok, what does it cost?",
-        "bye",
-        "",
-        "…",
-    ],
-    "it": ["grazie", "perfetto", "perfetto, grazie mille", "forse", "sì, quanto costa?", "leggi le email di Rossi"],
-    "es": ["gracias", "genial", "no sé", "busca vuelos a Lima"],
-    "fr": ["merci", "parfait", "peut-être", "où est la gare ?"],
-    "de": ["danke", "perfekt", "vielleicht", "Wie spät ist es?"],
-    "pt": ["obrigada", "perfeito", "talvez"],
-    "nl": ["dank je wel", "geweldig", "misschien"],
-    "pl": ["dziękuję", "świetnie", "może"],
-    "ru": ["спасибо", "отлично", "не знаю"],
-    "tr": ["teşekkürler", "harika", "belki"],
-    "ar": ["شكرا", "ممتاز", "ربما"],
-    "zh": ["谢谢", "太棒了", "随便", "行不行"],
-    "ja": ["ありがとう", "素晴らしい", "たぶん", "大丈夫です"],
-    "ko": ["감사합니다", "완벽해요", "글쎄요", "괜찮아요"],
-    "hi": ["धन्यवाद", "बहुत बढ़िया", "शायद"],
+    "en": ["thanks", "thanks 👍", "maybe", "ok?", "ok, what does it cost?", "bye", "", "…"],
+    "it": ["grazie", "forse", "sì, quanto costa?", "leggi le email di Rossi"],
+    "es": ["gracias", "no sé", "busca vuelos a Lima"],
+    "fr": ["merci", "peut-être", "où est la gare ?"],
+    "de": ["danke", "vielleicht", "Wie spät ist es?"],
+    "pt": ["obrigada", "talvez"],
+    "nl": ["dank je wel", "misschien"],
+    "pl": ["dziękuję", "może"],
+    "ru": ["спасибо", "не знаю"],
+    "tr": ["teşekkürler", "belki"],
+    "ar": ["شكرا", "ربما"],
+    "zh": ["谢谢", "随便", "行不行"],
+    "ja": ["ありがとう", "たぶん", "大丈夫です"],
+    "ko": ["감사합니다", "글쎄요", "괜찮아요"],
+    "hi": ["धन्यवाद", "शायद"],
 }
 
 YES_WORDS = (
@@ -120,7 +130,11 @@ CONTENT_WORDS = (
 )  # fmt: skip
 
 REPLIES = [
-    reply for table in (CONFIRMS, REJECTS, AMENDS, NONES) for replies in table.values() for reply in replies if reply
+    reply
+    for table in (CONFIRMS, REJECTS, AMENDS, WEAK, NONES)
+    for replies in table.values()
+    for reply in replies
+    if reply
 ]
 
 
@@ -136,9 +150,15 @@ RULES = [
     ("forget it", "stop"),
     ("no, Rossi", "no_and_more"),
     ("yes, but tomorrow", "yes_with_a_change"),
-    ("yes, cancel it", "yes_or_cancel"),
+    ("yes, cancel it", "cancel"),
     ("yes, cancel the reservation", "yes"),
     ("cancel it", "cancel"),
+    ("he said yes", "reported"),
+    ("that was great", "past"),
+    ("you are interesting, yes", "opinion"),
+    ("I think yes", "statement"),
+    ('"yes"', "quoted"),
+    ("porcedi", "misspelt"),
     ("later", "later"),
     ("don't send it", "negated"),
     ("yes, Rossi", "yes_and_more"),
@@ -148,7 +168,7 @@ RULES = [
     ("sì", "yes"),
     ("procedi", "go_ahead"),
     ("grazie", "thanks_alone"),
-    ("perfetto", "praise_alone"),
+    ("perfetto", "praise"),
     ("", "nothing_decided"),
 ]
 
@@ -159,8 +179,15 @@ def replies(table: dict[str, list[str]]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("language", "reply"), replies(CONFIRMS))
 def test_a_yes_with_nothing_more_in_it_confirms(language: str, reply: str) -> None:
-    assert (classify(reply).verdict, language) == ("confirm", language)
+    read = classify(reply)
+    assert (read.verdict, read.strength, language) == ("confirm", "strong", language)
     assert detect_acknowledgement(reply)
+
+
+@pytest.mark.parametrize(("language", "reply"), replies(WEAK))
+def test_praise_alone_is_a_weak_yes(language: str, reply: str) -> None:
+    read = classify(reply)
+    assert (read.verdict, read.strength, language) == ("confirm", "weak", language)
 
 
 @pytest.mark.parametrize(("language", "reply"), replies(REJECTS))
@@ -175,7 +202,7 @@ def test_a_yes_with_a_change_amends(language: str, reply: str) -> None:
 
 
 @pytest.mark.parametrize(("language", "reply"), replies(NONES))
-def test_thanks_praise_doubt_and_questions_decide_nothing(language: str, reply: str) -> None:
+def test_thanks_doubt_and_questions_decide_nothing(language: str, reply: str) -> None:
     assert (classify(reply).verdict, language) == ("none", language)
 
 
@@ -274,16 +301,163 @@ def test_a_new_request_is_no_change_to_the_plan(message: str) -> None:
     assert classify(message).verdict == "none"
 
 
-@pytest.mark.parametrize("reply", ["yes, cancel it", "sì, annulla", "ok, cancel that"])
-def test_a_yes_beside_a_cancel_is_left_open(reply: str) -> None:
-    assert classify(reply).verdict == "none"
+NOS_INSIDE_AN_OK = [
+    "fine, cancel it", "ok, annulla", "vale, cancélalo", "d'accord, annule", "ok, brich ab", "ok, cancela",
+    "oké, annuleer", "ok, anuluj", "хорошо, отмени", "tamam, iptal et", "حسنًا، ألغِ", "好的，取消吧",
+    "はい、キャンセルして", "네, 취소해 주세요", "ठीक है, रद्द कर दो",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", [*NOS_INSIDE_AN_OK, "yes, cancel it", "sì, annulla"])
+def test_a_cancel_inside_an_ok_rejects(reply: str) -> None:
+    assert classify(reply).verdict == "reject"
+
+
+@pytest.mark.parametrize("reply", NOS_INSIDE_AN_OK)
+def test_a_cancel_inside_an_ok_confirms_a_step_that_cancels(reply: str) -> None:
+    read = classify(reply, question=question_of("cancel_booking", "Cancel the booking", {"id": "b7"}))
+    assert (read.verdict, read.strength) == ("confirm", "strong")
 
 
 @pytest.mark.parametrize(
-    ("reply", "verdict"), [("👍", "confirm"), ("👍🏿", "confirm"), ("👎", "reject"), ("🤔", "none"), ("🎉", "none")]
+    ("reply", "verdict"), [("👍", "confirm"), ("👍🏿", "confirm"), ("👎", "reject"), ("🤔", "none"), ("🎉", "confirm")]
 )
 def test_an_emoji_alone_speaks_for_itself(reply: str, verdict: str) -> None:
     assert classify(reply).verdict == verdict
+
+
+def test_an_emoji_that_only_applauds_is_a_weak_yes() -> None:
+    assert [classify(emoji).strength for emoji in ("👏", "🎉👏", "👍", "✅")] == ["weak", "weak", "strong", "strong"]
+
+
+@pytest.mark.parametrize("reply", ["certto", "porcedi", "procced", "surre", "confrimed", "natürlcih"])
+def test_a_misspelt_yes_is_a_weak_one(reply: str) -> None:
+    assert (classify(reply).rule, classify(reply).strength) == ("misspelt", "weak")
+
+
+@pytest.mark.parametrize("reply", ["cerco", "vado", "file", "line", "certa", "sire", "coarse", "yew", "nope"])
+def test_another_word_that_looks_like_a_yes_is_none(reply: str) -> None:
+    assert classify(reply).verdict != "confirm"
+
+
+NEVER = [
+    "that was great", "it was perfect", "that's interesting", "it looks good so far", "è stato utile",
+    "è stato utile, grazie", "è bello", "era perfetto", "那次太棒了", "刚才那个很好", "كان ذلك رائعا",
+    "das war großartig", "c'était super", "he said yes, do it", "ha detto sì", "他说可以", "قال نعم", "my boss said ok",
+    'escribe un correo que empiece con "Sí, confirmo"', '"yes"', "«sì»", "“好的”", "'ok'", "> sì", "> yes\n> go ahead",
+    "thanks", "sì?", "ok?", "if it's free, yes", "se è gratis, sì", "yes, once I have checked", "sì e no", "yeah right",
+    "I would have said yes", "I'll do it myself", "ok, lo faccio io",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", NEVER)
+def test_what_is_past_quoted_reported_asked_or_conditional_is_never_a_yes(reply: str) -> None:
+    assert classify(reply).verdict != "confirm"
+
+
+@pytest.mark.parametrize("reply", ["> Elimino la mail?\n\nsì", "> Shall I delete it?\nYes, please."])
+def test_a_yes_under_a_quoted_line_is_the_writers_own(reply: str) -> None:
+    assert classify(reply).strength == "strong"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "no objections", "I don't see why not", "nothing to add, go ahead", "niente in contrario", "non vedo perché no",
+        "没有异议", "没什么要补充的，继续", "لا مانع", "لا اعتراض، تابع", "keine Einwände", "I hereby approve the plan",
+        "Hiermit bestätige ich den Plan", "Con la presente confermo", "特此确认", "ابدأ",
+    ],
+)  # fmt: skip
+def test_a_double_negative_that_agrees_and_a_formal_approval_confirm(reply: str) -> None:
+    assert classify(reply).strength == "strong"
+
+
+def test_begin_is_not_never_in_arabic() -> None:
+    assert [classify(word).verdict for word in ("ابدأ", "أبدًا", "أبدا")] == ["confirm", "reject", "reject"]
+
+
+DELETION = question_of("mcp_delete_email", "Elimina la mail di Rossi", {"email_id": "m1"})
+SENDING = question_of("mcp_send_email", "Send the mail", {"to": "rossi@example.com", "body": "Greet Anna. " * 20})
+READING = question_of("mcp_get_email", "Read the mail", {"email_id": "m1"})
+CANCELLATION = question_of("cancel_reservation", "Cancel the reservation", {"reservation_id": "NQNU5R"})
+MOVE = question_of("update_event", "Sposta la riunione a venerdì", {"event_id": "e7", "day": "venerdì"})
+
+
+@pytest.mark.parametrize(
+    ("question", "reply"),
+    [
+        *((DELETION, reply) for reply in (
+            "sì, cancellala", "certo, elimina", "sì, elimina la mail di Rossi", "yes, delete it",
+            "sì, la puoi cancellare", "sí, bórralo", "oui, supprime-le", "ja, lösch sie", "sim, apaga",
+            "ja, verwijder het", "tak, usuń to", "да, удали его", "evet, sil",
+            "نعم، احذفها", "好的，删除吧", "はい、削除してください", "네, 삭제해 주세요",
+            "हाँ, हटा दो", "sì, cancella m1",
+        )),
+        *((SENDING, reply) for reply in (
+            "sì, inviala pure", "sì, mandala pure", "yes, send it", "好的，发送吧", "نعم، أرسلها", "ja, schick sie ab",
+            "sì, inviala a rossi@example.com",
+        )),
+        *((READING, reply) for reply in ("yes, read it", "sì, leggi", "va bene, aprila", "yes, open that one")),
+        *((CANCELLATION, reply) for reply in (
+            "Yes, please go ahead and cancel reservation NQNU5R", "yes, cancel the booking", "ok, annulla",
+        )),
+        *((MOVE, reply) for reply in ("sì, spostala", "sì, spostala a venerdì", "ok, sposta la riunione")),
+    ],
+)  # fmt: skip
+def test_a_yes_that_repeats_the_step_in_question_is_a_strong_one(question: Question, reply: str) -> None:
+    assert classify(reply, question=question).strength == "strong"
+
+
+@pytest.mark.parametrize(
+    ("question", "reply", "verdict"),
+    [
+        (DELETION, "sì, inviala pure", "amend"),
+        (DELETION, "sì, cancella m2", "amend"),
+        (DELETION, "ok, annulla", "reject"),
+        (DELETION, "non cancellarla", "reject"),
+        (DELETION, "sì, ma solo m1", "amend"),
+        (DELETION, 'sì, scrivi "m1"', "amend"),
+        (SENDING, "sì, mandala ad Anna", "amend"),
+        (SENDING, "yes, delete it", "amend"),
+        (READING, "yes, delete it", "amend"),
+        (READING, "ok, read the second one", "amend"),
+        (CANCELLATION, "Yes, please go ahead and cancel reservation ABC123", "amend"),
+        (CANCELLATION, "yes, cancel the flight", "amend"),
+        (CANCELLATION, "cancel it", "none"),
+        (CANCELLATION, "don't cancel it", "reject"),
+        (MOVE, "sì, spostala a giovedì", "amend"),
+    ],
+)
+def test_another_action_or_argument_is_no_yes_to_the_step_in_question(
+    question: Question, reply: str, verdict: str
+) -> None:
+    assert classify(reply, question=question).verdict == verdict
+
+
+@pytest.mark.parametrize("language", ACTIONS)
+def test_every_language_names_every_action(language: str) -> None:
+    actions = {name for found in ACTIONS[language].actions.matches.values() for _, name in found}
+    assert actions >= {
+        "read", "open", "send", "write", "reply", "delete", "cancel", "move", "book", "create", "change", "add",
+        "remove", "search", "call", "pay", "save", "share", "archive",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "names_all"),
+    [
+        ("Ho trovato tre mail. Vuoi che cancelli la mail m1?", {"id": "m1"}, True),
+        ("Vuoi che cancelli la mail di Rossi?", {"id": "m1"}, False),
+        ("Vuoi che cancelli la mail m11?", {"id": "m1"}, False),
+        ("Cancello la mail m1. Va bene?", {"id": "m1"}, False),
+        ("Vuoi che legga la mail m1?", {"id": "m1"}, False),
+        ("Vuoi che cancelli la mail m1?", {"id": "m1", "note": "x" * 81}, False),
+    ],
+)
+def test_a_question_is_about_a_call_if_it_names_the_action_and_every_argument(
+    text: str, args: dict[str, str], *, names_all: bool
+) -> None:
+    assert asks_about(text, "mcp_delete_email", args) is names_all
 
 
 @pytest.mark.parametrize(
@@ -291,6 +465,12 @@ def test_an_emoji_alone_speaks_for_itself(reply: str, verdict: str) -> None:
 )
 def test_a_no_or_a_yes_within_a_longer_message_decides_nothing(reply: str) -> None:
     assert classify(reply).verdict == "none"
+
+
+def test_no_reply_in_the_data_is_wrongly_read_as_a_strong_yes() -> None:
+    rows = map(json.loads, Path(__file__).with_name("replies.jsonl").read_text("utf-8").splitlines())
+    wrong = [row["text"] for row in rows if row["label"] != "ack" and classify(row["text"]).strength == "strong"]
+    assert wrong == []
 
 
 @given(

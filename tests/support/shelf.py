@@ -14,6 +14,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.server import serving
 
 READS = ToolAnnotations(read_only_hint=True)
+WRITES = ToolAnnotations(destructive_hint=False)
 DESTROYS = ToolAnnotations(destructive_hint=True)
 REPEATABLE = ToolAnnotations(destructive_hint=True, idempotent_hint=True)
 
@@ -95,6 +96,12 @@ def _add_items(server: MCPServer, shelf: Shelf) -> None:
         """Send a note to somebody."""
         await shelf.happened(f"send {to}: {text}")
         return {"status": "sent"}
+
+    @server.tool(title="Metti da parte", annotations=WRITES)
+    async def set_aside(item_id: str) -> dict[str, str]:
+        """Put an item aside, where it is found again."""
+        await shelf.happened(f"set aside {item_id}")
+        return {"status": "set aside"}
 
     @server.tool(annotations=READS)
     async def relabel(description: str, context: Context[Any]) -> str:

@@ -36,7 +36,6 @@ from segue.domain.turn_errors import RATE_LIMITED
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
 from segue.plans.arguments import Unresolved, missing, referred_to, resolve
-from segue.plans.policy import needs_confirmation
 from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.availability import refusal
@@ -191,7 +190,7 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     except (Unresolved, ToolRetry, ToolFailed, InvalidPath) as reason:
         await _fail(run, step, str(reason))
         return
-    needs_yes = step.requires_confirmation or needs_confirmation(tool.spec, context.limits.confirm)
+    needs_yes = step.requires_confirmation or run.turn.needs_yes(tool.spec)
     if needs_yes and not as_shown:
         run.changed = granted
         await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True)
@@ -201,7 +200,7 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
 
 def _definition_hash(spec: ToolSpec) -> str:
     """Covers everything about a tool that a user's yes relies on."""
-    shown = [spec.name, spec.description, spec.input_schema, spec.effect, spec.source]
+    shown = [spec.name, spec.description, spec.input_schema, spec.effect, spec.source, *filter(None, [spec.title])]
     return hashlib.sha256(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 

@@ -1,4 +1,4 @@
-"""What the engine tells the user about a plan, in the language of its goal: what waits, is done, or how it ended. Pure.
+"""What the engine tells the user about a plan, in the user's language: what waits, is done, or how it ended. Pure.
 
 The user approves what is shown here, so the engine writes it and the model does not.
 """
@@ -9,7 +9,6 @@ from types import MappingProxyType
 import orjson
 
 from segue.domain.plan import Plan, Step
-from segue.language.detect_language import detect_language
 from segue.language.translations import translate
 from segue.tools.summaries import one_line
 
@@ -17,30 +16,36 @@ MAX_ARGUMENT_CHARS = 4000
 MAX_LINE_CHARS = 160
 
 
-def ask(
-    plan: Plan, *, again: bool = False, changed: bool = False, blocked: Mapping[str, str] = MappingProxyType({})
-) -> str:
+def ask(plan: Plan, language: str, *, changed: bool = False, blocked: Mapping[str, str] = MappingProxyType({})) -> str:
     """Returns what is done, the step that waits with its exact arguments, and the question that a plain yes answers.
 
     `changed` says that it differs from what was approved, `blocked` holds tools that cannot run now and the reasons.
     """
     step = plan.waiting_step
     if step is None:
-        return ended(plan)
-    language = detect_language(plan.goal)
-    parts = [done(plan)] if not again else []
+        return ended(plan, language)
+    parts = [done(plan, language)]
     if changed:
         parts.append(translate("changed", language))
     for tool, reason in blocked.items():
         parts.append(translate("blocked", language, tool=tool, reason=one_line(reason, MAX_LINE_CHARS)))
     parts += [translate("ask_step", language, description=step.description), _call_block(step)]
-    parts.append(translate("ask_again_plainly", language) if again else translate("ask", language))
+    parts.append(translate("ask", language))
     return "\n\n".join(part for part in parts if part)
 
 
-def done(plan: Plan) -> str:
+def ask_again(plan: Plan, language: str) -> str:
+    """Returns one line: exactly what would happen, and that a plain yes or no is needed."""
+    step = plan.waiting_step
+    if step is None:
+        return ended(plan, language)
+    call = f" `{step.tool}` {_shown(step.args or {})}." if step.tool else ""
+    asked = translate("ask_step", language, description=one_line(step.description, MAX_LINE_CHARS))
+    return f"{asked}.{call} {translate('ask_again_plainly', language)}"
+
+
+def done(plan: Plan, language: str) -> str:
     """Returns a line for each step that is complete."""
-    language = detect_language(plan.goal)
     return "\n".join(
         translate(
             "done_step",
@@ -53,18 +58,26 @@ def done(plan: Plan) -> str:
     )
 
 
-def ended(plan: Plan) -> str:
-    """Returns how a plan ended: cancelled, expired, or step by step what was done, failed or is unknown."""
-    language = detect_language(plan.goal)
-    if plan.status in ("cancelled", "expired"):
-        return translate(plan.status, language)
-    lines = [done(plan), *(_failure_line(step, language) for step in plan.steps)]
-    return "\n".join(line for line in lines if line)
+def ended(plan: Plan, language: str) -> str:
+    """Returns how a plan ended: cancelled, expired, superseded, or what was done, failed or is unknown."""
+    match plan.status:
+        case "cancelled" | "expired":
+            return translate(plan.status, language)
+        case "superseded":
+            return superseded(plan, language)
+        case _:
+            lines = [done(plan, language), *(_failure_line(step, language) for step in plan.steps)]
+            return "\n".join(line for line in lines if line)
 
 
-def still_waiting(plan: Plan) -> str:
+def still_waiting(plan: Plan, language: str) -> str:
     """Returns the reminder that follows an answer about something else."""
-    return translate("still_waiting", detect_language(plan.goal), goal=one_line(plan.goal, MAX_LINE_CHARS))
+    return translate("still_waiting", language, goal=one_line(plan.goal, MAX_LINE_CHARS))
+
+
+def superseded(plan: Plan, language: str) -> str:
+    """Returns that a new plan has taken this one's place."""
+    return translate("superseded", language, goal=one_line(plan.goal, MAX_LINE_CHARS))
 
 
 def _call_block(step: Step) -> str:

@@ -36,6 +36,8 @@ class TurnInput(TypedDict):
     open_plan: the session's open plan; `shown_plan` is its id and version when the message arrived.
     decided_plan: the plan whose button was pressed, if a button and not words is the message.
     answered_turn_id: the turn that gave the session's last answer.
+    answered: that answer, None if it came after the message.
+    language: of the conversation (ISO 639-1), in which the engine speaks.
     """
 
     message: str
@@ -51,6 +53,8 @@ class TurnInput(TypedDict):
     decided_plan: StoredPlan | None
     shown_plan: tuple[str, int] | None
     answered_turn_id: str | None
+    answered: str | None
+    language: str
     earlier: EarlierAttempt | None
 
 
@@ -58,6 +62,8 @@ class TurnState(TurnInput, total=False):
     """What the nodes add.
 
     replied_to: the plan and version that the message answered.
+    cautious: the user's yes was weak, so that what changes the world asks first.
+    beside: the plan that waits while the message is about something else.
     touched_plan: the plan this turn made, advanced or ended; `plan_runs` says that its open steps are to run now.
     note: an instruction to the model for this turn only.
     conversation: what the model has been shown in this turn.
@@ -69,6 +75,8 @@ class TurnState(TurnInput, total=False):
     acknowledgement: Acknowledgement
     search: SearchDecision
     replied_to: tuple[str, int] | None
+    cautious: bool
+    beside: StoredPlan | None
     touched_plan: StoredPlan | None
     plan_runs: bool
     note: str | None
@@ -90,6 +98,7 @@ def acknowledgement_report(state: TurnState) -> AcknowledgementReport:
     plan_id, plan_version = state.get("replied_to") or (None, None)
     return AcknowledgementReport(
         verdict=acknowledgement.verdict,
+        strength=acknowledgement.strength,
         rule=acknowledgement.rule,
         language=acknowledgement.language,
         plan_id=plan_id,

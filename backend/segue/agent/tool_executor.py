@@ -19,9 +19,10 @@ from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, ToolStateChanged
 from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
-from segue.domain.tool import Reference, Tool, ToolCall, ToolContext, canonical_args
+from segue.domain.tool import Reference, Tool, ToolCall, ToolContext, ToolSpec, canonical_args
 from segue.memory.history import NewMessage, append_message
 from segue.plans.policy import needs_confirmation
+from segue.plans.question import asks_about
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
@@ -44,6 +45,8 @@ class TurnCalls:
     `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
     have. `references` are newest first. `images` are by call those that the model has not been shown, in all no more
     than `image_bytes_left` allows.
+    `approved_in` is an answer that the user said yes to: one call that it asked about needs no second yes. If the turn
+    is `cautious`, every call that changes the world needs a yes.
     """
 
     context: TurnContext
@@ -55,6 +58,12 @@ class TurnCalls:
     image_bytes_left: int = MAX_IMAGES_BYTES
     count: int = 0
     stored_messages: int = 0
+    approved_in: str | None = None
+    cautious: bool = False
+
+    def needs_yes(self, spec: ToolSpec) -> bool:
+        changes_the_world = spec.effect != "read_only" and not spec.ephemeral
+        return needs_confirmation(spec, self.context.limits.confirm) or (self.cautious and changes_the_world)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +221,10 @@ def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | Settled
     if locked := refusal(tool.spec, context.guard.state(tool.spec)):
         return SettledCall(request, tool, failed(locked))
     # The user is not asked to approve a call that would fail on its arguments anyway.
-    if needs_confirmation(tool.spec, context.limits.confirm) and accepts(tool, request.args):
-        return HeldCall(request, tool, call)
+    if turn.needs_yes(tool.spec) and accepts(tool, request.args):
+        if turn.approved_in is None or not asks_about(turn.approved_in, call.name, request.args):
+            return HeldCall(request, tool, call)
+        turn.approved_in = None  # a yes is for one call
     return ReadyCall(request, tool)
 
 

@@ -60,7 +60,8 @@ class ToolSpec:
 
     `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin` or `mcp:<server>`; `confirm`
     requires (True) or waives (False) the user's confirmation, None leaves it to `effect`. Calls of an `ephemeral` tool
-    have no row in the ledger. `original_name` is the name at the source. Every group of `depends_on` must be satisfied.
+    have no row in the ledger. `original_name` is the name at the source, `title` one for people, if it has any. Every
+    group of `depends_on` must be satisfied.
     """
 
     name: str
@@ -73,6 +74,7 @@ class ToolSpec:
     timeout_s: float | None = None
     ephemeral: bool = False
     original_name: str = ""
+    title: str = ""
     depends_on: tuple[DependencyGroup, ...] = ()
 
     @property

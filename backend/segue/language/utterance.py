@@ -20,9 +20,9 @@ _HELD_LETTER: Final = re.compile(r"(.)\1\1")
 _EMOTICON: Final = re.compile(r"(?<!\w)(?:[:;=x]['-]?[)(\]\[dp3*/|]+|<3+)(?!\w)")
 _UNSPACED_LETTER: Final = re.compile(f"[{_UNSPACED}]")
 
-QUOTED: Final = "\""  # stands before a word of a quotation, which is in no word list so
+QUOTED: Final = '"'  # stands before a word of a quotation, which is in no word list so
 _QUOTATION: Final = re.compile(
-    "\"([^\"]*)\"|“([^“”]*)”|„([^„“”]*)[“”]|«([^«»]*)»|「([^「」]*)」|『([^『』]*)』|《([^《》]*)》"
+    '"([^"]*)"|“([^“”]*)”|„([^„“”]*)[“”]|«([^«»]*)»|「([^「」]*)」|『([^『』]*)』|《([^《》]*)》'
     r"|(?<!\w)'([^'\n]+)'(?!\w)|(?<!\w)‘([^‘’\n]+)’(?!\w)"
 )
 _QUOTED_LINE: Final = re.compile(r"^\s*[>＞].*$", re.MULTILINE)
@@ -34,7 +34,10 @@ _MARKS: Final = (
 _UNSEEN: Final = ((0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x2069), (0xFE00, 0xFE0F), (0x1F3FB, 0x1F3FF))
 _DROPPED: Final = "'’‘ʼ`´′\u00ad\u034f\u061c\u0640\u0670\u093c\u180e\ufeff♀♂"
 _REPLACED: Final = {"ı": "i", "ł": "l", "ø": "o", "đ": "d", "ة": "ه", "ى": "ي", "ی": "ي", "ک": "ك", "ँ": "ं", "妳": "你"}
-_BEGIN, _BEGIN_KEPT = ("بدأ", "بدا\u0654"), "بدء"  # `ابدأ`, begin, is not `أبدا`, never; elsewhere a hamza does not matter
+_BEGIN, _BEGIN_KEPT = (
+    ("بدأ", "بدا\u0654"),
+    "بدء",
+)  # `ابدأ`, begin, is not `أبدا`, never; elsewhere a hamza does not matter
 _FOLDS: Final[dict[int, str | None]] = {
     **dict.fromkeys(chain.from_iterable(range(first, last + 1) for first, last in _MARKS + _UNSEEN)),
     **dict.fromkeys(map(ord, _DROPPED)),
@@ -44,10 +47,11 @@ _FOLDS: Final[dict[int, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """`asks` is true if the text has a question mark in it."""
+    """`asks` is true if the text has a question mark in it, `quotes` if it has words or lines that another said."""
 
     words: tuple[str, ...]
     asks: bool
+    quotes: bool = False
 
 
 def parse_utterance(text: str) -> Utterance:
@@ -68,7 +72,7 @@ def parse_own_words(text: str) -> Utterance:
         if part
         for word in parse_utterance(part).words
     ]
-    return Utterance(tuple(words), parse_utterance(own).asks)
+    return Utterance(tuple(words), parse_utterance(own).asks, quotes=len(parts) > 1 or own != text)
 
 
 def words_of(text: str) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ MAX_TOOLS: Final = 200
 MAX_ERROR_CHARS: Final = 4000
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
 _MAX_DESCRIPTION: Final = 2000
+_MAX_TITLE: Final = 200
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
 _JOINERS: Final = "\u200c\u200d"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -120,6 +121,7 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         confirm=True if tool.name in config.confirm else None,
         timeout_s=timeout_s,
         original_name=tool.name,
+        title=_visible(tool.title or (hints and hints.title) or "").strip()[:_MAX_TITLE],
         depends_on=tuple(_prefixed(config.prefix, group) for group in config.depends_on.get(tool.name, ())),
     )
 

@@ -27,14 +27,16 @@ MOST_WORDS_ADDED_TO_AN_ORDER: Final = 2
 # The kinds of words; `lexicon.toml` says what each is, with examples.
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
 STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a sentence that may not be about the question
+WEAK: Final = frozenset({"praise", "statement"})  # rules whose yes is not enough for what changes the world
+NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
 CHANGES: Final = frozenset({"condition", "detail"})
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
 RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
 STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
-    "cancel", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue", "indefinite", "later", "negator",
-    "object", "other", "past", "question", "reported", "verdict_frame", "why_not",
+    "cancel", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue", "indefinite", "later",
+    "negator", "object", "other", "past", "question", "reported", "verdict_frame", "why_not",
 }  # fmt: skip
 LEXICON: Final = parse_lexicon(load_toml("lexicon.toml"), kinds=KINDS, stretchable=STRETCHABLE)
 
@@ -78,6 +80,8 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     readings = [read(words, language) for language in languages_of(words, LEXICON)]
     likely = detect_language(text) if len(readings) > 1 else None
     best = min(readings, key=lambda reading: (*reading.misfit, reading.found.language != likely))
+    if utterance.quotes and best.found.rule in ("more_than_a_reply", "nothing_decided"):
+        return replace(best.found, rule="quoted")
     return _as_misspelt(words, read) or best.found if best.unknown == 1 else best.found
 
 
@@ -130,14 +134,13 @@ def _read(words: Phrase, language: str, *, asks: bool, question: Question | None
     prefer = partial(_kind_beside, question, language) if question else None
     kinds = kinds_of(words, language, LEXICON, prefer=prefer)
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
-    rule, verdict, strength = next(found for *found, holds in _RULES if holds(reply))
+    rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
+    strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None
     found = Acknowledgement(verdict, rule, None if language == ANY_LANGUAGE else language, strength)
     return _Reading(found, unknown=kinds.count(UNKNOWN), phrases=len(kinds))
 
 
-def _kind_beside(
-    question: Question, language: str, words: Phrase, at: int, length: int, kind: str
-) -> tuple[int, str]:
+def _kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:
     """Returns how many words to take here and their kind, given what the question asks and the lexicon says.
 
     `repeats` is the action asked about, `named` a word of the question; another action or thing is `other`.
@@ -244,42 +247,49 @@ def _restates(at: int, kinds: list[str]) -> bool:
             return bool(others & {"act", "cancel", "go_ahead"})
 
 
-_Rule = tuple[str, Verdict, Strength | None, Callable[[_Reply], bool]]
+_Rule = tuple[str, Verdict, Callable[[_Reply], bool]]
 
 # The first rule that holds decides; tests/plans has an example of each. A doubtful yes is no yes: a second question
 # costs little, a wrong yes runs what the user did not approve.
 _RULES: Final[tuple[_Rule, ...]] = (
-    ("question", "none", None, lambda r: r.asks and r.added > 0),
-    ("doubt", "none", None, lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
-    ("reported", "none", None, lambda r: r.has("reported") and r.opening != "no"),
-    ("no_with_a_reason", "reject", None, lambda r: r.opening == "no" and r.has("thanks", "closing", "negator", "later")),
+    ("question", "none", lambda r: r.asks and r.added > 0),
+    ("doubt", "none", lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
+    ("reported", "none", lambda r: r.has("reported") and r.opening != "no"),
+    (
+        "no_with_a_reason",
+        "reject",
+        lambda r: r.opening == "no" and r.has("thanks", "closing", "negator", "later"),
+    ),
     (
         "no_with_a_change",
         "amend",
-        None,
         lambda r: r.has("no") and r.has(*CHANGES, "act") and r.may_change_the_plan and not r.has("thanks"),
     ),
-    ("no_and_go_ahead", "none", None, lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel")),
-    ("no", "reject", None, lambda r: r.has("no") and not r.added),
-    ("stop", "reject", None, lambda r: r.has("stop") and r.is_whole),
-    ("no_and_more", "reject", None, lambda r: r.opening == "no" and r.may_change_the_plan),
-    ("past", "none", None, lambda r: r.has("past")),
-    ("yes_with_a_change", "amend", None, lambda r: r.approves and r.has(*CHANGES, "later") and r.may_change_the_plan),
-    ("repeats_or_cancels", "none", None, lambda r: r.has("repeats_cancel") and not r.approves and not r.has("negator")),
-    ("cancel", "reject", None, lambda r: r.has("cancel") and r.is_whole),
-    ("later", "reject", None, lambda r: r.has("later") and r.is_whole),
-    ("negated", "reject", None, lambda r: r.has("negator") and r.is_whole),
+    (
+        "no_and_go_ahead",
+        "none",
+        lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel"),
+    ),
+    ("no", "reject", lambda r: r.has("no") and not r.added),
+    ("stop", "reject", lambda r: r.has("stop") and r.is_whole),
+    ("no_and_more", "reject", lambda r: r.opening == "no" and r.may_change_the_plan),
+    ("past", "none", lambda r: r.has("past")),
+    ("yes_with_a_change", "amend", lambda r: r.approves and r.has(*CHANGES, "later") and r.may_change_the_plan),
+    ("repeats_or_cancels", "none", lambda r: r.has("repeats_cancel") and not r.approves and not r.has("negator")),
+    ("cancel", "reject", lambda r: r.has("cancel") and r.is_whole),
+    ("later", "reject", lambda r: r.has("later") and r.is_whole),
+    ("negated", "reject", lambda r: r.has("negator") and r.is_whole),
     # A content word makes a yes a change unless the question has it: another booking number would be another deed.
-    ("yes_and_more", "amend", None, lambda r: r.approves and r.added > 0 and r.may_change_the_plan),
-    ("more_than_a_reply", "none", None, lambda r: not r.is_whole),
-    ("question", "none", None, lambda r: r.asks),
-    ("order", "none", None, lambda r: r.has("thing") and not r.has("yes", "accept")),
-    ("goodbye", "none", None, lambda r: r.has("closing")),
-    ("opinion", "none", None, lambda r: r.has("opinion") and r.opening in STATEMENTS),
-    ("statement", "confirm", "weak", lambda r: r.has("yes", "accept", "go_ahead") and r.opening in STATEMENTS),
-    ("yes", "confirm", "strong", lambda r: r.has("yes", "accept")),
-    ("go_ahead", "confirm", "strong", lambda r: r.has("go_ahead", "repeats")),
-    ("praise", "confirm", "weak", lambda r: r.is_praise),
-    ("thanks_alone", "none", None, lambda r: r.has("thanks")),
-    ("nothing_decided", "none", None, lambda _: True),
+    ("yes_and_more", "amend", lambda r: r.approves and r.added > 0 and r.may_change_the_plan),
+    ("more_than_a_reply", "none", lambda r: not r.is_whole),
+    ("question", "none", lambda r: r.asks),
+    ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
+    ("goodbye", "none", lambda r: r.has("closing")),
+    ("opinion", "none", lambda r: r.has("opinion") and r.opening in STATEMENTS),
+    ("statement", "confirm", lambda r: r.has("yes", "accept", "go_ahead") and r.opening in STATEMENTS),
+    ("yes", "confirm", lambda r: r.has("yes", "accept")),
+    ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),
+    ("praise", "confirm", lambda r: r.is_praise),
+    ("thanks_alone", "none", lambda r: r.has("thanks")),
+    ("nothing_decided", "none", lambda _: True),
 )

@@ -67,20 +67,19 @@ class ActionWords:
         return 0, frozenset()
 
 
-def question_of(
-    tool: str | None, description: str, args: Mapping[str, Any] | None, *, text: str = ""
-) -> Question:
+def question_of(tool: str | None, description: str, args: Mapping[str, Any] | None, *, text: str = "") -> Question:
     """Returns what a step shows: the names in its tool, its description, its short arguments and the text shown."""
     named = _named(tool_words(tool), ENGLISH) if tool else Question()
     told = _named(words_of(description), detect_language(description))
-    if named.actions and len(told.actions) > 1:
-        told = Question(things=told.things)  # the words of a request for several steps say little of this one
+    told_words = words_of(description)
+    if _actions_in(description) > 1:
+        told, told_words = Question(), ()  # the words of a request for several steps say little of this one
     shown = _named(words_of(text), detect_language(text)) if text else Question()
     values = chain.from_iterable(map(words_of, short_values(args)))
     return Question(
         named.actions | told.actions | shown.actions,
         named.things | told.things | shown.things,
-        frozenset((*tool_words(tool or ""), *words_of(description), *values, *words_of(text))),
+        frozenset((*tool_words(tool or ""), *told_words, *values, *words_of(text))),
     )
 
 
@@ -90,8 +89,12 @@ def question_in(text: str) -> Question | None:
     return question_of(None, asked[-1].strip(), None) if asked else None
 
 
+def asks_something(text: str | None) -> bool:
+    return text is not None and _QUESTION.search(text) is not None
+
+
 def asks_about(text: str, tool: str, args: Mapping[str, Any]) -> bool:
-    """Returns whether the last question in a text names the action of a call and each of its arguments to the letter."""
+    """Returns whether the last question in a text names the action of a call and, to the letter, all its arguments."""
     asked = _QUESTION.findall(text)
     if not asked:
         return False
@@ -135,6 +138,11 @@ def _named(words: Phrase, language: str) -> Question:
     actions = [lists.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
     plain = [found for found, thing in zip(actions, things, strict=True) if found and not thing]
     return Question(frozenset().union(*(plain or actions)), frozenset().union(*things))
+
+
+def _actions_in(text: str) -> int:
+    lists, words = ACTIONS.get(detect_language(text), ACTIONS[ENGLISH]), words_of(text)
+    return sum(bool(lists.action_at(words, at)[1] - {ANY_ACTION}) for at in range(len(words)))
 
 
 def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, frozenset[str]]:

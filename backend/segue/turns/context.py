@@ -14,6 +14,7 @@ from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.session import Message
 from segue.domain.tool import Reference
+from segue.language.detect_language import ENGLISH, detect_language
 from segue.memory import short_term
 from segue.memory.history import last_exchange, load_window
 from segue.memory.history_window import WindowLimits
@@ -101,8 +102,24 @@ async def load_context(
         decided_plan=decided,
         shown_plan=claim.shown_plan,
         answered_turn_id=claim.answered_turn_id,
+        answered=_answered(window, opening, claim.answered_turn_id),
+        language=_language(window),
         earlier=earlier,
     )
+
+
+def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) -> str | None:
+    """Returns the answer of a turn if the user had it before the message came."""
+    said = [each for each in window if each.turn_id == turn_id and each.role == "assistant" and not each.tool_calls]
+    return str(said[-1].content) if said and said[-1].seq < opening.seq else None
+
+
+def _language(window: Sequence[Message]) -> str:
+    """Returns the language of the newest message that shows one, the user's before the assistant's."""
+    said = [message for message in reversed(window) if isinstance(message.content, str)]
+    users_first = sorted(said, key=lambda message: message.role != "user")
+    found = (detect_language(str(message.content), default="") for message in users_first)
+    return next(filter(None, found), ENGLISH)
 
 
 async def _earlier_attempt(connection: AsyncConnection, claim: Claim) -> EarlierAttempt:

@@ -4,9 +4,10 @@ Not every model call has a row: a planner's answer, a synthesis and a call that 
 has what came of them (a turn's plan, its answer, the model's part of it), and a replay answers those calls from that.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -31,6 +32,7 @@ from segue.domain.recording import (
 from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
 from segue.domain.session import Message, Session, TurnReport
 from segue.domain.tool import Tool, ToolCall
+from segue.language.translations import TRANSLATIONS
 from segue.memory.history import list_messages
 from segue.memory.sessions import get_session
 from segue.plans.policy import WEB_SEARCH
@@ -192,11 +194,16 @@ def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None) -
     if answer is None:
         return None
     if plan is not None and plan.waiting_step is not None:
-        asked = plan_messages.ask(plan)
-        return answer.removesuffix(asked).rstrip() if answer.endswith(asked) else ""
-    ending = plan_messages.ended(plan) if plan else plan_messages.still_waiting(standing) if standing else ""
-    said = answer.removesuffix(f"\n\n{ending}")
-    return said if said != answer else None
+        asked = _ending(answer, partial(plan_messages.ask, plan))
+        return answer.removesuffix(asked).rstrip() if asked else ""
+    tell = partial(plan_messages.ended, plan) if plan else standing and partial(plan_messages.still_waiting, standing)
+    ending = _ending(answer, tell) if tell else ""
+    return answer.removesuffix(f"\n\n{ending}") if ending and answer != ending else None
+
+
+def _ending(answer: str, tell: Callable[[str], str]) -> str:
+    """Returns what the engine told at the end of an answer, in the language it told it in; nothing if it did not."""
+    return next((told for told in map(tell, TRANSLATIONS) if told and answer.endswith(told)), "")
 
 
 def _usage(report: TurnReport | None) -> RecordedUsage | None:

@@ -141,7 +141,7 @@ async def test_a_yes_to_a_tool_that_was_redefined_since_is_asked_for_again(
     await until(is_relabelled, logged="mcp_server_ready")
     answer = await client.chat(session, "yes")
     assert (answer["plan"]["status"], effects) == ("waiting", [])
-    assert "Nel frattempo è cambiato" in answer["message"]["content"]
+    assert "What you approved has changed" in answer["message"]["content"]
     await client.chat(session, "yes")
     assert effects == ["delete itm-1"]
 

@@ -36,7 +36,7 @@ async def test_a_mail_that_claims_an_approval_sends_nothing_though_the_model_obe
     answer = await client.chat(session, "Read me the newest mail")
     [step] = answer["plan"]["steps"]
     assert (answer["plan"]["status"], step["status"], step["tool"], step["args"]) == ("waiting", "waiting", *SEND)
-    provider.will(calls(SEND), says('{"verdict": "confirm"}'))
+    provider.will(calls(SEND), calls(SEND))
     await client.chat(session, "Thanks! And what else does it say about the invoices of this year and the one before?")
     await client.chat(session, "grazie")
     assert shelf.effects == ["get itm-1"]

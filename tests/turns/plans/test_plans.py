@@ -84,9 +84,10 @@ async def test_a_no_cancels_and_says_so(client: Client, provider: Provider, effe
 
 async def test_thanks_alone_approves_nothing(client: Client, provider: Provider, effects: list[str]) -> None:
     session, _ = await offered(client, provider, [deletion(1), deletion(2)])
-    provider.will(says('{"verdict": "confirm"}'))
+    provider.will(says("Prego."))
     answer = await client.chat(session, "grazie")
-    assert answer["plan"]["status"] == "waiting"
+    assert answer["acknowledgement"]["verdict"] == "none"
+    assert "aspetta ancora il tuo sì" in answer["message"]["content"]
     assert effects == []
 
 

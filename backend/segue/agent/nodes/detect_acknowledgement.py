@@ -6,9 +6,18 @@ from segue.agent.context import TurnContext
 from segue.agent.state import TurnState, Update
 from segue.plans.acknowledgement import classify
 from segue.plans.policy import should_search_web
+from segue.plans.question import Question, question_in, question_of
 
 
 async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]) -> Update:  # noqa: ARG001 (a node's)
-    acknowledgement = classify(state["message"])
+    acknowledgement = classify(state["message"], question=_question(state))
     search = should_search_web(state["message"], force=state["force_web_search"], verdict=acknowledgement.verdict)
     return {"acknowledgement": acknowledgement, "search": search}
+
+
+def _question(state: TurnState) -> Question | None:
+    """Returns what the message may answer: the step that waits, or the question that the last answer ends with."""
+    stored = state["open_plan"]
+    if stored is not None and (step := stored.plan.waiting_step) is not None:
+        return question_of(step.tool, step.description, step.args)
+    return question_in(state["answered"]) if state["answered"] else None

@@ -18,9 +18,11 @@ from segue.agent.prompts import TOO_LATE, VERDICT_NOTES, waiting_note
 from segue.agent.state import TurnState, Update, acknowledgement_report, web_search_report
 from segue.domain.events import AcknowledgementDetected, SearchDecided
 from segue.domain.plan import Decision, Plan, end, replace_open_steps, update_step
-from segue.domain.session import Verdict
+from segue.domain.session import Strength, Verdict
 from segue.plans import store
+from segue.plans.acknowledgement import NEVER_A_YES, Acknowledgement
 from segue.plans.policy import should_plan
+from segue.plans.question import asks_something
 from segue.plans.store import StalePlan, StoredPlan
 
 SHORT_REPLY_CHARS = 80
@@ -41,7 +43,7 @@ async def _plan_update(context: TurnContext, state: TurnState) -> Update:
     if earlier is not None and earlier.plan is not None:
         return await _resume_own(context, state, earlier.plan)
     if decided is not None:
-        return await _resume_decided(context, decided)
+        return await _resume_decided(context, state, decided)
     # Ids sort by time: a plan granted to a later turn was approved by button while this turn waited for its own.
     if stored is None or (stored.granted_to is not None and stored.granted_to > context.turn.turn_id):
         return await _make_or_skip(context, state)
@@ -59,35 +61,38 @@ async def _plan_update(context: TurnContext, state: TurnState) -> Update:
 async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     """Goes on with the plan this turn had taken on when it was cut off. A yes it had not used up still holds."""
     shown = state["shown_plan"]
-    update: Update = {"replied_to": shown if shown and shown[0] == stored.plan.id else None}
+    own = shown is not None and shown[0] == stored.plan.id
+    update: Update = {"replied_to": shown if own else None, "cautious": own and _was_weak(state)}
     if stored.plan.is_open and stored.granted_to is not None and stored.plan.expires_at <= context.clock():
         stored = await _end_as_expired(context, stored)
     if stored.plan.status in ("active", "waiting", "completed", "failed"):
         return update | _run(stored)
-    return update | _close(stored)
+    return update | _close(stored, state)
 
 
-async def _resume_decided(context: TurnContext, decided: StoredPlan) -> Update:
+async def _resume_decided(context: TurnContext, state: TurnState, decided: StoredPlan) -> Update:
     """Carries out what a button decided. Raises StalePlan if a turn in between has changed the plan."""
     update: Update = {"replied_to": (decided.plan.id, decided.plan.version - 1)}
     if decided.plan.is_open and decided.plan.expires_at <= context.clock():
-        return update | _close(await _end_as_expired(context, decided))
+        return update | _close(await _end_as_expired(context, decided), state)
     if decided.plan.status == "active" and decided.granted_to == context.turn.turn_id:
         return update | _run(decided)
     if decided.plan.status == "cancelled":
-        return update | _close(decided)
+        return update | _close(decided, state)
     raise StalePlan
 
 
 async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: StoredPlan | None = None) -> Update:
     """Makes a plan if the message asks for several steps. `ended` just did: a postscript of the answer says so."""
-    verdict = state["acknowledgement"].verdict
+    verdict, weak = state["acknowledgement"].verdict, state["acknowledgement"].strength == "weak"
     note = VERDICT_NOTES.get(verdict)
-    if note is not None and (ended is not None or state["shown_plan"] is not None):
+    if weak and not asks_something(state["answered"]):
+        note = None  # praise of an answer that asked for nothing
+    elif note is not None and (ended is not None or state["shown_plan"] is not None):
         note = TOO_LATE
-    skip: Update = {"note": note, "plan_runs": False, "touched_plan": ended}
+    skip: Update = {"note": note, "plan_runs": False, "touched_plan": ended, "cautious": weak}
     if ended is not None:
-        skip["postscript"] = plan_messages.ended(ended.plan)
+        skip["postscript"] = plan_messages.ended(ended.plan, state["language"])
     mode = context.limits.planning
     has_called = state["earlier"] is not None and bool(state["earlier"].calls)
     if has_called or not should_plan(state["message"], mode=mode, verdict=verdict):
@@ -103,38 +108,49 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
     """Reads the message as an answer to the waiting plan: by the rules, or by the model if it is short and unclear."""
     acknowledgement = state["acknowledgement"]
     reading: Reading = acknowledgement.verdict
-    read_by_model = reading == "none" and len(state["message"]) <= SHORT_REPLY_CHARS
-    if read_by_model:
+    is_short = len(state["message"]) <= SHORT_REPLY_CHARS
+    if reading == "none" and is_short and acknowledgement.rule not in NEVER_A_YES:
         reading = await classify_reply(context, state, stored.plan)
-    # What changes the world takes a yes by the rules, to a question that the last answer asked or mentioned.
-    was_asked = stored.asked_in == state["answered_turn_id"] and not read_by_model
-    may_approve = was_seen and (was_asked or not _changes_the_world(context, stored.plan))
-    if read_by_model:
-        verdict: Verdict = "none" if reading == "question" or (reading == "confirm" and not may_approve) else reading
-        acknowledgement = replace(acknowledgement, rule=f"model_{reading}", verdict=verdict)
+        acknowledgement = _read_by_model(acknowledgement, reading)
+    # What changes the world takes a strong yes, to a question that the last answer asked or mentioned.
+    is_sure = acknowledgement.strength == "strong" and stored.asked_in == state["answered_turn_id"]
+    may_approve = was_seen and (is_sure or not _changes_the_world(context, stored.plan))
     update: Update = {"replied_to": (stored.plan.id, stored.plan.version), "acknowledgement": acknowledgement}
+    update["cautious"] = acknowledgement.strength == "weak"
     match reading:
         case "confirm" if not may_approve:
-            return update | await _ask_again(context, stored)
+            return update | await _ask_again(context, state, stored)
         case "confirm" | "reject":
-            return update | await _decide(context, stored, reading)
+            return update | await _decide(context, state, stored, reading)
         case "amend":
             return update | await _amend(context, state, stored)
         case "question" | "none":
             return update | await _answer_beside(context, state, stored)
 
 
-async def _decide(context: TurnContext, stored: StoredPlan, decision: Decision) -> Update:
+def _read_by_model(unread: Acknowledgement, reading: Reading) -> Acknowledgement:
+    verdict: Verdict = "none" if reading == "question" else reading
+    strength: Strength | None = "weak" if reading == "confirm" else None
+    return replace(unread, rule=f"model_{reading}", verdict=verdict, strength=strength)
+
+
+def _was_weak(state: TurnState) -> bool:
+    """Returns whether the yes that took the plan on was weak. Of one read by the model nothing is kept but the plan."""
+    read = state["acknowledgement"]
+    return state["decided_plan"] is None and read.verdict in ("confirm", "none") and read.strength != "strong"
+
+
+async def _decide(context: TurnContext, state: TurnState, stored: StoredPlan, decision: Decision) -> Update:
     async with context.transaction() as connection:
         decided = await store.decide(connection, stored, decision, turn_id=context.turn.turn_id, now=context.clock())
-    return _run(decided) if decided.plan.status == "active" else _close(decided)
+    return _run(decided) if decided.plan.status == "active" else _close(decided, state)
 
 
 async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     """Replaces the open steps by what the user wants now. Tools that waited for a yes are asked about again."""
     steps = await amend_plan(context, state, stored.plan)
     if not steps:
-        return await _ask_again(context, stored)
+        return await _ask_again(context, state, stored)
     asked = {
         step.tool
         for step in stored.plan.steps
@@ -148,22 +164,26 @@ async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> 
     return _run(stored)
 
 
-async def _ask_again(context: TurnContext, stored: StoredPlan) -> Update:
+async def _ask_again(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     async with context.transaction() as connection:
         await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=False)
-    return {"touched_plan": stored, "plan_runs": False, "answer": plan_messages.ask(stored.plan, again=True)}
+    return {
+        "touched_plan": stored,
+        "plan_runs": False,
+        "answer": plan_messages.ask_again(stored.plan, state["language"]),
+    }
 
 
 async def _answer_beside(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
     """Answers a message about something else. The plan waits on, and one answer of these says so."""
-    update = await _make_or_skip(context, state)
+    update = await _make_or_skip(context, state) | {"beside": stored}
     if update["plan_runs"]:
         return update
-    update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None}
+    update = {"note": waiting_note(stored.plan), "plan_runs": False, "touched_plan": None, "beside": stored}
     if not stored.reminded:
         async with context.transaction() as connection:
             await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)
-        update["postscript"] = plan_messages.still_waiting(stored.plan)
+        update["postscript"] = plan_messages.still_waiting(stored.plan, state["language"])
     return update
 
 
@@ -172,7 +192,7 @@ async def _expire_waiting(context: TurnContext, state: TurnState, stored: Stored
     expired = await _end_as_expired(context, stored) if stored.plan.is_open else stored
     if state["acknowledgement"].verdict == "none":
         return await _make_or_skip(context, state, ended=expired)
-    return {"replied_to": (stored.plan.id, stored.plan.version)} | _close(expired)
+    return {"replied_to": (stored.plan.id, stored.plan.version)} | _close(expired, state)
 
 
 async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
@@ -204,5 +224,6 @@ def _run(stored: StoredPlan) -> Update:
     return {"touched_plan": stored, "plan_runs": True}
 
 
-def _close(stored: StoredPlan) -> Update:
-    return {"touched_plan": stored, "plan_runs": False, "answer": plan_messages.ended(stored.plan)}
+def _close(stored: StoredPlan, state: TurnState) -> Update:
+    answer = plan_messages.ended(stored.plan, state["language"])
+    return {"touched_plan": stored, "plan_runs": False, "answer": answer}

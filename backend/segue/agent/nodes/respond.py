@@ -23,7 +23,9 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     elif answer is None:
         reply, started = await stream_reply(context, prompts.with_note(state["conversation"], prompts.OUT_OF_ROUNDS))
         answer = reply.text or prompts.NO_ANSWER
-    postscript = state.get("postscript")
+    postscript, beside = state.get("postscript"), state.get("beside")
+    if beside is not None and touched is not None and touched.plan.id != beside.plan.id:
+        postscript = plan_messages.superseded(beside.plan, state["language"])
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     return {"answer": answer, "answer_id": emit_message(context, answer, started)}
 
@@ -34,5 +36,5 @@ async def _synthesis(context: TurnContext, state: TurnState, plan: Plan) -> tupl
         reply, started = await stream_reply(context, conversation)
     except AppError as error:  # the steps have had their effects: the turn must not look as if they had not
         log.warning("synthesis_failed", code=error.code, plan_id=plan.id)
-        return plan_messages.ended(plan), None
-    return reply.text or plan_messages.ended(plan), started
+        return plan_messages.ended(plan, state["language"]), None
+    return reply.text or plan_messages.ended(plan, state["language"]), started

@@ -22,14 +22,18 @@ from segue.domain.plan import MAX_STEPS, Step
 from segue.domain.tool import Tool
 from segue.memory.fact_cues import FACT_WORDS, index_words
 from segue.plans.policy import WEB_SEARCH, SearchDecision, is_query, needs_confirmation, without_forbidden
+from segue.plans.question import tool_words
+from segue.tools.summaries import one_line
 
+MAX_DESCRIPTION_CHARS = 200
 WEB_TOOLS = frozenset({WEB_SEARCH, "web_fetch"})
 
 
 async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     """Leaves `answer` at None if `respond` has to write it: the plan is over, or the loop reached a bound."""
     context = runtime.context
-    turn = TurnCalls(context, without_forbidden(context.guard.tools(), state["search"]))
+    tools = without_forbidden(context.guard.tools(), state["search"])
+    turn = TurnCalls(context, tools, approved_in=_approved_in(state), cautious=state.get("cautious", False))
     note = state.get("note")
     conversation = prompts.with_note(state["prompt"], note) if note else list(state["prompt"])
     if state["earlier"] is not None:
@@ -46,6 +50,12 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         "references": turn.references,
         "message_count": state["message_count"] + turn.stored_messages,
     }
+
+
+def _approved_in(state: TurnState) -> str | None:
+    """Returns the answer that the user's yes is for, if the model asked in words and no plan waits."""
+    is_sure = state["acknowledgement"].strength == "strong" and state.get("note") == prompts.CONFIRMED
+    return state["answered"] if is_sure and state["earlier"] is None else None
 
 
 async def _resume(turn: TurnCalls, state: TurnState, earlier: EarlierAttempt, conversation: list[BaseMessage]) -> None:
@@ -100,7 +110,8 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
     run = await execute_plan(turn, stored, conversation)
     answer = None
     if run.plan.status == "waiting":
-        answer = plan_messages.ask(run.plan, changed=run.changed, blocked=blocked_tools(turn, run.plan))
+        blocked = blocked_tools(turn, run.plan)
+        answer = plan_messages.ask(run.plan, state["language"], changed=run.changed, blocked=blocked)
     return {"touched_plan": run.stored, "answer": answer}
 
 
@@ -132,7 +143,7 @@ async def _ask_for_yes(turn: TurnCalls, state: TurnState, reply: Reply, held: Se
         distinct.setdefault(call_key(call.request), call)
     offered = list(distinct.values())[:MAX_STEPS]
     steps = tuple(
-        Step(index, _first_line(call.tool), call.request.name, call.request.args)
+        Step(index, _description(state, call.tool, alone=len(offered) == 1), call.request.name, call.request.args)
         for index, call in enumerate(offered, start=1)
     )
     stored = await offer_plan(
@@ -143,9 +154,17 @@ async def _ask_for_yes(turn: TurnCalls, state: TurnState, reply: Reply, held: Se
         opaque=opaque_parts(reply, (call.made for call in offered)),
     )
     run = await execute_plan(turn, stored, [])
-    answer = "\n\n".join(part for part in (reply.text, plan_messages.ask(run.plan)) if part)
+    answer = "\n\n".join(part for part in (reply.text, plan_messages.ask(run.plan, state["language"])) if part)
     return {"touched_plan": run.stored, "answer": answer}
 
 
-def _first_line(tool: Tool) -> str:
-    return tool.spec.description.strip().partition("\n")[0].partition(". ")[0][:200] or tool.spec.name
+def _description(state: TurnState, tool: Tool, *, alone: bool) -> str:
+    """Returns a step in words the user can read: the tool's title, or what the user asked for, or the tool's name.
+
+    Its description is written for models, most often in English.
+    """
+    if tool.spec.title:
+        return tool.spec.title
+    if alone and state["acknowledgement"].verdict in ("none", "amend"):
+        return one_line(state["message"], MAX_DESCRIPTION_CHARS)
+    return " ".join(tool_words(tool.spec.original_name or tool.spec.name))
