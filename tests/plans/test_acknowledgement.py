@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segue.plans.acknowledgement import LEXICON, LONGEST_MESSAGE, classify, detect_acknowledgement
-from segue.plans.question import ACTIONS, Question, asks_about, question_of
+from segue.plans.acknowledgement import LEXICON, LONGEST_MESSAGE, asks_about, classify, detect_acknowledgement
+from segue.plans.question import ACTIONS, Question, question_of
 
 CONFIRMS = {
     "en": [
@@ -451,6 +451,11 @@ def test_every_language_names_every_action(language: str) -> None:
         ("Vuoi che cancelli la mail m11?", {"id": "m1"}, False),
         ("Cancello la mail m1. Va bene?", {"id": "m1"}, False),
         ("Vuoi che legga la mail m1?", {"id": "m1"}, False),
+        ("Vuoi che non cancelli la mail m1?", {"id": "m1"}, False),
+        ("Shall I keep the mail m1 or delete it?", {"id": "m1"}, False),
+        ("Shall I delete the mail m1?", {"id": "m1"}, True),
+        ("要删除邮件 m1 吗？", {"id": "m1"}, True),
+        ("هل أحذف الرسالة m1؟", {"id": "m1"}, True),
         ("Vuoi che cancelli la mail m1?", {"id": "m1", "note": "x" * 81}, False),
     ],
 )

@@ -21,8 +21,8 @@ from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall, ToolContext, ToolSpec, canonical_args
 from segue.memory.history import NewMessage, append_message
+from segue.plans.acknowledgement import asks_about
 from segue.plans.policy import needs_confirmation
-from segue.plans.question import asks_about
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts

@@ -5,18 +5,18 @@ holds for these kinds decides. Each word counts: a yes with anything more in it 
 accounts for it. Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Final
+from typing import Any, Final
 
 from segue.domain.session import Strength, Verdict
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import ANY_LANGUAGE, UNKNOWN, kinds_of, languages_of, parse_lexicon, unstretch
 from segue.language.misspelling import NearWords, near_words, words_near
-from segue.language.utterance import QUOTED, is_emoji, parse_own_words
+from segue.language.utterance import is_emoji, parse_own_words, words_of
 from segue.language.word_lists import Phrase, load_toml
-from segue.plans.question import ACTIONS, ANY_ACTION, CANCEL, Question
+from segue.plans.question import Question, asked_in, kind_beside, names_call
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 MOST_WORDS: Final = 60
@@ -27,9 +27,11 @@ MOST_WORDS_ADDED_TO_AN_ORDER: Final = 2
 # The kinds of words; `lexicon.toml` says what each is, with examples.
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
 STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a sentence that may not be about the question
+MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 WEAK: Final = frozenset({"praise", "statement"})  # rules whose yes is not enough for what changes the world
 NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
 CHANGES: Final = frozenset({"condition", "detail"})
+TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # what a question with them asks is not plain
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
 RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
@@ -40,7 +42,6 @@ KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
 }  # fmt: skip
 LEXICON: Final = parse_lexicon(load_toml("lexicon.toml"), kinds=KINDS, stretchable=STRETCHABLE)
 
-_ACCOUNTED: Final = RESTATEMENTS | {"detail", "glue", "other", UNKNOWN}  # if the question has these words too
 _EMOJI: Final = {
     word: kind
     for (word, *more), ((_, kind),) in LEXICON.phrases[ANY_LANGUAGE].matches.items()
@@ -90,9 +91,17 @@ def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> Ac
     for at, word in enumerate(words):
         for plain, language in words_near(word, _near_approvals()):
             corrected = read((*words[:at], plain, *words[at + 1 :]), language)
-            if corrected.found.strength == "strong" and not corrected.unknown:
+            if corrected.found.strength == "strong" and corrected.opening in APPROVALS and not corrected.unknown:
                 return replace(corrected.found, rule="misspelt", strength="weak")
     return None
+
+
+def asks_about(text: str, tool: str, args: Mapping[str, Any]) -> bool:
+    """Returns whether the last question in a text is whether to make exactly this call, and nothing else."""
+    asked = asked_in(text)
+    if asked is None or not names_call(asked, tool, args):
+        return False
+    return TURNS.isdisjoint(kinds_of(words_of(asked), detect_language(asked), LEXICON))
 
 
 @cache
@@ -123,6 +132,7 @@ class _Reading:
     found: Acknowledgement
     unknown: int
     phrases: int
+    opening: str
 
     @property
     def misfit(self) -> tuple[int, int, int]:
@@ -131,35 +141,13 @@ class _Reading:
 
 
 def _read(words: Phrase, language: str, *, asks: bool, question: Question | None) -> _Reading:
-    prefer = partial(_kind_beside, question, language) if question else None
+    prefer = partial(kind_beside, question, language) if question else None
     kinds = kinds_of(words, language, LEXICON, prefer=prefer)
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None
     found = Acknowledgement(verdict, rule, None if language == ANY_LANGUAGE else language, strength)
-    return _Reading(found, unknown=kinds.count(UNKNOWN), phrases=len(kinds))
-
-
-def _kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:
-    """Returns how many words to take here and their kind, given what the question asks and the lexicon says.
-
-    `repeats` is the action asked about, `named` a word of the question; another action or thing is `other`.
-    """
-    here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
-    lists = ACTIONS.get(language)
-    acting, actions = lists.action_at(words, at) if lists else (0, frozenset())
-    naming, things = lists.thing_at(words, at) if lists else (0, frozenset())
-    if naming >= length and things & question.things:
-        return naming, "named"
-    if acting >= length and kind != "question":
-        if actions & question.actions:
-            return acting, "repeats_cancel" if kind == "cancel" or CANCEL in actions else "repeats"
-        return acting, "cancel" if CANCEL in actions else "repeats" if ANY_ACTION in actions else "other"
-    if kind in _ACCOUNTED and here <= question.words:
-        return length, "named"
-    if naming >= length:
-        return naming, "other"
-    return length, UNKNOWN if kind == "act" else kind
+    return _Reading(found, unknown=kinds.count(UNKNOWN), phrases=len(kinds), opening=reply.opening)
 
 
 def _after_change_of_mind(kinds: list[str]) -> list[str]:
@@ -178,11 +166,15 @@ def _after_change_of_mind(kinds: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What the rules look at: the kinds in the message, the one it opens with, and how many words add to the plan."""
+    """What the rules look at: the kinds in the message, the one it opens with, and how many words add to the plan.
+
+    `talk` counts the little words, of which sentences are made and answers are not.
+    """
 
     kinds: frozenset[str]
     opening: str
     added: int
+    talk: int
     asks: bool
 
     def has(self, *kinds: str) -> bool:
@@ -225,6 +217,7 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         added=kinds.count(UNKNOWN)
         + kinds.count("other")
         + sum(kind in RESTATEMENTS and not _restates(at, kinds) for at, kind in enumerate(kinds)),
+        talk=sum(kind in STATEMENTS for kind in kinds),
         asks="question" in found or (asks and "why_not" not in found),
     )
 
@@ -286,7 +279,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
     ("goodbye", "none", lambda r: r.has("closing")),
     ("opinion", "none", lambda r: r.has("opinion") and r.opening in STATEMENTS),
-    ("statement", "confirm", lambda r: r.has("yes", "accept", "go_ahead") and r.opening in STATEMENTS),
+    ("statement", "confirm", lambda r: r.approves and (r.opening in STATEMENTS or r.talk > MOST_TALK)),
     ("yes", "confirm", lambda r: r.has("yes", "accept")),
     ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),
     ("praise", "confirm", lambda r: r.is_praise),

@@ -10,13 +10,16 @@ from itertools import chain
 from typing import Any, Final
 
 from segue.language.detect_language import ENGLISH, detect_language
+from segue.language.lexicon import UNKNOWN
 from segue.language.phrase_matcher import PhraseMatcher, match_phrases
-from segue.language.utterance import fold, split_folded, words_of
+from segue.language.utterance import QUOTED, fold, split_folded, words_of
 from segue.language.word_lists import Phrase, load_toml, split_list
 
 LONGEST_ARGUMENT: Final = 80  # characters; who is named in the text of a mail is not who it goes to
 ANY_ACTION: Final = "do"
 CANCEL: Final = "cancel"
+# Kinds of words that add nothing if the question has the words too.
+ACCOUNTED: Final = frozenset({"act", "detail", "glue", "other", "task", "thing", UNKNOWN})
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _QUESTION: Final = re.compile(r"[^.!?。！？؟\n]*[?？؟]")
@@ -67,42 +70,52 @@ class ActionWords:
         return 0, frozenset()
 
 
-def question_of(tool: str | None, description: str, args: Mapping[str, Any] | None, *, text: str = "") -> Question:
-    """Returns what a step shows: the names in its tool, its description, its short arguments and the text shown."""
+def question_of(tool: str | None, description: str, args: Mapping[str, Any] | None) -> Question:
+    """Returns what a step shows: the names in its tool, its description and its short arguments."""
     named = _named(tool_words(tool), ENGLISH) if tool else Question()
-    told = _named(words_of(description), detect_language(description))
-    told_words = words_of(description)
+    told, told_words = _named(words_of(description), detect_language(description)), words_of(description)
     if _actions_in(description) > 1:
         told, told_words = Question(), ()  # the words of a request for several steps say little of this one
-    shown = _named(words_of(text), detect_language(text)) if text else Question()
     values = chain.from_iterable(map(words_of, short_values(args)))
-    return Question(
-        named.actions | told.actions | shown.actions,
-        named.things | told.things | shown.things,
-        frozenset((*tool_words(tool or ""), *told_words, *values, *words_of(text))),
-    )
+    words = frozenset((*tool_words(tool or ""), *told_words, *values))
+    return Question(named.actions | told.actions, named.things | told.things, words)
 
 
-def question_in(text: str) -> Question | None:
-    """Returns what the last question in a text asks about, None if the text asks nothing."""
-    asked = _QUESTION.findall(text)
-    return question_of(None, asked[-1].strip(), None) if asked else None
+def kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:
+    """Returns how many words to take here and their kind, given what the question asks and the lexicon says.
+
+    `repeats` is the action asked about, `named` a word of the question; another action or thing is `other`.
+    """
+    here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
+    lists = ACTIONS.get(language)
+    acting, actions = lists.action_at(words, at) if lists else (0, frozenset())
+    naming, things = lists.thing_at(words, at) if lists else (0, frozenset())
+    if naming >= length and things & question.things:
+        return naming, "named"
+    if acting >= length and kind != "question":
+        if actions & question.actions:
+            return acting, "repeats_cancel" if kind == "cancel" or CANCEL in actions else "repeats"
+        return acting, "cancel" if CANCEL in actions else "repeats" if ANY_ACTION in actions else "other"
+    if kind in ACCOUNTED and here <= question.words:
+        return length, "named"
+    if naming >= length:
+        return naming, "other"
+    return length, UNKNOWN if kind == "act" else kind
 
 
-def asks_something(text: str | None) -> bool:
-    return text is not None and _QUESTION.search(text) is not None
+def asked_in(text: str | None) -> str | None:
+    """Returns the last question in a text, None if it asks nothing."""
+    asked = _QUESTION.findall(text or "")
+    return asked[-1].strip() if asked else None
 
 
-def asks_about(text: str, tool: str, args: Mapping[str, Any]) -> bool:
-    """Returns whether the last question in a text names the action of a call and, to the letter, all its arguments."""
-    asked = _QUESTION.findall(text)
-    if not asked:
-        return False
-    question, call = question_of(None, asked[-1].strip(), None), _named(tool_words(tool), ENGLISH)
+def names_call(asked: str, tool: str, args: Mapping[str, Any]) -> bool:
+    """Returns whether a question names the action of a call and, to the letter, each of its arguments."""
     values = list(short_values(args))
-    if len(values) != sum(1 for _ in _leaves(args)) or not call.actions & question.actions:
+    if len(values) != sum(1 for _ in _leaves(args)):
         return False
-    return all(_occurs(value, asked[-1]) for value in values)
+    actions = _named(tool_words(tool), ENGLISH).actions & question_of(None, asked, None).actions
+    return bool(actions) and all(_occurs(value, asked) for value in values)
 
 
 def short_values(args: object) -> Iterable[str]:

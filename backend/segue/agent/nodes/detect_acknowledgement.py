@@ -6,7 +6,7 @@ from segue.agent.context import TurnContext
 from segue.agent.state import TurnState, Update
 from segue.plans.acknowledgement import classify
 from segue.plans.policy import should_search_web
-from segue.plans.question import Question, question_in, question_of
+from segue.plans.question import Question, asked_in, question_of
 
 
 async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]) -> Update:  # noqa: ARG001 (a node's)
@@ -20,4 +20,5 @@ def _question(state: TurnState) -> Question | None:
     stored = state["open_plan"]
     if stored is not None and (step := stored.plan.waiting_step) is not None:
         return question_of(step.tool, step.description, step.args)
-    return question_in(state["answered"]) if state["answered"] else None
+    asked = asked_in(state["answered"])
+    return question_of(None, asked, None) if asked else None

@@ -22,7 +22,7 @@ from segue.domain.session import Strength, Verdict
 from segue.plans import store
 from segue.plans.acknowledgement import NEVER_A_YES, Acknowledgement
 from segue.plans.policy import should_plan
-from segue.plans.question import asks_something
+from segue.plans.question import asked_in
 from segue.plans.store import StalePlan, StoredPlan
 
 SHORT_REPLY_CHARS = 80
@@ -86,7 +86,7 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
     """Makes a plan if the message asks for several steps. `ended` just did: a postscript of the answer says so."""
     verdict, weak = state["acknowledgement"].verdict, state["acknowledgement"].strength == "weak"
     note = VERDICT_NOTES.get(verdict)
-    if weak and not asks_something(state["answered"]):
+    if weak and asked_in(state["answered"]) is None:
         note = None  # praise of an answer that asked for nothing
     elif note is not None and (ended is not None or state["shown_plan"] is not None):
         note = TOO_LATE
