@@ -99,6 +99,8 @@ async def _provider(stack: AsyncExitStack, options: ProviderOptions) -> BaseChat
     match options.provider.extra:
         case "anthropic":
             from segue.agent.providers.anthropic import anthropic_messages as opened  # noqa: PLC0415 (see above)
+        case "google":
+            from segue.agent.providers.google_genai import google_genai as opened  # noqa: PLC0415 (the same)
         case _:
             from segue.agent.providers.openai_apis import openai_model as opened  # noqa: PLC0415 (the same)
     return await stack.enter_async_context(opened(options))

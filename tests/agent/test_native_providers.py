@@ -1,5 +1,6 @@
 """Providers with protocols of their own: turns with tools and thinking, what is counted, what becomes of errors."""
 
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import orjson
 import pytest
 from langchain_core.messages import HumanMessage, SystemMessage
 from pydantic import SecretStr
+from starlette.responses import RedirectResponse, Response
 from structlog.testing import capture_logs
 
 from segue.agent.model import ChatModel
@@ -19,7 +21,7 @@ from segue.domain.telemetry import unobserved
 from segue.domain.tool import ToolSpec
 from segue.models_from_settings import model_set_by
 from segue.telemetry.tracing import untraced
-from tests.support import messages_api, responses_api
+from tests.support import gemini_api, messages_api, responses_api
 from tests.support.native_api import KEY, NativeApi, scripted_api
 from tests.support.service import Client, running
 from tests.support.streams import streamed
@@ -45,6 +47,7 @@ class Native:
 
 NATIVE = {
     "anthropic": Native("anthropic:claude-sonnet-5", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "", messages_api),
+    "gemini": Native("google_genai:gemini-3-flash", "GOOGLE_API_KEY", "GOOGLE_BASE_URL", "", gemini_api),
     "responses": Native("openai:gpt-5.6", "OPENAI_API_KEY", "OPENAI_BASE_URL", "/v1", responses_api),
 }
 
@@ -186,4 +189,22 @@ async def test_an_answer_is_read_no_further_than_its_bound(
         model = await model_set_by(stack, bounded, "llm_model", observe=unobserved, span=untraced)
         error = await failure(model, as_stream=as_stream)
     assert "LLM_MAX_ANSWER_BYTES=10000" in error.detail
+    assert not error.retryable
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (RedirectResponse("http://127.0.0.1:1/", 307), "It redirects, which is not followed: set {base_url}"),
+        (Response(gzip.compress(b"{}"), headers={"content-encoding": "gzip"}), "packed its answer"),
+    ],
+    ids=["a redirect", "a packed answer"],
+)
+@pytest.mark.parametrize("native", [NATIVE["gemini"], NATIVE["responses"]], ids=["gemini", "responses"], indirect=True)
+async def test_what_would_go_elsewhere_or_past_the_bound_is_refused(
+    model: ChatModel, native: Native, api: NativeApi, reply: Response, told: str
+) -> None:
+    api.will(reply)
+    error = await failure(model)
+    assert told.format(base_url=native.base_url) in error.detail
     assert not error.retryable
