@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
+from anyio import to_thread
 from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -179,10 +180,8 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
         .where(tool_calls.c.turn_id == turn_id)
         .order_by(tool_calls.c.id)
     )
-    return tuple(
-        LedgerCall(_tool_call(row), _reference(row), None if row.status == "running" else _outcome(row))
-        for row in await connection.execute(statement)
-    )
+    rows = (await connection.execute(statement)).all()
+    return await to_thread.run_sync(_ledger_calls, rows)  # megabytes take a while to read
 
 
 async def recent_references(connection: AsyncConnection, session_id: str) -> list[Reference]:
@@ -240,6 +239,12 @@ def _expired(row: Row[Any]) -> AppError:
         status=410,
         title="The result has expired",
         detail=f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew.",
+    )
+
+
+def _ledger_calls(rows: Sequence[Row[Any]]) -> tuple[LedgerCall, ...]:
+    return tuple(
+        LedgerCall(_tool_call(row), _reference(row), None if row.status == "running" else _outcome(row)) for row in rows
     )
 
 
