@@ -172,9 +172,7 @@ async def test_a_question_that_makes_no_sense_is_refused(client: Client, query: 
     assert refused.status_code == 422, refused.text
 
 
-async def test_the_numbers_of_a_deleted_session_stay_and_those_of_an_erased_user_go(
-    settings: Settings, provider: Provider
-) -> None:
+async def test_the_numbers_of_a_deleted_session_stay_without_its_id(settings: Settings, provider: Provider) -> None:
     async with running(settings) as client:
         for _ in range(2):
             provider.will(says("yes"))

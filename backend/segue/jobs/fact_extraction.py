@@ -68,9 +68,7 @@ class FactExtraction:
             answers = await history.answer_before(connection, job.session_id, opening.seq)
         message = str(opening.content)
         known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=MAX_KNOWN_SHOWN)
-        async with self.books.job(
-            job.owner, job.session_id, f"facts of {job.turn_id}", lasts_s=self.lease_s
-        ) as account:
+        async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
             proposed = await propose_facts(self.model, message, answers=answers, known=known, account=account)
         facts = [fact for fact in proposed if _is_the_users(fact, message, known)]
         embeddings = await self.long_term.embed([fact.content for fact in facts])

@@ -52,8 +52,7 @@ class Summaries:
         summary = job.summary
         if taken:
             messages = [message for turn in taken for message in turn]
-            holder = f"summary of {job.session_id}"
-            async with self.books.job(job.owner, job.session_id, holder, lasts_s=self.lease_s) as account:
+            async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
                 summary = await summarise(self.model, summary, messages, account=account)
         covers = taken[-1][0].seq if taken else job.until
         async with self.database.autocommit() as connection:

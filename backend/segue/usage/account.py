@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import ceil
 from typing import Final
+from uuid import uuid4
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -54,9 +55,9 @@ class Books:
         return Account(self, owner, session_id, holder, epoch=epoch, lasts_s=lasts_s)
 
     @asynccontextmanager
-    async def job(self, owner: str, session_id: str, holder: str, *, lasts_s: float) -> AsyncIterator["Account"]:
-        """Yields the account of a job, and books what it spent."""
-        account = self.account(owner, session_id, holder, lasts_s=lasts_s)
+    async def job(self, owner: str, session_id: str, *, lasts_s: float) -> AsyncIterator["Account"]:
+        """Yields the account of a job, and books what it spent. What it reserves counts for `lasts_s` seconds."""
+        account = self.account(owner, session_id, uuid4().hex, lasts_s=lasts_s)
         try:
             yield account
         finally:

@@ -54,7 +54,7 @@ _KEYS: dict[Group, ColumnElement[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """`holder` is a turn's id or the name of a job. It counts for `lasts_s` seconds even if no such turn is open."""
+    """`holder` is a turn's id, or any name. It counts for `lasts_s` seconds even if no such turn is open."""
 
     owner: str
     holder: str
