@@ -20,7 +20,10 @@ from segue.domain.identity import LOCAL_USER
 from segue.domain.usage import Charge
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
+from segue.usage import ledger
 from segue.usage.account import Books, Caps
+from segue.usage.ledger import Reservation
+from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, raw, says
@@ -83,15 +86,16 @@ async def test_fifty_turns_at_once_in_two_processes_never_pass_the_cap(
     limited = capped(settings, **CAPS[by])
     async with running(limited) as one, running(limited) as two:
 
-        async def ask(service: Client) -> httpx2.Response:
+        async def ask(service: Client, session: str) -> httpx2.Response:
             nonlocal ended
-            response = await service.send(await service.new_session(), "hello")
+            response = await service.send(session, "hello")
             async with provider.heard:
                 ended += 1
                 provider.heard.notify_all()
             return response
 
-        sent = [asyncio.create_task(ask(service)) for service in (one, two) for _ in range(25)]
+        wanted = [(service, await service.new_session()) for service in (one, two) for _ in range(25)]
+        sent = [asyncio.create_task(ask(*each)) for each in wanted]
         async with provider.heard, asyncio.timeout(PATIENCE_S):
             await provider.heard.wait_for(lambda: len(provider.requests) + ended == len(sent))
         go.set()
@@ -186,6 +190,23 @@ async def database(settings: Settings) -> AsyncIterator[Database]:
     opened = Database(settings.database_url.get_secret_value())
     yield opened
     await opened.close()
+
+
+async def test_a_reservation_waits_for_one_that_is_being_made(database: Database) -> None:
+    books = Books(database, utc_now, Caps(tokens_per_day=100))
+    wanted = Reservation(LOCAL_USER, "one", 0, books.today(), tokens=60, cost=Decimal(0), lasts_s=60)
+    async with database.transaction() as connection:
+        made = await ledger.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0))
+        another = asyncio.create_task(books.reserve(LOCAL_USER, "another", lambda: Charge("x", input_tokens=60)))
+
+        async def waits_or_is_done() -> bool:
+            waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+            return another.done() or bool((await connection.exec_driver_sql(waiting)).scalar())
+
+        await until(waits_or_is_done)
+    assert made.reserved
+    with pytest.raises(AppError, match="at most 100"):
+        await another
 
 
 async def test_what_a_process_that_died_had_reserved_is_free_once_another_has_its_turn(
