@@ -4,14 +4,16 @@ With a cap for a day, each call is reserved before it is made and booked after i
 turn ends, and cost no statement of their own.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import ceil
 from typing import Final
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -42,11 +44,14 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Opens accounts. Knows the caps and the day."""
+    """Opens accounts. Knows the caps and the day. `turnstiles` let one reservation of an owner into the database at a
+    time, so that those that wait hold no connection.
+    """
 
     database: Database
     clock: Clock
     caps: Caps
+    turnstiles: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def today(self) -> date:
         return self.clock().astimezone(UTC).date()
@@ -72,7 +77,8 @@ class Books:
             charge = most()
             wanted = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
             caps = self.caps
-            async with self.database.transaction() as connection:
+            turnstile = self.turnstiles.setdefault(owner, asyncio.Lock())
+            async with turnstile, self.database.transaction() as connection:
                 standing = await ledger.reserve(
                     connection, wanted, token_cap=caps.tokens_per_day, cost_cap=caps.cost_per_day
                 )
