@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
 from segue.agent.model import ChatModel
 from segue.agent.reply import Reply
@@ -376,12 +376,18 @@ async def asked_with_usage(model: ChatModel, provider: Provider, usage: Any, *, 
     return await asked(model, as_stream=as_stream)
 
 
-async def test_tools_count_where_the_endpoint_counts_nothing(model: ChatModel, provider: Provider) -> None:
+async def test_tools_and_images_count_where_the_endpoint_counts_nothing(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    model = await open_model(name="gpt-4o")
+    image = HumanMessage([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}])
     tool = ToolSpec(name="search", description="Searches. " * 100, input_schema={"type": "object"}, source="builtin")
     body = orjson.loads(says("42").body)
-    provider.will(raw({**body, "usage": None}), raw({**body, "usage": None}))
+    provider.will(*[raw({**body, "usage": None})] * 3)
     without, with_tool = await model.reply(ASKED), await model.reply(ASKED, [tool])
+    with_image = await model.reply([*ASKED, AIMessage("Which?"), image])
     assert with_tool.input_tokens > without.input_tokens + 200
+    assert with_image.input_tokens > without.input_tokens + 1000
 
 
 async def test_signs_of_life_keep_a_stream_alive(open_model: OpenModel, provider: Provider) -> None:

@@ -32,13 +32,13 @@ from segue.agent.model_errors import (
 from segue.agent.normal_form import form_of, normal_form, own_ids, takes_images, without_images
 from segue.agent.offered_tools import ToolOffers, chosen_tools
 from segue.agent.reply import SCHEMA, Reply
+from segue.agent.request_tokens import estimated_input
 from segue.agent.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.agent.thinking import begins_inside
 from segue.agent.tool_schemas import BOUNDS, Bounds
 from segue.domain.errors import AppError
 from segue.domain.telemetry import ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan
 from segue.domain.tool import ToolSpec
-from segue.memory.token_count import estimate
 from segue.usage.account import Account
 from segue.usage.prices import Tariff
 
@@ -82,15 +82,7 @@ class _ModelRequest:
         return replace(reply, input_tokens=self.estimated_input()) if reply.estimated else reply
 
     def estimated_input(self) -> int:
-        """Returns about how many tokens the request takes."""
-        calls = (
-            f"{call['name']}{call['args']}"
-            for each in self.messages
-            if isinstance(each, AIMessage)
-            for call in each.tool_calls
-        )
-        offered = (f"{tool.name}{tool.description}{tool.input_schema}" for tool in self.tools)
-        return sum(map(estimate, (*(message.text for message in self.messages), *calls, *offered)))
+        return estimated_input(self.messages, self.tools)
 
 
 class ChatModel:
