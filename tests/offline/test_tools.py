@@ -124,6 +124,9 @@ OFFER = "I found 3 emails. Shall I open the first one (eml-111111)?"
         ("yes, open it", "mcp_get_email", "eml-111111"),
         ("好的，打开吧", "mcp_get_email", "eml-111111"),
         ("نعم، افتحها", "mcp_get_email", "eml-111111"),
+        ("e la seconda?", "mcp_get_email", "eml-222222"),
+        ("what about the third?", "mcp_get_email", "eml-333333"),
+        ("那第二封呢？", "mcp_get_email", "eml-222222"),
         ("elimina la più vecchia", "mcp_delete_email", "eml-222222"),
         ("delete the third one", "mcp_delete_email", "eml-333333"),
         ("删除最旧的一封", "mcp_delete_email", "eml-222222"),
@@ -131,6 +134,21 @@ OFFER = "I found 3 emails. Shall I open the first one (eml-111111)?"
 )
 def test_a_yes_with_a_verb_does_that_with_what_was_listed(message: str, name: str, email_id: str) -> None:
     assert called(reply("find the mails from Rossi", LISTED, OFFER, message)) == [(name, {"email_id": email_id})]
+
+
+DELETED = ("mcp_delete_email", {"email_id": "eml-222222"}, '{"id": "eml-222222", "status": "deleted"}')
+
+
+def test_a_yes_to_delete_it_again_finds_nothing_waiting() -> None:
+    answered = reply(
+        "find the mails from Rossi", LISTED, OFFER, "delete the second one", DELETED, "Done.", "yes, delete it"
+    )
+    assert not answered.tool_calls
+    assert "nothing waiting for your yes" in answered.text
+
+
+def test_what_no_tool_is_about_is_said_to_have_none() -> None:
+    assert "Non ho uno strumento per «che impegni ho domani?»" in reply("che impegni ho domani?", tools=MAIL).text
 
 
 def test_a_call_about_mails_is_never_made_with_a_tool_for_something_else() -> None:

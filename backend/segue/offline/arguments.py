@@ -10,6 +10,7 @@ import orjson
 
 from segue.offline.tools import (
     FILE,
+    LOOKS,
     QUERY_ARGUMENTS,
     URL,
     URL_ARGUMENTS,
@@ -137,6 +138,9 @@ def _listed(tool: OfferedTool, request: Request) -> str | None:
         ),
         None,
     )
+    # "Delete it" means what was shown last; "read it" may go back to a list.
+    if listing is not None and not one_of_many and not verbs & LOOKS and listing != request.newest_first[0]:
+        return None
     if listing is None or not set(words_of(query_of(request.text, tool))) <= set(words_of(listing.query)):
         return None
     return pick(listing, tool, request.text)

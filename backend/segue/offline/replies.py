@@ -19,7 +19,7 @@ from segue.offline.arguments import Request, arguments_for, missing_arguments
 from segue.offline.facts import facts_in
 from segue.offline.presentation import brief, present
 from segue.offline.tools import OfferedTool, ShownResult, follow_up, results_in, tool_for
-from segue.offline.vocabulary import VERBS, concepts, entry, is_order, reply_language, sentence
+from segue.offline.vocabulary import NOUNS, VERBS, concepts, entry, is_order, reply_language, sentence
 from segue.plans.acknowledgement import classify
 
 _QUESTION = re.compile("[?？؟]")
@@ -107,7 +107,7 @@ def _answer_message(talk: Conversation) -> AIMessage:
     text, accepts = _without_yes(_without_ban(talk))
     if accepts and (call := _accepted(talk, text)):
         return call
-    return _act(talk, text or talk.message, accepting=accepts and not text)
+    return _act(talk, text or talk.message, accepting=accepts)
 
 
 def _without_ban(talk: Conversation) -> str:
@@ -188,6 +188,8 @@ def _act(talk: Conversation, text: str, *, accepting: bool) -> AIMessage:
     missing = missing_arguments(tool, args)
     if tool.opens in missing and (listing := _listing_for(tool, request)):
         tool, args, missing = listing, arguments_for(listing, request), []
+    if missing and accepting:
+        return _reply(talk, talk.say("nothing_waiting"))
     if missing:
         return _reply(talk, talk.say("missing", tool=tool.name, arguments=talk.listed(missing)))
     return call_to(tool, args)
@@ -207,9 +209,12 @@ def _listing_for(tool: OfferedTool, request: Request) -> OfferedTool | None:
 def _aside(talk: Conversation, text: str, *, accepting: bool) -> str:
     """Returns what to say to a message that no tool fits."""
     listed, facts = talk.listed(sorted(tool.name for tool in talk.tools)), facts_in(talk.system)
-    if accepting or "thanks" in concepts(text):
-        return talk.say("nothing_waiting" if accepting else "welcome")
-    if is_order(text):
+    if accepting:
+        return talk.say("nothing_waiting")
+    for aspect, key in (("thanks", "welcome"), ("bye", "bye")):
+        if aspect in concepts(text):
+            return talk.say(key)
+    if is_order(text) or concepts(text) & NOUNS:
         return talk.say("no_tool", part=text.strip(), tools=listed)
     if _QUESTION.search(text):
         if facts:

@@ -10,7 +10,7 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from segue.agent.untrusted import unfenced
-from segue.offline.vocabulary import NOUNS, VERBS, concepts, stems
+from segue.offline.vocabulary import NOUNS, VERBS, concepts, names_only_a_place, stems
 from segue.tools.summaries import identifiers
 
 URL = re.compile(r"https?://[^\s\"'<>）」»]+")
@@ -147,10 +147,12 @@ def tool_for(
     spoken = concepts(message)
     verbs = (spoken & VERBS) | ({"send"} if "reply" in spoken else set())
     wanted = (spoken & NOUNS) | stems(message) | ({"file"} if FILE.search(message) else set())
-    able = [tool for tool in tools if tool.does(verbs) and _may_be_meant(tool, spoken)]
+    verbs |= {"read"} if names_only_a_place(message) else set()
+    doing = [tool for tool in tools if tool.does(verbs)]
+    able = [tool for tool in doing if _may_be_meant(tool, spoken)]
     fitting = [tool for tool in able if wanted & tool.named or (wanted & tool.described and verbs & tool.verbs)]
     if not fitting and verbs - {"search"}:
-        fitting = [tool for result in newest_first if (tool := follow_up(result, able, verbs))][:1]
+        fitting = [tool for result in newest_first if (tool := follow_up(result, doing, verbs))][:1]
     if not fitting:
         alone = [tool for tool in able if verbs & tool.verbs]
         # What opens one thing among many opens what was listed, or nothing.
@@ -164,7 +166,7 @@ def _may_be_meant(tool: OfferedTool, spoken: frozenset[str]) -> bool:
     """The web has to be named to be searched, and a page to be opened without its address."""
     if tool.name == WEB_SEARCH:
         return "web" in spoken
-    return tool.opens not in URL_ARGUMENTS or "read" in spoken
+    return tool.opens not in URL_ARGUMENTS or "page" in spoken
 
 
 def _fit(tool: OfferedTool, wanted: frozenset[str], verbs: frozenset[str]) -> tuple[int, bool, int]:

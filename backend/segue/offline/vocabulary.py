@@ -90,6 +90,13 @@ def ordinal(text: str) -> int:
     return next((place for place, synonyms in _ORDINALS.items() if synonyms.are_in(text, words)), 0)
 
 
+def names_only_a_place(text: str) -> bool:
+    """Whether a text says which one of a list and nothing else: `and the second?`."""
+    words = words_of(text)
+    placed = any(synonyms.are_in(text, words) for synonyms in (*_ORDINALS.values(), _CONCEPTS["oldest"]))
+    return placed and not strip_words(text, ())
+
+
 def is_order(text: str) -> bool:
     """Returns whether a text begins with something to be done: `please call my wife`, `voglio leggere …`."""
     first = next((word for word in re.findall(r"\w+", _without(text, (_FILLER,)))), "")
