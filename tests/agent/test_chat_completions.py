@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from structlog.testing import capture_logs
 
 from segue.agent.model import ChatModel
 from segue.agent.reply import Reply
@@ -270,9 +271,11 @@ async def test_an_empty_answer_is_asked_for_once_more_and_then_told(
     provider.will(empty(), says("Here I am."), empty(), empty())
     reply = await asked(model, as_stream=as_stream)
     assert reply.text == "Here I am."
-    with pytest.raises(AppError, match="empty answer") as failed:
+    with pytest.raises(AppError, match="empty answer") as failed, capture_logs() as logs:
         await asked(model, as_stream=as_stream)
     assert failed.value.code == "model_unavailable"
+    assert [line["event"] for line in logs] == ["model_answer_empty", "model_answer_empty", "model_failed"]
+    assert all("reasoning_chars" in line for line in logs[:2])
 
 
 CUT = {
@@ -416,9 +419,10 @@ async def test_a_stream_without_a_sign_of_life_is_not_waited_for_and_not_asked_f
 ) -> None:
     model = await open_model(first_token_s=0.1, max_retries=2)
     provider.will(sse(": PROCESSING\n\n", 0.5))
-    with pytest.raises(AppError) as failed:
+    with pytest.raises(AppError) as failed, capture_logs() as logs:
         await asked(model, as_stream=True)
     assert (failed.value.code, "within 0.1 s" in failed.value.detail) == ("model_timeout", True)
+    assert [(line["event"], line["reason"]) for line in logs] == [("model_failed", failed.value.detail)]
 
 
 async def test_the_first_word_may_take_longer_than_a_pause(open_model: OpenModel, provider: Provider) -> None:

@@ -276,8 +276,12 @@ async def test_a_parameter_that_is_refused_is_left_out_from_then_on(
 ) -> None:
     model = await open_model(parameters=SENT)
     provider.will(fails(400, body=orjson.dumps({"error": error}).decode()), says("One."), says("Two."))
-    assert (await model.reply(ASKED, [TOOL], must_call=True)).text == "One."
-    assert (await model.reply(ASKED, [TOOL], must_call=True)).text == "Two."
+    with capture_logs() as logs:
+        assert (await model.reply(ASKED, [TOOL], must_call=True)).text == "One."
+        assert (await model.reply(ASKED, [TOOL], must_call=True)).text == "Two."
+    [line] = logs
+    assert (line["event"], line["parameter"], line["status"]) == ("model_parameter_left_out", name, 400)
+    assert line["reason"] == error["message"]
     first, *others = provider.requests
     assert others == [{key: value for key, value in first.items() if key != name}] * 2
 

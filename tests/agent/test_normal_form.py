@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -33,6 +33,7 @@ from segue.agent.normal_form import (
     short_id,
 )
 from segue.agent.render_messages import SessionContent, add_result, assistant_message, build_prompt
+from segue.agent.reply import OPAQUE
 from segue.domain.session import Message, RequestedCall, Role
 from segue.memory.history import provider_valid
 from segue.memory.history_window import WindowLimits
@@ -46,6 +47,8 @@ ONE_CALL, NO_TEXT, NO_SYSTEM = (
     Form(no_text_beside_calls=True),
     Form(no_system_role=True),
 )
+# As they are once an endpoint has refused a message with opaque parts.
+REFUSED = {ONE_CALL: replace(ONE_CALL, opaque_too=True), NO_TEXT: replace(NO_TEXT, opaque_too=True)}
 FORMS = (ANY_MODEL, ONE_CALL, NO_TEXT, NO_SYSTEM)
 HAS_MISTRAL = importlib.util.find_spec("mistral_common") is not None
 MISTRAL_VERSIONS = {
@@ -96,10 +99,22 @@ def check_by_mistral(sent: list[dict[str, Any]], form: Form) -> None:
 
 def check(messages: Sequence[BaseMessage]) -> None:
     for form in FORMS:
-        shown = normal_form(messages, form)
+        shown = normal_form(messages, REFUSED.get(form, form))
         sent = as_sent(shown)
         assert invalid_history(sent, form) is None, (form, outline(shown))
+        assert signatures(shown) == signatures(messages)
         check_by_mistral(sent, form)
+
+
+def signatures(messages: Sequence[BaseMessage]) -> dict[str, str]:
+    """What came with each call, by the id that the call goes out under."""
+    found: dict[str, str] = {}
+    for message in messages:
+        opaque = message.additional_kwargs.get(OPAQUE)
+        if isinstance(message, AIMessage) and opaque is not None:
+            ids = [short_id(call["id"] or "") for call in message.tool_calls]
+            found |= {call_id: parts["signature"] for call_id, parts in zip(ids, opaque["calls"], strict=True)}
+    return found
 
 
 def outline(messages: Sequence[BaseMessage]) -> str:
@@ -116,15 +131,19 @@ def outline(messages: Sequence[BaseMessage]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What the assistant does: calls of tools, of which the last `lost` never end, or a text, as a step of a plan."""
+    """What the assistant does: calls of tools, of which the last `lost` never end, or a text, as a step of a plan.
+
+    Calls that are `signed` have opaque parts, which are stored and go out with them in every later request.
+    """
 
     calls: int
     text: str = ""
+    signed: bool = False
     lost: int = 0
 
 
 rounds = st.lists(
-    st.builds(Round, st.integers(1, 3), st.sampled_from(["", "Let me look."]))
+    st.builds(Round, st.integers(1, 3), st.sampled_from(["", "Let me look."]), st.booleans())
     | st.builds(Round, st.just(0), st.just("A draft.")),
     max_size=4,
 )
@@ -141,6 +160,7 @@ class Session(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stored: list[Message] = []
+        self.opaque: dict[str, dict[str, Any]] = {}
         self.summary: str | None = None
         self.turn = 0
         self.calls = 0
@@ -159,7 +179,7 @@ class Session(RuleBasedStateMachine):
         self._begin(f"This one will be {ending}.")
         self._go_through(rounds[:-1])
         for last in rounds[-1:]:
-            self._go_through([Round(last.calls, last.text, lost=min(lost, last.calls))])
+            self._go_through([replace(last, lost=min(lost, last.calls))])
 
     @precondition(lambda self: self.conversation)
     @rule(rounds=rounds)
@@ -200,7 +220,10 @@ class Session(RuleBasedStateMachine):
     @invariant()
     def what_is_stored_can_be_sent(self) -> None:
         if self.stored:
-            check([SystemMessage(prompts.SYSTEM), *self._prompt()[1:]])
+            shown = self._prompt()[1:]
+            check([SystemMessage(prompts.SYSTEM), *shown])
+            sendable = [call for each in self.stored if each.id in self.opaque for call in each.tool_calls]
+            assert signatures(shown) == {short_id(call.id): f"of {call.id}" for call in sendable}
 
     def _begin(self, said: str) -> None:
         self.turn += 1
@@ -212,7 +235,7 @@ class Session(RuleBasedStateMachine):
         self.conversation, self.before = self._prompt(), []
 
     def _prompt(self) -> list[BaseMessage]:
-        content = SessionContent(self.summary, [], None, provider_valid(self.stored), [], {}, ())
+        content = SessionContent(self.summary, [], None, provider_valid(self.stored), [], {}, (), self.opaque)
         limits = WindowLimits(messages=1000, tokens=10**6, summarises=False)
         return build_prompt(content, limits, estimate).messages
 
@@ -231,10 +254,14 @@ class Session(RuleBasedStateMachine):
         calls = [RequestedCall(call_id, "look", {"id": call_id}) for call_id in ids]
         self.calls += made.calls
         self._store("assistant", made.text, calls=calls)
+        opaque = None
+        if made.signed:
+            given = [{"signature": f"of {call.id}"} for call in calls]
+            opaque = self.opaque[self.stored[-1].id] = {"by": "me", "message": {"reasoning": "Hm."}, "calls": given}
         for call in calls[: made.calls - made.lost]:
             self._store("tool", {"tool_call_id": call.id, "tool_name": "look", "status": "succeeded"}, call.id)
         answers = [ToolMessage("found", tool_call_id=call.id) for call in calls]
-        self.conversation += [assistant_message(made.text, calls), *answers]
+        self.conversation += [assistant_message(made.text, calls, opaque=opaque), *answers]
 
     def _answer(self, text: str, note: str | None) -> None:
         self._ask(note)

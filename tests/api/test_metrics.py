@@ -99,7 +99,7 @@ async def test_failures_and_retries_of_the_model_are_told_apart(settings: Settin
         after = await scraped(client)
     assert after("segue_model_retries_total") == 1
     assert after("segue_model_calls_total", outcome="answered") == 1
-    assert after("segue_model_calls_total", outcome="model_unavailable") == 1
+    assert after("segue_model_calls_total", outcome="key") == 1
     assert after("segue_turns_total", outcome="failed", code="model_unavailable") == 1
 
 

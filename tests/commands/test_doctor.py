@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from starlette.responses import Response
 
 from segue.commands.doctor.command import examine
 from segue.commands.doctor.report import Report
@@ -22,7 +23,7 @@ from segue.embedded.servers import embedded_servers
 from tests.support.commands import piped, segue
 from tests.support.health import MOODY, connect, fails_out, put
 from tests.support.plans import ASK, THREE_STEPS, planned
-from tests.support.provider import Provider, fails, says
+from tests.support.provider import Provider, fails, raw, says
 from tests.support.service import running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import looking_into
@@ -170,6 +171,27 @@ async def test_a_service_that_is_well_exits_with_zero(settings: Settings, provid
     [server] = report["mcp"]
     assert (server["name"], server["state"]) == ("shelf", "ready")
     assert server["tools"] > 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "todo"),
+    [
+        (fails(401), "Check OPENAI_API_KEY."),
+        (fails(404, body='{"error": {"code": "model_not_found"}}'), "Check LLM_MODEL."),
+        (raw("<html>Hello</html>", media_type="text/html"), "Check OPENAI_BASE_URL: what is there does not speak this"),
+    ],
+    ids=["a wrong key", "a wrong model", "a wrong URL"],
+)
+async def test_the_model_is_asked_as_a_turn_asks_and_a_refusal_names_the_setting(
+    settings: Settings, provider: Provider, answer: Response, todo: str
+) -> None:
+    provider.will(answer)
+    report, said = await examined(beside(settings))
+    [request] = provider.requests
+    assert (request["stream"], len(request["tools"])) == (True, 1)
+    [problem] = [each for each in report["problems"] if each["area"] == "model"]
+    assert problem["do"].startswith(todo)
+    assert todo in said
 
 
 async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Path) -> None:

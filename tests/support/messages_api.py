@@ -51,7 +51,7 @@ ERRORS = {
     "no such model": (fails(404, "not_found_error", "model: claude-nine"), "Check LLM_MODEL and {base_url}.", False),
     "busy": (fails(429, "rate_limit_error", "This would exceed your rate limit."), "rate limit", True),
     "overloaded": (fails(529, "overloaded_error", "Overloaded"), "Overloaded", True),
-    "odd": (fails(400, "invalid_request_error", "tools.0: odd"), "tools.0: odd", False),
+    "odd": (fails(400, "invalid_request_error", "messages.0: odd"), "messages.0: odd", False),
 }
 FAILS_IN_STREAM = Response(
     event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "error"),

@@ -165,6 +165,7 @@ class Provider:
     """`requests` are the bodies it was sent, in order, and `headers` those of all requests; `summaries` the bodies that
     asked for a summary, and `embedded` the texts it was sent to embed by `embedding`.
 
+    A request for which `rule` has a fault gets a 400 that says so, takes nothing of the script, and is also `refused`.
     Summaries come when they come, so they are not part of the script: they get `summary`, or an error without one.
     """
 
@@ -173,8 +174,10 @@ class Provider:
     scripts: dict[str, list[Reply]] = field(default_factory=dict)
     habits: dict[str, Reply] = field(default_factory=dict)
     summary: Reply | None = None
+    rule: Callable[[dict[str, Any]], str | None] = lambda _: None
     embedding: Callable[[str], Awaitable[Response | list[float]]] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
+    refused: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     summaries: list[dict[str, Any]] = field(default_factory=list)
     embedded: list[str] = field(default_factory=list)
@@ -231,6 +234,9 @@ class Provider:
             self.heard.notify_all()
         if asks_for_summary:
             return await _given(self.summary or fails(400), body)
+        if broken := self.rule(body):
+            self.refused.append(body)
+            return fails(400, body=orjson.dumps({"error": {"message": broken}}).decode())
         reply = self._next_reply(body)
         if reply is None:
             self.surprises.append("a request beyond the end of the script")

@@ -72,7 +72,7 @@ ERRORS = {
     "no such model": (fails(404, "model_not_found", "The model does not exist."), "Check LLM_MODEL.", False),
     "busy": (fails(429, "rate_limit_exceeded", "Slow down."), "Slow down.", True),
     "overloaded": (fails(503, "server_error", "Overloaded"), "Overloaded", True),
-    "odd": (fails(400, "invalid_value", "tools.0: odd"), "tools.0: odd", False),
+    "odd": (fails(400, "invalid_value", "messages.0: odd"), "messages.0: odd", False),
 }
 
 

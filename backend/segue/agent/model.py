@@ -9,12 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 
+from segue.agent.amendments import Asked, amended, fitting
 from segue.agent.answer_schemas import Schema
 from segue.agent.model_errors import (
     BROKE_OFF,
@@ -26,13 +28,14 @@ from segue.agent.model_errors import (
     ProviderRefusal,
     failure_of,
     from_library,
+    outcome_of,
     timeout,
     unavailable,
 )
-from segue.agent.normal_form import form_of, normal_form, own_ids, takes_images, without_images
+from segue.agent.model_request import ModelRequest
+from segue.agent.normal_form import form_of, normal_form, takes_images, without_images
 from segue.agent.offered_tools import ToolOffers, chosen_tools
 from segue.agent.reply import SCHEMA, Reply
-from segue.agent.request_tokens import estimated_input
 from segue.agent.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.agent.thinking import begins_inside
 from segue.agent.tool_schemas import BOUNDS, Bounds
@@ -42,6 +45,12 @@ from segue.domain.tool import ToolSpec
 from segue.usage.account import Account
 from segue.usage.prices import Tariff
 
+PROBE_TOOL = ToolSpec(
+    name="current_time",
+    description="Returns the time.",
+    input_schema={"type": "object", "properties": {}},
+    source="builtin",
+)
 MAX_BOUND_SETS = 64
 MAX_EMPTY_ANSWERS = 2
 
@@ -68,27 +77,10 @@ class ModelLimits:
     tool_bounds: Bounds = BOUNDS
 
 
-@dataclass(frozen=True, slots=True)
-class _ModelRequest:
-    """What one call of the model sends, in every attempt the same."""
-
-    runnable: Runnable[LanguageModelInput, AIMessage]
-    messages: list[BaseMessage]
-    tools: Sequence[ToolSpec]
-    account: Account | None
-
-    def counted(self, reply: Reply) -> Reply:
-        """Returns the reply with the tokens of its request, if the endpoint counted none."""
-        return replace(reply, input_tokens=self.estimated_input()) if reply.estimated else reply
-
-    def estimated_input(self) -> int:
-        return estimated_input(self.messages, self.tools)
-
-
 class ChatModel:
     """A LangChain chat model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
 
-    `made_by` says whose opaque parts it takes back: those that its own answers come with.
+    `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
     `tariff` says what its calls are charged; without one they have no price.
     """
 
@@ -104,11 +96,14 @@ class ChatModel:
         tariff: Tariff | None = None,
     ) -> None:
         self.name = name
-        self._setting = setting
+        self.setting = setting
+        made_by = getattr(model, "made_by", "")
+        self.made_by: tuple[str, ...] = (made_by,) if isinstance(made_by, str) else made_by
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
         self.tariff = tariff or Tariff(name)
         self._form = form_of(name)
         self._takes_images = takes_images(name)
+        self._too_long: int | None = None  # the size of the smallest conversation that was refused
         self._model = model
         self._limits = limits
         self._observe = observe
@@ -116,11 +111,6 @@ class ChatModel:
         self._offers = ToolOffers(limits.tool_bounds)
         self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], _Bound]] = {}
         self._begins_inside = begins_inside(name)
-
-    @property
-    def made_by(self) -> str:
-        made_by: str = getattr(self._model, "made_by", "")
-        return made_by
 
     async def complete(
         self, instructions: str, text: str, *, schema: Schema | None = None, account: Account | None = None
@@ -132,7 +122,8 @@ class ChatModel:
 
     async def probe(self) -> None:
         """Asks the smallest question there is, the way a turn asks. Raises as `reply` does."""
-        await self.complete("Answer with the one word: ok", "Are you there?")
+        asked = [SystemMessage("Answer with the one word: ok"), HumanMessage("Are you there?")]
+        await self.reply(asked, [PROBE_TOOL], listener=Listener(lambda _: None, lambda: None))
 
     async def reply(
         self,
@@ -152,12 +143,8 @@ class ChatModel:
         the `account`, also if no answer comes of it.
         Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
-        # Messages and tools pass here, and nowhere else, before they are sent.
-        runnable, names = self._with_tools(chosen_tools(tools, messages), must_call=must_call)
-        if schema is not None and self._takes_schemas:
-            runnable = runnable.bind(**{SCHEMA: schema})
-        shown = normal_form(messages, self._form, with_images=self._takes_images)
-        request = _ModelRequest(runnable, shown, tools, account)
+        asked = Asked(messages, chosen_tools(tools, messages), must_call, self._form, schema)
+        request = self._request(fitting(asked, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
         deadline_s = self._deadline_s(is_streamed=listener is not None)
         with self._span("model", model=self.name) as span:
@@ -168,9 +155,12 @@ class ChatModel:
                 span.set_attributes(input_tokens=reply.input_tokens, output_tokens=reply.output_tokens)
             except TimeoutError as error:
                 outcome = "model_timeout"
-                raise timeout(error.seconds if isinstance(error, NothingCame) else deadline_s) from error
+                failure = timeout(error.seconds if isinstance(error, NothingCame) else deadline_s)
+                log.warning("model_failed", reason=failure.detail)
+                raise failure from error
             except AppError as error:
-                outcome = error.code
+                outcome = outcome_of(error)
+                log.warning("model_failed", reason=error.detail, **error.extra)
                 raise
             except asyncio.CancelledError:
                 outcome = "cancelled"
@@ -179,26 +169,39 @@ class ChatModel:
                 self._observe(ModelCalled(outcome, time.monotonic() - started))
         if account is not None:
             await account.settle()
-        own = (
-            replace(call, name=names.get(call.name, call.name), args=own_ids(call.args, messages))
-            for call in reply.calls
-        )
-        return replace(reply, calls=tuple(own), model=self.name)
+        return replace(reply, model=self.name)
 
-    async def _with_retries(self, request: _ModelRequest, retries: Retries, listener: Listener | None) -> Reply:
+    def _request(self, asked: Asked, account: Account | None) -> ModelRequest:
+        """Messages and tools pass here, and nowhere else, before they are sent."""
+        runnable, names = self._with_tools(asked.tools, must_call=asked.must_call)
+        if asked.schema is not None and self._takes_schemas:
+            runnable = runnable.bind(**{SCHEMA: asked.schema})
+        shown = normal_form(asked.messages, asked.form, with_images=asked.without_images or self._takes_images)
+        if asked.without_images:
+            shown = without_images(shown) or shown
+        return ModelRequest(runnable, shown, asked, names, account)
+
+    async def _with_retries(self, request: ModelRequest, retries: Retries, listener: Listener | None) -> Reply:
         attempt = 0
         empty_answers = 0
         while True:
             if request.account is not None:
-                await request.account.reserve(lambda: self.tariff.at_most(request.estimated_input()))
+                await request.account.reserve(partial(request.at_most, self.tariff))
             answer = StreamedAnswer(listener, begins_inside=self._begins_inside)
             try:
-                reply = await self._ask_with_images(request, answer, is_streamed=listener is not None)
+                reply = await self._ask(request, answer, is_streamed=listener is not None)
             except Exception as error:  # noqa: BLE001 (a provider's library has its own; any other is raised again)
                 failure = self._failure(error, attempt, has_begun=answer.has_begun)
+                if not answer.has_begun and (instead := self._amended(request, error)) is not None:
+                    if instead.must_call and not instead.tools:
+                        return Reply("", (), 0, 0, left_out=instead.left_out)
+                    request = self._request(instead, request.account)
+                    continue
             else:
                 if not reply.is_empty:
-                    return reply
+                    self._too_long = request.asked.too_long or self._too_long
+                    self._form = request.asked.form if request.asked.form.opaque_too else self._form
+                    return request.in_own_terms(reply)
                 empty_answers += 1
                 log.warning("model_answer_empty", reasoning_chars=len(reply.reasoning))
                 if empty_answers < MAX_EMPTY_ANSWERS:
@@ -218,22 +221,23 @@ class ChatModel:
             self._observe(ModelRetried())
             log.warning("model_retry", attempt=attempt, delay_s=failure.delay_s, reason=failure.error.detail)
             await asyncio.sleep(failure.delay_s)
-        log.warning("model_failed", reason=failure.error.detail, **failure.error.extra)
         raise failure.error
 
-    async def _ask_with_images(self, request: _ModelRequest, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
-        """Asks again without the images if these are refused, and from then on without any if all are."""
-        try:
-            return await self._ask(request, answer, is_streamed=is_streamed)
-        except ProviderRefusal as refusal:
-            shown = without_images(request.messages) if refusal.of_images else None
-            if shown is None:
-                raise
-            self._takes_images = refusal.of_images == "these"
-            log.warning("model_images_left_out", reason=refusal.message, status=refusal.status)
-        return await self._ask(replace(request, messages=shown), answer, is_streamed=is_streamed)
+    def _amended(self, request: ModelRequest, error: Exception) -> Asked | None:
+        """Returns what to ask instead after a refusal, None if nothing helps."""
+        if not isinstance(error, ProviderRefusal):
+            return None
+        if error.of_images and without_images(request.messages):
+            self._takes_images = error.of_images == "these"
+            log.warning("model_images_left_out", reason=error.message, status=error.status)
+            return replace(request.asked, without_images=True)
+        instead = amended(request.asked, error, list(request.names))
+        if instead is not None:
+            left_out = sorted(instead.left_out.keys() - request.asked.left_out.keys())
+            log.warning("model_request_amended", reason=error.message, status=error.status, tools_left_out=left_out)
+        return instead
 
-    async def _ask(self, request: _ModelRequest, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
+    async def _ask(self, request: ModelRequest, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
         try:
             if is_streamed:
                 chunks = request.runnable.astream(request.messages)
@@ -274,7 +278,7 @@ class ChatModel:
             known = NotAnAnswer(BROKE_OFF)
         if known is None or isinstance(known, TimeoutError):
             raise known or error
-        failure = failure_of(known, attempt=attempt, setting=self._setting)
+        failure = failure_of(known, attempt=attempt, setting=self.setting)
         failure.error.__cause__ = error
         return failure
 

@@ -50,6 +50,7 @@ class ModelWithFallback(ChatModel):
     ) -> None:
         first_token_s = min(limits.first_token_s, limits.timeout_s / 2)
         super().__init__(model, limits=replace(limits, first_token_s=first_token_s), **named)
+        self.made_by += fallback.made_by
         self._fallback = fallback
         self._timeout_s = limits.timeout_s
         self._monotonic = monotonic

@@ -255,15 +255,40 @@ def is_down(error: AppError) -> bool:
     return isinstance(_cause_of(error), (ProviderRefusal, ProviderUnreachable, TimeoutError))
 
 
+def outcome_of(error: AppError) -> str:
+    """Returns what a failed call counts as: the cause of a refusal, else the error's code."""
+    refusal = _cause_of(error)
+    return refusal.cause.name if isinstance(refusal, ProviderRefusal) else error.code
+
+
+def what_to_mend(error: AppError, setting: str, provider: Provider) -> str:
+    """Returns the one sentence that names the setting to mend. `setting` is the one that names the model."""
+    match _cause_of(error) or error.__cause__:
+        case ProviderRefusal() as refusal if refusal.cause.advice:
+            return _advice(refusal, setting)
+        case ProviderUnreachable():
+            return f"Check {provider.base_url}, and that this machine gets there."
+        case ValueError() | TypeError() | KeyError() | IndexError() | AttributeError():
+            return f"Check {provider.base_url}: what is there does not speak this protocol."
+        case TimeoutError():
+            return f"Check that {setting} is no model that is too slow, and that {provider.base_url} answers at all."
+        case _:
+            return f"Check {setting} and {provider.base_url}: what the provider said is above."
+
+
 def _cause_of(error: AppError) -> BaseException | None:
     cause = error.__cause__
     return cause if isinstance(cause, (ModelFailure, TimeoutError)) else cause and from_library(cause)
 
 
+def _advice(refusal: ProviderRefusal, setting: str) -> str:
+    names = {"model": setting, "key": refusal.provider.key, "base_url": refusal.provider.base_url}
+    return refusal.cause.advice.format_map(names)
+
+
 def _refusal(refusal: ProviderRefusal, setting: str) -> AppError:
     cause = refusal.cause
-    names = {"model": setting, "key": refusal.provider.key, "base_url": refusal.provider.base_url}
-    told = [f"The model provider answered HTTP {refusal.status}.", cause.advice.format_map(names)]
+    told = [f"The model provider answered HTTP {refusal.status}.", _advice(refusal, setting)]
     told.append(f"It said: {refusal.message}" if refusal.message else "")
     detail = " ".join(part for part in told if part)
     return unavailable(detail, retryable=cause.retryable, provider_code=refusal.code)

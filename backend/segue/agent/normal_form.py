@@ -9,7 +9,7 @@ import hashlib
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from operator import is_
@@ -18,6 +18,7 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from segue.agent.offered_tools import offered_name
+from segue.agent.reply import OPAQUE, opaque_of_call
 
 NO_ANSWER: Final = "(no answer was given)"
 RESULTS_NOTED: Final = "(results noted)"
@@ -38,11 +39,15 @@ Digest = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a family of models cannot take. Everything else holds for all models."""
+    """What a family of models cannot take. Everything else holds for all models.
+
+    A message with opaque parts stays as it came, unless `opaque_too`: its endpoint has refused one.
+    """
 
     one_call_per_message: bool = False
     no_text_beside_calls: bool = False
     no_system_role: bool = False
+    opaque_too: bool = False
 
 
 # A pattern on the model's name, in any case, and what holds for such a model. The first row that fits counts.
@@ -91,9 +96,9 @@ def normal_form(
     if not with_images:
         talk = (message for message in talk if not isinstance(message.content, list) or message.type != "system")
     if form.one_call_per_message:
-        talk = _with_one_call_each(talk)
+        talk = _with_one_call_each(talk, opaque_too=form.opaque_too)
     if form.no_text_beside_calls:
-        talk = _without_text_beside_calls(talk)
+        talk = _without_text_beside_calls(talk, opaque_too=form.opaque_too)
     shown = _with_fitting_calls(_alternating(talk))
     if form.no_system_role and leading:
         first, *rest = shown
@@ -101,6 +106,14 @@ def normal_form(
     if len(leading) > 1:
         leading = [SystemMessage("\n\n".join(message.text for message in leading))]
     return [*leading, *shown]
+
+
+def refused_form(messages: Iterable[BaseMessage], form: Form) -> Form | None:
+    """Returns the form to try once one was refused, in which no message is whole; None if that changes nothing."""
+    if form.opaque_too or not (form.one_call_per_message or form.no_text_beside_calls):
+        return None
+    calling = (each for each in messages if isinstance(each, AIMessage) and each.tool_calls and _is_opaque(each))
+    return replace(form, opaque_too=True) if any(calling) else None
 
 
 def _alternating(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
@@ -159,8 +172,8 @@ def _joined(first: BaseMessage, second: BaseMessage) -> str | list[str | dict[An
     return parts
 
 
-def _with_one_call_each(messages: Iterable[BaseMessage]) -> Iterator[BaseMessage]:
-    """Yields each call with its result behind it. The first has the text; a provider's own parts are never split."""
+def _with_one_call_each(messages: Iterable[BaseMessage], *, opaque_too: bool) -> Iterator[BaseMessage]:
+    """Yields each call with its result behind it. The first has the text, and what came with the whole message."""
     results: dict[str, ToolMessage] = {}
     waiting: list[AIMessage] = []
     for message in messages:
@@ -169,12 +182,23 @@ def _with_one_call_each(messages: Iterable[BaseMessage]) -> Iterator[BaseMessage
             continue
         yield from _pairs(waiting, results)
         waiting, results = [], {}
-        if isinstance(message, AIMessage) and len(message.tool_calls) > 1 and not _is_opaque(message):
-            waiting = [AIMessage("", tool_calls=[call]) for call in message.tool_calls]
-            waiting[0] = message.model_copy(update={"tool_calls": message.tool_calls[:1]})
+        is_whole = not opaque_too and _is_opaque(message)
+        if isinstance(message, AIMessage) and len(message.tool_calls) > 1 and not is_whole:
+            waiting = list(_split(message))
         else:
             yield message
     yield from _pairs(waiting, results)
+
+
+def _split(message: AIMessage) -> Iterator[AIMessage]:
+    opaque = message.additional_kwargs.get(OPAQUE)
+    for index, call in enumerate(message.tool_calls):
+        extra = {OPAQUE: opaque_of_call(opaque, index)} if opaque else {}
+        if index == 0:
+            extra = {**message.additional_kwargs, **extra}
+            yield message.model_copy(update={"tool_calls": [call], "additional_kwargs": extra})
+        else:
+            yield AIMessage("", tool_calls=[call], additional_kwargs=extra)
 
 
 def _pairs(calls: Sequence[AIMessage], results: dict[str, ToolMessage]) -> Iterator[BaseMessage]:
@@ -183,9 +207,10 @@ def _pairs(calls: Sequence[AIMessage], results: dict[str, ToolMessage]) -> Itera
         yield from (result for call in message.tool_calls if (result := results.get(call["id"] or "")) is not None)
 
 
-def _without_text_beside_calls(messages: Iterable[BaseMessage]) -> Iterator[BaseMessage]:
+def _without_text_beside_calls(messages: Iterable[BaseMessage], *, opaque_too: bool) -> Iterator[BaseMessage]:
     for message in messages:
-        if isinstance(message, AIMessage) and message.tool_calls and message.content and not _is_opaque(message):
+        is_whole = not opaque_too and _is_opaque(message)
+        if isinstance(message, AIMessage) and message.tool_calls and message.content and not is_whole:
             yield message.model_copy(update={"content": ""})
         else:
             yield message
@@ -251,7 +276,7 @@ def fitting_ids(short: Digest = short_id) -> Digest:
     return fitting_id
 
 
-def _is_opaque(message: AIMessage) -> bool:
+def _is_opaque(message: BaseMessage) -> bool:
     """Whether a provider wants the message back as it gave it: signatures, reasoning, or content in parts."""
     return bool(message.additional_kwargs) or not isinstance(message.content, str)
 

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
 from segue.agent.context import TurnContext
+from segue.agent.refused_tools import mark_refused
 from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import (
     ReadyCall,
@@ -242,6 +243,7 @@ async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]
         return args
     note = prompts.fill_step_note(run.plan, step, args, open_arguments)
     reply = await run.context.model.reply(prompts.with_note(run.conversation, note), [tool.spec], must_call=True)
+    await mark_refused(run.turn, reply.left_out)
     filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
     merged = {**filled, **args}
     complete: dict[str, Any] = clean(merged if accepts(tool, merged) else filled)

@@ -131,6 +131,12 @@ def fixed_text(summary: str | None) -> str:
     return f"{SYSTEM}\n\n{SUMMARY}\n{fenced(as_json(summary))}" if summary else SYSTEM
 
 
+def without_references(text: str) -> str:
+    """Returns a system prompt without its list of earlier results."""
+    before, heading, after = text.partition(f"\n\n{EARLIER_RESULTS}\n{OPEN}\n")
+    return before + after.partition(CLOSE)[2] if heading else text
+
+
 def facts_block(facts: Iterable[Memory]) -> str:
     """Returns the facts known of the user, a line of JSON each."""
     given = ({"date": fact.created_at.date(), "kind": fact.kind, "fact": fact.content} for fact in facts)
@@ -156,7 +162,9 @@ def withheld_note(states: Mapping[str, ToolState]) -> str | None:
 
 
 def _why_withheld(state: ToolState) -> str:
-    # A tool's own error text is data: it must not stand among instructions.
+    # A tool's own error text is data, and an endpoint's may quote it: it must not stand among instructions.
+    if state.reason_code == "refused_by_model":
+        return "it cannot be used with this model"
     if state.status == "failed":
         return f"it has failed; {'; '.join(state.suggested_actions)}"
     return one_line(state.reason or state.status, MAX_REASON_CHARS)

@@ -59,7 +59,7 @@ class Reply:
     """`text` is the answer without the model's thinking, which is `reasoning`; `model` is the name of who answered.
 
     `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
-    `reasoning_tokens` of the output.
+    `reasoning_tokens` of the output. `left_out` are the tools that the endpoint refused, each with its words.
     """
 
     text: str
@@ -72,6 +72,7 @@ class Reply:
     reasoning: str = ""
     opaque: Opaque | None = None
     model: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -86,6 +87,11 @@ def opaque_parts(reply: Reply, calls: Iterable[ModelCall]) -> dict[str, Any] | N
     if not reply.opaque.message and not any(of_calls):
         return None
     return {"by": reply.opaque.by, "message": reply.opaque.message, "calls": of_calls}
+
+
+def opaque_of_call(opaque: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Returns what goes with one of the calls in a message of its own; what came with all goes with the first."""
+    return {**opaque, "message": {} if index else opaque["message"], "calls": opaque["calls"][index : index + 1]}
 
 
 def sendable_name(name: str) -> str:

@@ -15,6 +15,7 @@ ReasonCode = Literal[
     "half_open",
     "missing_dependencies",
     "set_by_person",
+    "refused_by_model",
     "succeeded",
     "reset",
     "state_unreadable",

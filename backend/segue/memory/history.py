@@ -18,6 +18,7 @@ from sqlalchemy import (
     Row,
     Select,
     Text,
+    any_,
     bindparam,
     case,
     cast,
@@ -26,7 +27,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions
@@ -93,8 +94,9 @@ async def append_message(connection: AsyncConnection, turn: TurnKey, message: Ne
 
 
 _OPAQUE_BYTES = func.octet_length(cast(messages.c.opaque, Text))
+_IS_OWN = messages.c.opaque["by"].astext == any_(bindparam("made_by", type_=ARRAY(Text)))
 _WINDOW = (
-    select(*SHOWN, case((messages.c.opaque["by"].astext == bindparam("made_by"), _OPAQUE_BYTES)).label("opaque_bytes"))
+    select(*SHOWN, case((_IS_OWN, _OPAQUE_BYTES)).label("opaque_bytes"))
     .where(
         messages.c.session_id == bindparam("at_session"),
         messages.c.turn_seq > bindparam("after"),
@@ -114,7 +116,7 @@ class StoredWindow:
 
 
 async def load_window(
-    connection: AsyncConnection, turn: TurnKey, *, after: int, limit: int, made_by: str, opaque_bytes: int
+    connection: AsyncConnection, turn: TurnKey, *, after: int, limit: int, made_by: Sequence[str], opaque_bytes: int
 ) -> StoredWindow:
     """Returns the last `limit` messages of the turns from behind `after` to this one, in the order of `provider_valid`.
 
@@ -122,7 +124,7 @@ async def load_window(
     Opaque parts come with them if `made_by` made them, the newest first, up to `opaque_bytes` together.
     """
     bounds = {"at_session": turn.session_id, "after": after, "up_to": turn.turn_seq, "at_most": limit}
-    newest_first: list[Row[Any]] = list(await connection.execute(_WINDOW, {**bounds, "made_by": made_by}))
+    newest_first: list[Row[Any]] = list(await connection.execute(_WINDOW, {**bounds, "made_by": list(made_by)}))
     wanted: list[str] = []
     for row in newest_first:
         opaque_bytes -= row.opaque_bytes or 0

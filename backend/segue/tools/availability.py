@@ -31,6 +31,7 @@ from segue.tools.health import (
     counts,
     is_blocked,
     needs_reset,
+    refused_by_model,
     reset,
     set_by_person,
     successes,
@@ -219,6 +220,21 @@ class ToolGuard:
             failed_in = self._session_id if health.status == "failed" else None
             await everywhere.record_failure(spec.name, failed_in, now=self._availability.clock())
             await self.load_global_state()
+
+    async def mark_refused(self, connection: AsyncConnection, spec: ToolSpec, said: str) -> Changed:
+        """Takes a tool out of the session that the model's endpoint does not take; `marked_refused` comes after it."""
+        now, known = self._availability.clock(), self._stored.get(spec.name, UNSTORED)
+
+        def transition(health: ToolHealth) -> ToolHealth:
+            return refused_by_model(health, now, said)
+
+        return await change_state(
+            connection, self._session_id, spec.name, transition, known=known, turn_id=self._turn_id, now=now
+        )
+
+    def marked_refused(self, spec: ToolSpec, changed: Changed) -> None:
+        self._stored[spec.name] = changed.after
+        _log_change(spec.name, changed)
 
     def summary(self) -> dict[str, Any]:
         """Returns what the log says of a turn's tools: how many may run, and the names of those that may not."""

@@ -87,6 +87,14 @@ def set_by_person(health: ToolHealth, now: datetime, status: ManualStatus, reaso
     return replace(forgiven, status=status)
 
 
+def refused_by_model(health: ToolHealth, now: datetime, said: str) -> ToolHealth:
+    """Returns the health of a tool that the model's endpoint refuses to be offered. Only a person lifts that."""
+    if health.status in BY_HAND:
+        return health
+    reason = f"The model's endpoint refuses it: {said}"[:MAX_REASON_CHARS]
+    return replace(_available(health, "refused_by_model", reason), status="unavailable", last_updated=now)
+
+
 def reset(health: ToolHealth, now: datetime) -> ToolHealth:
     """Returns the health as available, without failures. What has succeeded in the session has still succeeded."""
     return replace(_available(health, "reset", None), consecutive_failures=0, last_updated=now)
@@ -184,8 +192,12 @@ def _after_failure(
 
 
 def _held_by_a_person(own: ToolHealth) -> _Verdict | None:
+    """Until a person lifts it; also what the model's endpoint refused."""
     if own.status not in BY_HAND:
         return None
+    if own.reason_code == "refused_by_model":
+        action = "reset it once its definition has changed or another model answers"
+        return _Verdict(False, own.reason, own.reason_code, (action,))
     return _Verdict(
         available=False,
         reason=own.reason or f"Set to {own.status} by a person.",

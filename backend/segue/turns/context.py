@@ -51,10 +51,10 @@ async def load_context(
     claim: Claim,
     *,
     limits: ContextLimits,
-    made_by: str,
+    made_by: Sequence[str],
     now: datetime,
 ) -> TurnInput:
-    """Returns the snapshot that a turn starts from. `made_by` is whose opaque parts the model takes back."""
+    """Returns the snapshot that a turn starts from. `made_by` says whose opaque parts go back to them."""
     session_id, recall = claim.key.session_id, limits.recall
     memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
     async with database.read_only() as connection:

@@ -13,6 +13,7 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages, prompts, render_messages
 from segue.agent.context import TurnContext
 from segue.agent.plan_executor import blocked_tools, execute_plan, offer_plan
+from segue.agent.refused_tools import mark_refused
 from segue.agent.reply import ModelCall, Reply, opaque_parts
 from segue.agent.state import EarlierAttempt, TurnState, Update, web_search_report
 from segue.agent.stream_reply import stream_reply
@@ -126,6 +127,7 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
         shown = prompts.with_note(conversation, withheld) if withheld else conversation
         offered = [tool.spec for name, tool in turn.tools.items() if states[name].available]
         reply, started = await stream_reply(context, shown, offered)
+        await mark_refused(turn, reply.left_out)
         if not reply.calls:
             return {"answer": reply.text, "started": started}
         ran = await run_tool_calls(turn, reply, started=started)

@@ -20,6 +20,7 @@ from pydantic import Field
 from segue.agent.model_errors import BROKE_OFF, NotAnAnswer
 from segue.agent.providers.completion_reader import CompletionReader, Words
 from segue.agent.providers.endpoint import endpoint_of
+from segue.agent.providers.openai_address import made_by
 from segue.agent.providers.options import ProviderOptions
 from segue.agent.providers.wire_json import write_json
 from segue.agent.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, SCHEMA, Opaque
@@ -31,6 +32,7 @@ class ChatCompletions(BaseChatModel):
     """`parameters` go into every request, and the `extra` ones whatever else would stand in their place."""
 
     llm: str
+    made_by: str
     endpoint: Any = Field(exclude=True)  # an Endpoint, which pydantic has no schema for
     parameters: Mapping[str, Any] = Field(default_factory=dict)
     extra: Mapping[str, Any] = Field(default_factory=dict)
@@ -39,11 +41,6 @@ class ChatCompletions(BaseChatModel):
     @property
     def _llm_type(self) -> str:
         return "chat-completions"
-
-    @property
-    def made_by(self) -> str:
-        """What the opaque parts of its answers are good for."""
-        return f"{self.endpoint.url} {self.llm}"
 
     def bind_tools(
         self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
@@ -132,6 +129,7 @@ async def chat_completions(options: ProviderOptions) -> AsyncIterator[ChatComple
     async with endpoint_of(options, "/chat/completions") as endpoint:
         yield ChatCompletions(
             llm=options.model,
+            made_by=made_by(options, "chat"),
             endpoint=endpoint,
             parameters={name: value for name, value in parameters.items() if value is not None},
             extra=options.extra_body,

@@ -130,7 +130,7 @@ def given_back(message: AIMessage, dialect: Dialect, made_by: str) -> AIMessage:
     calls = list(zip(message.tool_calls, given, strict=False))
     at_place = {extra["at"]: call for call, extra in calls if "at" in extra}
     content: list[str | dict[str, Any]] = []
-    for at, block in enumerate(opaque["message"]["content"]):
+    for at, block in enumerate(opaque["message"].get("content", ())):
         if block["type"] not in _CALLS:
             content.append(dict(block))
         elif (call := at_place.get(at)) is not None:

@@ -6,30 +6,24 @@ Uses public parts of the `openai` client only. Knows nothing of messages' conten
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Final, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from typing import Any, cast
 
 import anyio
 import httpx2
 import openai
 import structlog
 
-from segue.agent.model_errors import BAD_REQUEST, BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
+from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
 from segue.agent.providers.event_stream import BodyTooLong, bounded, events
-from segue.agent.providers.opaque import CALL_FIELDS, MESSAGE_FIELDS
+from segue.agent.providers.learned import Body, Learned
 from segue.agent.providers.openai_address import before_requests, client_arguments
 from segue.agent.providers.options import ProviderOptions
-from segue.agent.providers.refusals import RefusalReader, parameter_named
+from segue.agent.providers.refusals import RefusalReader
 from segue.agent.providers.wire_json import read_json, write_json
 from segue.net.http_client import tls_context
 
-Body = Mapping[str, Any]
-
-# What a request cannot do without.
-_ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
-# Under what other name a value goes if the first is refused.
-_RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 _BROKEN = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
 
@@ -37,35 +31,60 @@ log = structlog.get_logger()
 
 
 class Endpoint:
-    """`url` is where it is. What it refuses is remembered for as long as the process lives."""
+    """What it refuses or misses is remembered for as long as the process lives."""
 
     def __init__(
         self, client: openai.AsyncOpenAI, refusals: RefusalReader, *, path: str, max_answer_bytes: int
     ) -> None:
         self._path = path
-        self.url = str(client.base_url)
         self._client = client
         self._refusals = refusals
         self._max_answer_bytes = max_answer_bytes
-        self._refused: frozenset[tuple[str, object]] = frozenset()
+        self._learned = Learned()
 
     async def ask(self, body: Body) -> dict[str, Any]:
         """Returns the whole answer. Raises ModelFailure, TimeoutError or ValueError."""
-        response = await self._open(body)
-        try:
-            return await self._whole(response)
-        finally:
-            await response.aclose()
+        async with aclosing(self._asked(body)) as received:
+            return cast(dict[str, Any], await anext(received))
 
     async def stream(self, body: Body) -> AsyncIterator[dict[str, Any] | None]:
         """Yields the events of an answer, and None as a sign of life. Raises as `ask` does.
 
         The last one yielded is empty if the provider said that the answer is complete.
         """
-        response = await self._open({**body, "stream": True})
+        async with aclosing(self._asked({**body, "stream": True})) as received:
+            async for event in received:
+                yield event
+
+    async def _asked(self, body: Body) -> AsyncGenerator[dict[str, Any] | None]:
+        """Yields an answer, asked for again without what the endpoint refuses, or with what it misses."""
+        learned, has_begun = self._learned, False
+        while True:
+            sent = learned.applied_to(body)
+            try:
+                async with aclosing(self._received(sent)) as received:
+                    async for event in received:
+                        if event and not has_begun:
+                            has_begun = True
+                            self._learned |= learned  # kept only once it has helped
+                        yield event
+            except ProviderRefusal as refusal:
+                more = None if has_begun else learned.after(refusal, sent)
+                if more is None:
+                    raise
+                learned, name = more
+                log.warning("model_parameter_left_out", parameter=name, reason=refusal.message, status=refusal.status)
+                continue
+            return
+
+    async def _received(self, body: Body) -> AsyncGenerator[dict[str, Any] | None]:
+        response = await self._post(body)
         try:
-            if "json" in response.headers.get("content-type", ""):  # an endpoint that does not stream
-                yield await self._whole(response)
+            kind = response.headers.get("content-type", "")
+            if "html" in kind:
+                raise ValueError("a page for people")
+            if not body.get("stream") or "json" in kind:
+                yield await self._whole(response)  # also from an endpoint that does not stream
                 yield {}
                 return
             with self._reading():
@@ -107,24 +126,6 @@ class Endpoint:
         except _BROKEN as error:
             raise NotAnAnswer(BROKE_OFF) from error
 
-    async def _open(self, body: Body) -> httpx2.Response:
-        """Returns the response to a request, asked again without what the endpoint refuses of it."""
-        refused = self._refused
-        while True:
-            sent = _without(body, refused)
-            try:
-                response = await self._post(sent)
-            except ProviderRefusal as refusal:
-                name = parameter_named(refusal, _optional_names(sent)) or _suspect(refusal, sent)
-                if name is None:
-                    raise
-                log.warning("model_parameter_left_out", parameter=name, reason=refusal.message, status=refusal.status)
-                refused |= {_refused_part(sent, name)}
-                continue
-            if refused is not self._refused:  # kept only once it has helped
-                self._refused |= refused
-            return response
-
     async def _post(self, body: Body) -> httpx2.Response:
         try:
             # With a response for `cast_to` it is returned as it is, unread because of `stream`.
@@ -163,45 +164,3 @@ async def _drain(pieces: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(_DRAIN_S):
             async for _ in pieces:
                 pass
-
-
-def _optional_names(body: Body) -> set[str]:
-    """Returns what of a request could be left out: parameters, and what was given back as it came."""
-    messages = body.get("messages", ())
-    calls = (call for message in messages for call in message.get("tool_calls", ()))
-    given_back = {name for message in messages for name in message if name not in MESSAGE_FIELDS}
-    return given_back.union(body.keys() - _ESSENTIAL, *(call.keys() - CALL_FIELDS for call in calls))
-
-
-def _suspect(refusal: ProviderRefusal, body: Body) -> str | None:
-    """Returns what a refusal may be about that names nothing: few endpoints say that they take no schema of answers."""
-    is_vague = refusal.status in BAD_REQUEST and refusal.cause.name == "refused"
-    return "response_format" if is_vague and "response_format" in body else None
-
-
-def _refused_part(body: Body, name: str) -> tuple[str, object]:
-    """Returns a parameter with its value, if that is one of a few: another may be welcome."""
-    value = body.get(name)
-    return name, value if isinstance(value, str) else None
-
-
-def _without(body: Body, refused: Collection[tuple[str, object]]) -> Body:
-    if not refused:
-        return body
-    sent = dict(body)
-    for name, value in refused:
-        if name in sent and value in (None, sent[name]):
-            given = sent.pop(name)
-            if (other := _RENAMED.get(name)) and (other, None) not in refused:
-                sent[other] = given
-    unwanted = {name for name, _ in refused} - body.keys()
-    if unwanted:
-        sent["messages"] = [_without_fields(message, unwanted) for message in sent["messages"]]
-    return sent
-
-
-def _without_fields(message: Mapping[str, Any], unwanted: Collection[str]) -> dict[str, Any]:
-    kept = {name: value for name, value in message.items() if name not in unwanted or name in MESSAGE_FIELDS}
-    if calls := message.get("tool_calls"):
-        kept["tool_calls"] = [{name: value for name, value in call.items() if name not in unwanted} for call in calls]
-    return kept

@@ -29,6 +29,11 @@ def client_arguments(options: ProviderOptions) -> dict[str, Any]:
     }
 
 
+def made_by(options: ProviderOptions, api: str) -> str:
+    """Returns the name of who makes the opaque parts of an API's answers: they go back to no other."""
+    return f"{client_arguments(options)['base_url']} {api} {options.model}"
+
+
 def before_requests(options: ProviderOptions) -> list[RequestHook]:
     """Returns the hooks of an HTTP client that send the key as the address wants it."""
 

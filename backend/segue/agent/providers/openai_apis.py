@@ -21,7 +21,7 @@ from pydantic import Field
 from segue.agent.model_errors import ProviderRefusal
 from segue.agent.providers.adapted import AdaptedModel
 from segue.agent.providers.chat_completions import ChatCompletions, chat_completions
-from segue.agent.providers.openai_address import is_openai_itself
+from segue.agent.providers.openai_address import is_openai_itself, made_by
 from segue.agent.providers.options import ProviderOptions
 
 CHAT: Final = "chat"
@@ -53,12 +53,6 @@ class Ways:
                 self._open[name] = await self._opened(name)
             return self._open[name]
 
-    @property
-    def made_by(self) -> str:
-        """What the opaque parts of the next answer are good for, as far as is known."""
-        model = self._open.get(self.names[0])
-        return model.made_by if model else ""
-
     def pass_over(self, name: str) -> None:
         """Forgets the ways before this one, which has answered."""
         self.names = self.names[self.names.index(name) :] if name in self.names else self.names
@@ -76,12 +70,8 @@ class OpenAIModel(BaseChatModel):
     """Asks in the first way that is left, and in the next if the refusal says that another may do."""
 
     ways: Any = Field(exclude=True)
+    made_by: tuple[str, ...] = ()
     takes_schemas: bool = True
-
-    @property
-    def made_by(self) -> str:
-        made_by: str = self.ways.made_by
-        return made_by
 
     @property
     def _llm_type(self) -> str:
@@ -156,7 +146,12 @@ async def openai_model(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
     async with AsyncExitStack() as stack:
         ways = Ways(stack, options)
         await ways.model(ways.names[0])
-        yield OpenAIModel(ways=ways, takes_schemas=options.structured_output, cache=False)
+        yield OpenAIModel(
+            ways=ways,
+            made_by=tuple(made_by(options, api) for api in (CHAT, RESPONSES)),
+            takes_schemas=options.structured_output,
+            cache=False,
+        )
 
 
 def _responses() -> Callable[[ProviderOptions], AbstractAsyncContextManager[AdaptedModel]]:

@@ -44,6 +44,7 @@ _STATUS_OF: Final[Mapping[str, int]] = {
 _SERVERS_FAULT = 500
 _PARAMETER = re.compile(r"[a-zA-Z_]\w*")
 _MESSAGES = frozenset({"message", "detail"})
+_MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
 _NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api"})
 
 
@@ -129,6 +130,12 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         if seconds == seconds:  # noqa: PLR0124 (not NaN)
             return min(max(seconds, 0.0), _TOO_FAR_S)
     return None
+
+
+def is_missed(refusal: ProviderRefusal, name: str) -> bool:
+    """Whether a request is refused because something of this name is not in it."""
+    said = refusal.message.lower()
+    return refusal.status in BAD_REQUEST and name in said and any(word in said for word in _MISSED)
 
 
 def parameter_named(refusal: ProviderRefusal, sent: Iterable[str]) -> str | None:

@@ -14,7 +14,7 @@ from segue.agent.model_errors import ProviderRefusal
 from segue.agent.providers.adapted import AdaptedModel
 from segue.agent.providers.content_blocks import Dialect
 from segue.agent.providers.guard import UNPACKED, guarded
-from segue.agent.providers.openai_address import before_requests, client_arguments
+from segue.agent.providers.openai_address import before_requests, client_arguments, made_by
 from segue.agent.providers.options import ProviderOptions
 from segue.agent.providers.refusals import RefusalReader
 from segue.net.http_client import tls_context
@@ -58,7 +58,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
             offered=_not_strict,
             schema_parameters=_schema if options.structured_output else None,
             choices={"required": "required", "none": "none"},
-            made_by=f"{arguments['base_url']} responses {options.model}",
+            made_by=made_by(options, "responses"),
             max_answer_bytes=options.max_answer_bytes,
             asks_for_whole_answers=True,
             cache=False,

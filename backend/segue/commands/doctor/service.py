@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from segue import models_from_settings
 from segue.agent.model import ChatModel
+from segue.agent.model_errors import what_to_mend
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import OpenStores, StoresFound, Unreachable, asking
 from segue.config import MODEL_SETTINGS, Settings
@@ -126,8 +127,7 @@ async def _probe_model(model: ChatModel, settings: Settings, report: Report) -> 
         latency_ms = round((time.monotonic() - started) * 1000, 1)
     except AppError as error:
         what = f"{model.name} at {where} does not answer: {error.detail}"
-        names = f"{provider.base_url}, {provider.key} and LLM_MODEL"
-        report.problem("model", what, f"Check {names}, and that this machine gets there.")
+        report.problem("model", what, what_to_mend(error, model.setting, provider))
     return {"name": model.name, "at": where, "answers": latency_ms is not None, "latency_ms": latency_ms}
 
 
