@@ -35,7 +35,9 @@ class ModelRequest:
 
     def counted(self, reply: Reply) -> Reply:
         """Returns the reply with the tokens of its request, if the endpoint counted none."""
-        return replace(reply, input_tokens=estimated_input(self.messages, self.asked.tools)) if reply.estimated else reply
+        return (
+            replace(reply, input_tokens=estimated_input(self.messages, self.asked.tools)) if reply.estimated else reply
+        )
 
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""
