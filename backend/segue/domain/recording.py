@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segue.domain.plan import Confirm, Decision, Planning, PlanStatus, StepStatus
+from segue.domain.session import Strength, Verdict
 from segue.domain.tool import DependencyGroup, Effect
 
 VERSION = 1
@@ -87,6 +88,14 @@ class RecordedUsage(Part):
     cost: float | None = None
 
 
+class RecordedAcknowledgement(Part):
+    """How the message was read."""
+
+    verdict: Verdict
+    strength: Strength | None = None
+    rule: str
+
+
 class RecordedTurn(Part):
     """A message and what came of it.
 
@@ -98,6 +107,7 @@ class RecordedTurn(Part):
     decision: Decision | None = None
     force_web_search: bool = False
     rounds: tuple[Round, ...] = ()
+    acknowledgement: RecordedAcknowledgement | None = None
     reading: str | None = None
     plan: RecordedPlan | None = None
     status: Literal["completed", "failed", "cancelled"] = "completed"

@@ -19,6 +19,7 @@ from segue.domain.errors import AppError
 from segue.domain.plan import Decision, Plan, decision_of
 from segue.domain.recording import (
     VERSION,
+    RecordedAcknowledgement,
     RecordedCall,
     RecordedPlan,
     RecordedSettings,
@@ -131,6 +132,7 @@ class _Recorder:
             decision=_decision(row, opening),
             force_web_search=row.request["force_web_search"],
             rounds=tuple(_rounds(rest, self.conversation, report, opening)),
+            acknowledgement=_acknowledgement(report),
             reading=_reading(report),
             plan=self._numbered(plan) if plan else None,
             status=row.status,
@@ -193,6 +195,12 @@ def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None) -
     """Returns the model's part of an answer that has words of the engine in it; None if the model said all of it."""
     if answer is None:
         return None
+    if (
+        plan is not None
+        and standing is not None
+        and (told := _ending(answer, partial(plan_messages.superseded, standing)))
+    ):
+        answer = answer.removesuffix(f"\n\n{told}")
     if plan is not None and plan.waiting_step is not None:
         asked = _ending(answer, partial(plan_messages.ask, plan))
         return answer.removesuffix(asked).rstrip() if asked else ""
@@ -217,6 +225,12 @@ def _decision(row: Row[Any], opening: Message) -> Decision | None:
     if row.request.get("decided_plan_id") is None:
         return None
     return decision_of(opening.content)
+
+
+def _acknowledgement(report: TurnReport | None) -> RecordedAcknowledgement | None:
+    if report is None:
+        return None
+    return RecordedAcknowledgement.model_validate(report.acknowledgement, from_attributes=True)
 
 
 def _reading(report: TurnReport | None) -> str | None:
