@@ -27,7 +27,7 @@ from tests.support.stores import plain
 
 CANARIES = {
     name: f"canary-{name}-7f3a9c51"
-    for name in ("openai", "tavily", "jwt", "database", "redis", "env", "header", "wrong-key", "argument")
+    for name in ("openai", "tavily", "jwt", "database", "redis", "env", "header", "wrong-key", "argument", "gateway")
 }
 SERVER = str(ROOT / "tests" / "support" / "telling_server.py")
 
@@ -63,6 +63,7 @@ async def environment(
             "OPENAI_API_KEY": f"sk-{CANARIES['openai']}",
             "OPENAI_BASE_URL": provider.base_url,
             "LLM_MODEL": "scripted",
+            "LLM_EXTRA_HEADERS": json.dumps({"X-Gateway": f"Token {CANARIES['gateway']}"}),
             "LLM_MAX_RETRIES": "0",
             "TAVILY_API_KEY": CANARIES["tavily"],
             "JWT_KEY": CANARIES["jwt"],
@@ -114,7 +115,8 @@ async def converse(http: httpx2.AsyncClient, provider: Provider) -> list[str]:
         return response
 
     session = (await ask("POST", "/sessions", json={})).json()["id"]
-    said = json.dumps({"error": {"message": f"Incorrect API key: sk-{CANARIES['openai']}", "code": "invalid_api_key"}})
+    keys = f"sk-{CANARIES['openai']}, {CANARIES['gateway']}"
+    said = json.dumps({"error": {"message": f"Incorrect API key: {keys}", "code": "invalid_api_key"}})
     for status in (401, 400, 429, 500):
         for stream in (False, True):
             provider.will(fails(status, body=said))
