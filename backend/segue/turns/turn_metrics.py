@@ -71,6 +71,7 @@ class TurnMetrics:
 
     def record_end(self, error: AppError | None = None) -> None:
         claim, model, plan = self._claim, self._model, self._plan
+        spent = model.account.total
         ended = TurnEnded(
             outcome_of(error),
             error.code if error else None,
@@ -93,8 +94,12 @@ class TurnMetrics:
             tools_ms=self._tools_ms,
             llm_calls=model.llm_calls,
             llm_retries=model.retried,
-            input_tokens=model.account.total.input_tokens,
-            output_tokens=model.account.total.output_tokens,
+            input_tokens=spent.input_tokens,
+            cached_tokens=spent.cached_tokens,
+            output_tokens=spent.output_tokens,
+            reasoning_tokens=spent.reasoning_tokens,
+            estimated=spent.estimated,
+            cost=None if spent.cost is None else float(spent.cost),
             tool_calls=self._calls.total(),
             tool_outcomes=dict(self._calls),
             plan_id=plan and plan.id,
