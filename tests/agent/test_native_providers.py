@@ -43,11 +43,12 @@ class Native:
     base_url: str
     path: str
     protocol: ModuleType
+    later: int = 3  # how many plain messages after a turn with tools
 
 
 NATIVE = {
     "anthropic": Native("anthropic:claude-sonnet-5", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "", messages_api),
-    "gemini": Native("google_genai:gemini-3-flash", "GOOGLE_API_KEY", "GOOGLE_BASE_URL", "", gemini_api),
+    "gemini": Native("google_genai:gemini-3-flash", "GOOGLE_API_KEY", "GOOGLE_BASE_URL", "", gemini_api, later=12),
     "responses": Native("openai:gpt-5.6", "OPENAI_API_KEY", "OPENAI_BASE_URL", "/v1", responses_api),
 }
 
@@ -96,22 +97,23 @@ async def answered(client: Client, session: str, message: str, *, as_stream: boo
     return "".join(each.event["delta"] for each in sent if each.type == "TEXT_MESSAGE_CONTENT")
 
 
-@WAYS
-async def test_a_turn_with_tools_and_thinking_is_answered_and_twelve_after_it(
-    settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool
+async def test_a_turn_with_tools_and_thinking_is_answered_and_those_after_it(
+    settings_of: Settings, native: Native, api: NativeApi
 ) -> None:
+    """Two such turns, one as JSON and one as a stream; those after them take turns."""
     played = native.protocol
-    api.will(played.calls(NOON, ROME, before=played.THOUGHTS), played.calls(("current_time", {})), played.says("Noon."))
-    api.will(*(played.says(f"Answer {number}.") for number in range(12)))
+    tools = played.calls(NOON, ROME, before=played.THOUGHTS), played.calls(("current_time", {}))
+    api.will(*(*tools, played.says("Noon.")) * 2, *(played.says(f"Answer {number}.") for number in range(native.later)))
     async with running(settings_of) as client:
         session = await client.new_session()
-        assert (await answered(client, session, "What time is it?", as_stream=as_stream)).endswith("Noon.")
-        for number in range(12):
-            said = await answered(client, session, f"And {number}?", as_stream=as_stream)
+        for as_stream in (False, True):
+            assert await answered(client, session, "What time is it?", as_stream=as_stream) == "Noon."
+        for number in range(native.later):
+            said = await answered(client, session, f"And {number}?", as_stream=number % 2 == 0)
             assert said == f"Answer {number}."
         rows = await client.messages(session)
     assert "Let me see" not in orjson.dumps(rows).decode()
-    assert [row["role"] for row in rows].count("tool") == 3
+    assert [row["role"] for row in rows].count("tool") == 6
 
 
 @WAYS

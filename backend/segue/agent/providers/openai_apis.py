@@ -55,7 +55,8 @@ class Ways:
 
     def pass_over(self, name: str) -> None:
         """Forgets the ways before this one, which has answered."""
-        self.names = self.names[self.names.index(name) :] if name in self.names else self.names
+        if name != self.names[0] and name in self.names:
+            self.names = self.names[self.names.index(name) :]
 
     async def _opened(self, name: str) -> ChatCompletions | AdaptedModel:
         if name == RESPONSES:
