@@ -147,6 +147,11 @@ def test_a_yes_to_delete_it_again_finds_nothing_waiting() -> None:
     assert "nothing waiting for your yes" in answered.text
 
 
+def test_a_file_is_not_read_with_a_tool_for_mails() -> None:
+    assert not reply("find the mails from Rossi", LISTED, OFFER, "Read main.py", tools=MAIL).tool_calls
+    assert planned("Leggi main.py e correggi il bug", MAIL) == []
+
+
 def test_what_no_tool_is_about_is_said_to_have_none() -> None:
     assert "Non ho uno strumento per «che impegni ho domani?»" in reply("che impegni ho domani?", tools=MAIL).text
 

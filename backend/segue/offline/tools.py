@@ -151,6 +151,8 @@ def tool_for(
     doing = [tool for tool in tools if tool.does(verbs)]
     able = [tool for tool in doing if _may_be_meant(tool, spoken)]
     fitting = [tool for tool in able if wanted & tool.named or (wanted & tool.described and verbs & tool.verbs)]
+    if not fitting and FILE.search(message):
+        return None
     if not fitting and verbs - {"search"}:
         fitting = [tool for result in newest_first if (tool := follow_up(result, doing, verbs))][:1]
     if not fitting:
