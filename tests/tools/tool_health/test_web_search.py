@@ -14,6 +14,7 @@ from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, says
 from tests.support.server import serving
 from tests.support.service import Client, running
+from tests.support.shelf import Shelf
 
 
 @pytest.fixture
@@ -66,6 +67,20 @@ async def test_the_model_writes_the_query_of_what_leans_on_the_user(
     answer = await client.chat(session, "How else would one get there?")
     assert answer["web_search"] == {"requested": False, "performed": True, "reason": "model"}
     assert searches == ["flight status Oslo", "ferries"]
+
+
+async def test_a_name_from_an_earlier_result_is_not_sent_unless_the_model_writes_it(
+    client: Client, provider: Provider, searches: list[str], shelf: Shelf
+) -> None:
+    shelf.texts["itm-4"] = "Mail from Ondrej Havlicek"
+    session = await client.new_session()
+    provider.will(calls(("mcp_get_item", {"item_id": "itm-4"})), says("A mail."))
+    await client.chat(session, "Read item 4")
+    provider.will(says("I do not know."), says("Prague."))
+    answer = await client.chat(session, "Who is Havlicek the architect?", force_web_search=True)
+    assert answer["web_search"] == {"requested": True, "performed": False, "reason": "offered"}
+    await client.chat(session, "Who is Palladio the architect?", force_web_search=True)
+    assert searches == ["Who is Palladio the architect?"]
 
 
 async def test_a_user_who_wants_no_search_gets_none_though_the_toggle_is_on_and_the_model_tries(
