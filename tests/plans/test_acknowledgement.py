@@ -156,6 +156,7 @@ RULES = [
     ("he said yes", "reported"),
     ("that was great", "past"),
     ("you are interesting, yes", "opinion"),
+    ("that's interesting", "opinion"),
     ("I think yes", "statement"),
     ('"yes"', "quoted"),
     ("porcedi", "misspelt"),
@@ -388,6 +389,7 @@ MOVE = question_of("update_event", "Sposta la riunione a venerdì", {"event_id":
     [
         *((DELETION, reply) for reply in (
             "sì, cancellala", "certo, elimina", "sì, elimina la mail di Rossi", "yes, delete it",
+            "Hiermit bestätige ich die Löschung", "I hereby approve the deletion",
             "sì, la puoi cancellare", "sí, bórralo", "oui, supprime-le", "ja, lösch sie", "sim, apaga",
             "ja, verwijder het", "tak, usuń to", "да, удали его", "evet, sil",
             "نعم، احذفها", "好的，删除吧", "はい、削除してください", "네, 삭제해 주세요",
@@ -454,6 +456,7 @@ def test_every_language_names_every_action(language: str) -> None:
         ("Vuoi che non cancelli la mail m1?", {"id": "m1"}, False),
         ("Shall I keep the mail m1 or delete it?", {"id": "m1"}, False),
         ("Shall I delete the mail m1?", {"id": "m1"}, True),
+        ("Fatto. Vuoi che cancelli la mail di rossi@example.com?", {"from": "rossi@example.com"}, True),
         ("要删除邮件 m1 吗？", {"id": "m1"}, True),
         ("هل أحذف الرسالة m1؟", {"id": "m1"}, True),
         ("Vuoi che cancelli la mail m1?", {"id": "m1", "note": "x" * 81}, False),

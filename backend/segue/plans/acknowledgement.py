@@ -89,7 +89,8 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> Acknowledgement | None:
     """Returns the weak yes that the message is if its one unknown word is a misspelt one."""
     for at, word in enumerate(words):
-        for plain, language in words_near(word, _near_approvals()):
+        near = () if word in LEXICON.speakers else words_near(word, _near_approvals())
+        for plain, language in near:
             corrected = read((*words[:at], plain, *words[at + 1 :]), language)
             if corrected.found.strength == "strong" and corrected.opening in APPROVALS and not corrected.unknown:
                 return replace(corrected.found, rule="misspelt", strength="weak")
@@ -278,7 +279,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("question", "none", lambda r: r.asks),
     ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
     ("goodbye", "none", lambda r: r.has("closing")),
-    ("opinion", "none", lambda r: r.has("opinion") and r.opening in STATEMENTS),
+    ("opinion", "none", lambda r: r.has("opinion") and (r.opening in STATEMENTS or not r.approves)),
     ("statement", "confirm", lambda r: r.approves and (r.opening in STATEMENTS or r.talk > MOST_TALK)),
     ("yes", "confirm", lambda r: r.has("yes", "accept")),
     ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),

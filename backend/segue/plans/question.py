@@ -15,6 +15,7 @@ from segue.language.phrase_matcher import PhraseMatcher, match_phrases
 from segue.language.utterance import QUOTED, fold, split_folded, words_of
 from segue.language.word_lists import Phrase, load_toml, split_list
 
+LONGEST_DESCRIPTION: Final = 400  # characters
 LONGEST_ARGUMENT: Final = 80  # characters; who is named in the text of a mail is not who it goes to
 ANY_ACTION: Final = "do"
 CANCEL: Final = "cancel"
@@ -22,7 +23,8 @@ CANCEL: Final = "cancel"
 ACCOUNTED: Final = frozenset({"act", "detail", "glue", "other", "task", "thing", UNKNOWN})
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_QUESTION: Final = re.compile(r"[^.!?。！？؟\n]*[?？؟]")
+_SENTENCE_END: Final = re.compile(r"[.!?؟](?=\s)|[。！？\n]")
+_QUESTION_MARKS: Final = "?？؟"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class ActionWords:
 
 def question_of(tool: str | None, description: str, args: Mapping[str, Any] | None) -> Question:
     """Returns what a step shows: the names in its tool, its description and its short arguments."""
+    description = description[:LONGEST_DESCRIPTION]
     named = _named(tool_words(tool), ENGLISH) if tool else Question()
     told, told_words = _named(words_of(description), detect_language(description)), words_of(description)
     if _actions_in(description) > 1:
@@ -90,7 +93,7 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     lists = ACTIONS.get(language)
     acting, actions = lists.action_at(words, at) if lists else (0, frozenset())
     naming, things = lists.thing_at(words, at) if lists else (0, frozenset())
-    if naming >= length and things & question.things:
+    if naming >= length and things & (question.things | question.actions):
         return naming, "named"
     if acting >= length and kind != "question":
         if actions & question.actions:
@@ -105,8 +108,12 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
 
 def asked_in(text: str | None) -> str | None:
     """Returns the last question in a text, None if it asks nothing."""
-    asked = _QUESTION.findall(text or "")
-    return asked[-1].strip() if asked else None
+    said = text or ""
+    end = max(said.rfind(mark) for mark in _QUESTION_MARKS)
+    if end < 0:
+        return None
+    start = max((before.end() for before in _SENTENCE_END.finditer(said, 0, end)), default=0)
+    return said[start : end + 1].strip()
 
 
 def names_call(asked: str, tool: str, args: Mapping[str, Any]) -> bool:
