@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import orjson
 import pytest
@@ -210,3 +211,42 @@ async def test_what_would_go_elsewhere_or_past_the_bound_is_refused(
     error = await failure(model)
     assert told.format(base_url=native.base_url) in error.detail
     assert not error.retryable
+
+
+TUNED = {
+    "anthropic": [(("temperature",), 0.5), (("max_tokens",), 99), (("output_config", "effort"), "low")],
+    "gemini": [
+        (("generationConfig", "temperature"), 0.5),
+        (("generationConfig", "maxOutputTokens"), 99),
+        (("generationConfig", "thinkingConfig", "thinking_level"), "low"),
+    ],
+    "responses": [(("max_output_tokens",), 99), (("reasoning", "effort"), "low")],
+}
+
+
+@pytest.mark.parametrize(
+    ("native", "expected"), [(NATIVE[name], TUNED[name]) for name in NATIVE], ids=list(NATIVE), indirect=["native"]
+)
+async def test_what_is_set_goes_under_the_providers_own_names(
+    settings_of: Settings, native: Native, api: NativeApi, expected: list[tuple[tuple[str, ...], object]]
+) -> None:
+    tuned = {
+        "llm_temperature": 0.5,
+        "llm_max_output_tokens": 99,
+        "llm_reasoning_effort": "low",
+        "llm_extra_body": {"seed": 7},
+        "llm_extra_headers": {"X-Title": SecretStr("Segue")},
+    }
+    api.will(native.protocol.says("42"))
+    async with AsyncExitStack() as stack:
+        changed = settings_of.model_copy(update=tuned)
+        model = await model_set_by(stack, changed, "llm_model", observe=unobserved, span=untraced)
+        await model.reply(ASKED, [CLOCK], must_call=True)
+    [body], [headers] = api.requests, api.headers
+    for path, value in [*expected, (("seed",), 7)]:
+        found: Any = body
+        for name in path:
+            assert name in found, body
+            found = found[name]
+        assert (found.lower() if isinstance(found, str) else found) == value, path
+    assert headers["x-title"] == "Segue"

@@ -3,7 +3,7 @@
 A request that the provider would refuse gets a 400 and fails the test, as does a script that is not used up.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +43,7 @@ Scripted = Given | Response
 
 @dataclass(slots=True)
 class NativeApi:
-    """`requests` are the bodies it was sent, in order."""
+    """`requests` are the bodies it was sent, in order, and `headers` what came with them."""
 
     paths: tuple[str, ...]
     check_request: Callable[["NativeApi", Request, dict[str, Any]], None]
@@ -54,6 +54,7 @@ class NativeApi:
     url: str = ""
     script: list[Scripted] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
     given: list[Given] = field(default_factory=list)
     surprises: list[str] = field(default_factory=list)
 
@@ -63,6 +64,7 @@ class NativeApi:
     async def answer(self, request: Request) -> Response:
         body = orjson.loads(await request.body())
         self.requests.append(body)
+        self.headers.append(request.headers)
         try:
             self.check_request(self, request, body)
             refuse_if(not self.script, "a request beyond the end of the script")
