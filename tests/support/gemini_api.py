@@ -61,7 +61,7 @@ ERRORS = {
     ),
     "busy": (fails(429, "RESOURCE_EXHAUSTED", "Slow down."), "Slow down.", True),
     "overloaded": (fails(503, "UNAVAILABLE", "The model is overloaded."), "overloaded", True),
-    "odd": (fails(400, "INVALID_ARGUMENT", "tools[0]: odd"), "tools[0]: odd", False),
+    "odd": (fails(400, "INVALID_ARGUMENT", "contents: odd"), "contents: odd", False),
 }
 FAILS_IN_STREAM = Response(
     event({"error": {"code": 503, "message": "Overloaded", "status": "UNAVAILABLE"}}), media_type="text/event-stream"
