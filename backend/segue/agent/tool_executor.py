@@ -62,8 +62,9 @@ class TurnCalls:
     cautious: bool = False
 
     def needs_yes(self, spec: ToolSpec) -> bool:
-        changes_the_world = spec.effect != "read_only" and not spec.ephemeral
-        return needs_confirmation(spec, self.context.limits.confirm) or (self.cautious and changes_the_world)
+        mode = self.context.limits.confirm
+        changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
+        return needs_confirmation(spec, mode) or (self.cautious and changes_the_world)
 
 
 @dataclass(frozen=True, slots=True)
