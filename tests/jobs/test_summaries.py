@@ -70,7 +70,7 @@ async def test_a_summary_is_carried_on_from_the_one_before(
 ) -> None:
     session = await client.new_session()
     async with looking_into(settings) as stores:
-        provider.summary = says("first")
+        provider.summary = says("so far")
         await talk(client, provider, session, range(1, 11))
         covered = await summarised(stores, session)
         provider.summary = says("second")
@@ -78,11 +78,11 @@ async def test_a_summary_is_carried_on_from_the_one_before(
         assert await summarised(stores, session, beyond=covered) > covered
     await talk(client, provider, session, range(17, 18))
     before, after = map(given, provider.summaries)
-    assert (before["summary"], after["summary"]) == ("", "first")
+    assert (before["summary"], after["summary"]) == ("", "so far")
     told = [message["user"] for part in (before, after) for message in part["messages"] if "user" in message]
     assert [*told, *questions(provider.messages())] == [f"question {number}" for number in range(1, 18)]
     assert "second" in provider.messages()[0]["content"]
-    assert "first" not in provider.messages()[0]["content"]
+    assert "so far" not in provider.messages()[0]["content"]
 
 
 async def test_until_the_next_summary_a_request_begins_as_the_one_before(

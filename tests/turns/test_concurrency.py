@@ -72,7 +72,7 @@ async def test_eight_messages_at_once_run_one_after_the_other_and_each_sees_thos
     for zone, window in zip(arrived, asked, strict=True):
         assert window == [*before, f"user {zone}"]
         before += exchange(zone)
-    assert [result["args"]["timezone"] for result in memory["results"]] == arrived[::-1]
+    assert [result["args"]["timezone"] for result in memory["tool_results"]] == arrived[::-1]
     assert (memory["last_user_message"], memory["message_count"]) == (arrived[-1], 32)
 
 

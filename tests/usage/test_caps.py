@@ -138,6 +138,7 @@ async def test_a_turn_whose_next_call_does_not_fit_ends_and_says_when_to_come_ba
         problem = refused(ended, "tokens_per_day")
         [turn] = await client.turns(session)
         assert (problem["turn_id"], problem["retry_after_s"]) == (turn["turn_id"], 15 * 3600)
+        assert turn["error"]["extra"] == {"limit": "tokens_per_day", "retry_after_s": 15 * 3600}
         assert (turn["status"], turn["error"]["code"]) == ("failed", "rate_limited")
         clock.now += timedelta(hours=15)
         assert (await client.chat(session, "And now?"))["message"]["content"] == "later"

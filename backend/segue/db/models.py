@@ -108,6 +108,7 @@ turns = Table(
     Column("lease_until", _time()),
     Column("report", _json()),
     Column("error", _json()),
+    Column("error_extra", _json()),  # beside it: an older release reads no other names there
     Column("idempotency_key", Text),
     Column("body_hash", Text),
     Column("created_at", _time(), nullable=False),

@@ -3,6 +3,7 @@
 The field names are part of the HTTP API. Times are aware and in UTC.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -119,13 +120,14 @@ class TurnReport:
 
 @dataclass(frozen=True, slots=True)
 class TurnError:
-    """Why a turn failed or was cancelled: the problem whoever waited for it has heard."""
+    """Why a turn failed or was cancelled, as the problem said; `extra` has the problem's own members."""
 
     code: str
     status: int
     title: str
     detail: str
     retryable: bool
+    extra: Mapping[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,15 +210,14 @@ async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[Op
 
 async def last_turn_of(connection: AsyncConnection, session_id: str, *, failed: bool = False) -> LastTurn | None:
     """Returns the newest turn, or the newest that ended with an error; None if there is none."""
-    statement = select(turns.c.id, turns.c.status, turns.c.finished_at, turns.c.error)
+    statement = select(turns.c.id, turns.c.status, turns.c.finished_at, turns.c.error, turns.c.error_extra)
     statement = statement.where(turns.c.session_id == session_id).order_by(turns.c.seq.desc()).limit(1)
     if failed:
         statement = statement.where(turns.c.error.is_not(None))
     row = (await connection.execute(statement)).one_or_none()
     if row is None:
         return None
-    error = TurnError(**{name: row.error[name] for name in TurnError.__slots__}) if row.error else None
-    return LastTurn(row.id, row.status, row.finished_at, error)
+    return LastTurn(row.id, row.status, row.finished_at, _error(row))
 
 
 def _age(moment: ColumnElement[datetime] | ColumnElement[datetime | None]) -> ColumnElement[float]:
@@ -238,11 +237,15 @@ async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[
             created_at=row.created_at,
             started_at=row.started_at,
             finished_at=row.finished_at,
-            error=TurnError(**row.error) if row.error else None,
+            error=_error(row),
             answer=_answer(row, messages[row.id], calls.get(row.id, ())) if row.id in messages else None,
         )
         for row in rows
     ]
+
+
+def _error(row: Row[*tuple[Any, ...]]) -> TurnError | None:
+    return TurnError(**row.error, extra=row.error_extra or {}) if row.error else None
 
 
 def _answer(row: Row[Any], message: Message, calls: tuple[ToolCall, ...]) -> ChatAnswer:

@@ -211,6 +211,7 @@ def _ending(
         .values(
             status="cancelled" if error.code == turn_errors.CANCELLED else "failed",
             error=_error_row(error),
+            error_extra=error.extra or None,
             lease_until=None,
             finished_at=finished_at,
         )
