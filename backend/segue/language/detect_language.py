@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import chain
 from typing import Final
 
@@ -32,8 +33,12 @@ _LEAST_SCORE: Final = 0.4
 
 def detect_language(text: str, *, default: str = ENGLISH) -> str:
     """Returns an ISO 639-1 code, `default` if nothing shows the language or two languages are as likely."""
-    sample = text[:LONGEST_SAMPLE]
-    return (None if sample.isascii() else _language_by_script(sample)) or _language_by_words(sample) or default
+    return _language_of(text[:LONGEST_SAMPLE]) or default
+
+
+@lru_cache(maxsize=2048)  # each turn looks at the messages of the ones before
+def _language_of(sample: str) -> str | None:
+    return (None if sample.isascii() else _language_by_script(sample)) or _language_by_words(sample)
 
 
 def _language_by_script(sample: str) -> str | None:
