@@ -24,12 +24,13 @@ from segue.usage.prices import ANSWER_TOKENS, read_prices
 _OWN_TO_A_REQUEST = frozenset({"model", "messages", "input", "tools", "stream"})
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _HEADER_VALUE = re.compile(r"[ -~]*")
+_URL = re.compile(r"https?://[^\s/]+", re.IGNORECASE)
 _PASSWORD_IN_URL = re.compile(r"(?:://[^/:@]*:|[?&]password=)([^/@&]+)(?=@|&|$)")
 
 # The settings that name a model. What they name may be the same, or nothing.
 MODEL_SETTINGS: Final = ("llm_model", "llm_small_model", "llm_fallback_model")
 
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Limit = Annotated[int, Field(ge=0)]  # 0 means no limit
 
@@ -77,7 +78,7 @@ class Settings(BaseSettings):
     llm_api: Api = "auto"
     llm_small_model: str | None = None
     llm_fallback_model: str | None = None
-    llm_temperature: Annotated[float, Field(ge=0)] | None = None
+    llm_temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     llm_max_output_tokens: Count | None = None
     llm_reasoning_effort: str | None = None
     llm_structured_output: Literal["auto", "off"] = "auto"
@@ -124,6 +125,13 @@ class Settings(BaseSettings):
     @classmethod
     def _split_commas(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("openai_base_url", "anthropic_base_url", "google_base_url")
+    @classmethod
+    def _is_a_url(cls, value: str | None) -> str | None:
+        if value is not None and not _URL.match(value):
+            raise ValueError("has to be a URL, such as https://api.example.com/v1")
+        return value
 
     @field_validator("llm_extra_body", "llm_extra_headers", mode="before")
     @classmethod

@@ -131,7 +131,7 @@ async def test_what_is_no_answer_is_told_as_such_and_no_tool_runs(client: Client
         provider.will(reply)
         problem = await problem_of(client, session, kind)
         assert (problem["code"], problem["status"]) == ("model_unavailable", 502), kind
-        assert problem["detail"] == "The model provider sent something that is no answer.", kind
+        assert problem["detail"] == "The model provider sent something that is no answer: check OPENAI_BASE_URL.", kind
     assert [row["content"] for row in await client.messages(session)] == list(NO_ANSWERS)
     assert (await client.get(f"/sessions/{session}/tool-results"))["items"] == []
     provider.will(says("Here I am."))
@@ -179,7 +179,7 @@ async def test_a_provider_that_never_connects_is_not_waited_for_until_the_deadli
         url = f"https://127.0.0.1:{silent.getsockname()[1]}/v1"
         async with running(settings.model_copy(update={"openai_base_url": url, "llm_timeout_s": 0.4})) as client:
             problem = await problem_of(client, await client.new_session())
-    assert problem["detail"] == "The model provider cannot be reached."
+    assert problem["detail"] == "The model provider cannot be reached: check OPENAI_BASE_URL."
 
 
 async def test_a_provider_that_cannot_be_reached_is_a_502(settings: Settings) -> None:
@@ -189,7 +189,7 @@ async def test_a_provider_that_cannot_be_reached_is_a_502(settings: Settings) ->
     async with running(settings.model_copy(update=nobody)) as client:
         problem = await problem_of(client, await client.new_session())
     assert (problem["status"], problem["code"]) == (502, "model_unavailable")
-    assert problem["detail"] == "The model provider cannot be reached."
+    assert problem["detail"] == "The model provider cannot be reached: check OPENAI_BASE_URL."
 
 
 BAD_CALLS = {

@@ -47,6 +47,7 @@ ERRORS = {
     "no permission": (403, None, "Country not supported", "OPENAI_API_KEY", False),
     "no such model": (404, "model_not_found", "The model does not exist.", "LLM_MODEL", False),
     "no such path": (404, None, "Not Found", "OPENAI_BASE_URL", False),
+    "no tools": (400, None, "gemma:2b does not support tools", "set LLM_MODEL", False),
     "a bad request": (400, "invalid_value", "Invalid value: 'x'.", "Invalid value", False),
     "too slow": (408, None, "Request timeout", "HTTP 408", True),
     "too many requests": (429, "rate_limit_exceeded", "Slow down.", "Slow down.", True),

@@ -36,6 +36,10 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
     [
         ({"PORT": "many"}, "PORT"),
         ({"LLM_TIMEOUT_S": "-1"}, "LLM_TIMEOUT_S"),
+        ({"LLM_TIMEOUT_S": "inf"}, "LLM_TIMEOUT_S should be a finite number"),
+        ({"LLM_API": "completions"}, "LLM_API should be 'auto', 'chat' or 'responses'"),
+        ({"OPENAI_BASE_URL": "api.example.com/v1"}, "OPENAI_BASE_URL has to be a URL"),
+        ({"PRICES_FILE": "/nowhere.toml"}, "PRICES_FILE=/nowhere.toml cannot be read"),
         ({"LLM_EXTRA_BODY": "{top_k: 3}"}, "LLM_EXTRA_BODY has to be a JSON object"),
         ({"LLM_EXTRA_BODY": '{"messages": [], "tools": []}'}, "LLM_EXTRA_BODY cannot set messages, tools"),
         ({"LLM_EXTRA_HEADERS": '["sk-canary"]'}, "LLM_EXTRA_HEADERS has to be a JSON object"),

@@ -29,7 +29,8 @@ TARGETS = {
     for line in block.splitlines()
     if line.startswith("make ")
 }
-NAMED_FROM = [ROOT, ROOT / "backend" / "segue", ROOT / "tests", ROOT / "docs", ROOT / "bench"]
+TESTS = ROOT / "tests"
+NAMED_FROM = [ROOT, ROOT / "backend" / "segue", TESTS, ROOT / "docs", ROOT / "bench"]
 
 TOOL_CHANGES = [
     ["maintenance → available", "reset"],
@@ -139,3 +140,14 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.py|\.toml|\.sh|\.md|\.json))`", page.read_text("utf-8"))
     missing = {name for name in named if not any((base / name).exists() for base in NAMED_FROM)}
     assert missing == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = set(re.findall(r"`([\w./-]+\.py)::(\w+)", page.read_text("utf-8")))
+    missing = {(file, test) for file, test in named if not any(_has(path, test) for path in TESTS.glob(f"**/{file}"))}
+    assert missing == set()
+
+
+def _has(path: Path, test: str) -> bool:
+    return bool(re.search(rf"^ *(?:async def|def|class) {test}\b|^{test} =", path.read_text("utf-8"), re.MULTILINE))

@@ -6,15 +6,14 @@ LangChain's chat models.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-from langchain_core.runnables import Runnable
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.agent.amendments import Asked, amended, fitting
 from segue.agent.answer_schemas import Schema
@@ -34,12 +33,13 @@ from segue.agent.model_errors import (
 )
 from segue.agent.model_request import ModelRequest
 from segue.agent.normal_form import form_of, normal_form, takes_images, without_images
-from segue.agent.offered_tools import ToolOffers, chosen_tools
+from segue.agent.offered_tools import ToolBindings, chosen_tools
 from segue.agent.reply import SCHEMA, Reply
 from segue.agent.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.agent.thinking import begins_inside
 from segue.agent.tool_schemas import BOUNDS, Bounds
 from segue.domain.errors import AppError
+from segue.domain.providers import provider_and_id
 from segue.domain.telemetry import ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan
 from segue.domain.tool import ToolSpec
 from segue.usage.account import Account
@@ -51,10 +51,7 @@ PROBE_TOOL = ToolSpec(
     input_schema={"type": "object", "properties": {}},
     source="builtin",
 )
-MAX_BOUND_SETS = 64
 MAX_EMPTY_ANSWERS = 2
-
-_Bound = tuple[Runnable[LanguageModelInput, AIMessage], Mapping[str, str]]
 
 log = structlog.get_logger()
 
@@ -97,6 +94,7 @@ class ChatModel:
     ) -> None:
         self.name = name
         self.setting = setting
+        self.provider, _ = provider_and_id(name)
         made_by = getattr(model, "made_by", "")
         self.made_by: tuple[str, ...] = (made_by,) if isinstance(made_by, str) else made_by
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
@@ -104,12 +102,10 @@ class ChatModel:
         self._form = form_of(name)
         self._takes_images = takes_images(name)
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
-        self._model = model
         self._limits = limits
         self._observe = observe
         self._span = span
-        self._offers = ToolOffers(limits.tool_bounds)
-        self._bound: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], _Bound]] = {}
+        self._tools = ToolBindings(model, limits.tool_bounds)
         self._begins_inside = begins_inside(name)
 
     async def complete(
@@ -155,7 +151,9 @@ class ChatModel:
                 span.set_attributes(input_tokens=reply.input_tokens, output_tokens=reply.output_tokens)
             except TimeoutError as error:
                 outcome = "model_timeout"
-                failure = timeout(error.seconds if isinstance(error, NothingCame) else deadline_s)
+                failure = (
+                    timeout(error.seconds, error.setting) if isinstance(error, NothingCame) else timeout(deadline_s)
+                )
                 log.warning("model_failed", reason=failure.detail)
                 raise failure from error
             except AppError as error:
@@ -173,13 +171,14 @@ class ChatModel:
 
     def _request(self, asked: Asked, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
-        runnable, names = self._with_tools(asked.tools, must_call=asked.must_call)
+        bound = self._tools.of(asked.tools, must_call=asked.must_call)
+        runnable = bound.runnable
         if asked.schema is not None and self._takes_schemas:
             runnable = runnable.bind(**{SCHEMA: asked.schema})
         shown = normal_form(asked.messages, asked.form, with_images=asked.without_images or self._takes_images)
         if asked.without_images:
             shown = without_images(shown) or shown
-        return ModelRequest(runnable, shown, asked, names, account)
+        return ModelRequest(runnable, shown, asked, bound.names, account)
 
     async def _with_retries(self, request: ModelRequest, retries: Retries, listener: Listener | None) -> Reply:
         attempt = 0
@@ -278,7 +277,7 @@ class ChatModel:
             known = NotAnAnswer(BROKE_OFF)
         if known is None or isinstance(known, TimeoutError):
             raise known or error
-        failure = failure_of(known, attempt=attempt, setting=self.setting)
+        failure = failure_of(known, attempt=attempt, setting=self.setting, provider=self.provider)
         failure.error.__cause__ = error
         return failure
 
@@ -287,19 +286,3 @@ class ChatModel:
 
     def _may_wait(self, failure: Failure) -> bool:
         return failure.error.retryable and failure.delay_s <= self._limits.timeout_s
-
-    def _with_tools(self, tools: tuple[ToolSpec, ...], *, must_call: bool) -> _Bound:
-        """Returns the model with these tools, and their own names by those they are offered under."""
-        # Schemas are converted once for each distinct set of tools.
-        if not tools:
-            return self._model, {}
-        key = (must_call, *(tool.name for tool in tools))
-        known = self._bound.get(key)
-        if known is not None and known[0] == tools:
-            return known[1]
-        if len(self._bound) >= MAX_BOUND_SETS:
-            self._bound.clear()
-        offered = self._offers.of(tools)
-        runnable = self._model.bind_tools(offered.functions, **({"tool_choice": "required"} if must_call else {}))
-        self._bound[key] = (tools, (runnable, offered.names))
-        return runnable, offered.names

@@ -77,6 +77,8 @@ class ProviderUnreachable(ModelFailure):
 class StreamIdle(ModelFailure):
     """The provider began an answer and fell silent for `seconds`."""
 
+    setting: Final = "LLM_IDLE_TIMEOUT_S"
+
     def __init__(self, seconds: float) -> None:
         super().__init__(f"silent for {seconds:g} s")
         self.seconds = seconds
@@ -84,6 +86,8 @@ class StreamIdle(ModelFailure):
 
 class NothingCame(TimeoutError):
     """Not even a sign of life came within `seconds`."""
+
+    setting: Final = "LLM_FIRST_TOKEN_TIMEOUT_S"
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"nothing within {seconds:g} s")
@@ -157,6 +161,11 @@ CAUSES: Final[Sequence[Cause]] = (
         words=("/v1/responses", "responses api"),
         advice="The model takes this on OpenAI's other API only: set LLM_API=auto.",
     ),
+    Cause(
+        "no_tools",
+        words=("does not support tool", "does not support function calling", "tool calling is not supported"),
+        advice="The model takes no tools: set {model} to one that does.",
+    ),
     Cause("key", frozenset({401, 403}), frozenset({"invalid_api_key"}), ("api key not valid",), "Check {key}."),
     Cause("no_model", codes=frozenset({"model_not_found"}), advice="Check {model}."),
     Cause("not_found", frozenset({404, 405}), advice="Check {model} and {base_url}."),
@@ -196,14 +205,15 @@ class Failure:
     delay_s: float = FIRST_DELAY_S
 
 
-def failure_of(error: Exception, *, attempt: int, setting: str) -> Failure:
-    """`setting` is the one that names the model."""
+def failure_of(error: Exception, *, attempt: int, setting: str, provider: Provider) -> Failure:
+    """`setting` is the one that names the model; `provider` tells what the others are called."""
     doubled = FIRST_DELAY_S * 2.0**attempt
     match error:
         case StreamIdle():
-            return Failure(timeout(error.seconds))
+            return Failure(timeout(error.seconds, error.setting))
         case ProviderUnreachable():
-            return Failure(unavailable("The model provider cannot be reached."), doubled)
+            detail = f"The model provider cannot be reached: check {provider.base_url}."
+            return Failure(unavailable(detail), doubled)
         case ProviderRefusal():
             return Failure(
                 _refusal(error, setting), doubled if error.retry_after_s is None else max(error.retry_after_s, 0.0)
@@ -211,7 +221,8 @@ def failure_of(error: Exception, *, attempt: int, setting: str) -> Failure:
         case NotAnAnswer():
             return Failure(unavailable(error.detail, retryable=error.again))
         case _:
-            return Failure(unavailable("The model provider sent something that is no answer."))
+            detail = f"The model provider sent something that is no answer: check {provider.base_url}."
+            return Failure(unavailable(detail))
 
 
 def unavailable(detail: str, *, retryable: bool = True, provider_code: str | None = None) -> AppError:
@@ -225,8 +236,8 @@ def unavailable(detail: str, *, retryable: bool = True, provider_code: str | Non
     )
 
 
-def timeout(seconds: float) -> AppError:
-    detail = f"The model did not answer within {seconds:g} s. The message is kept; send another to go on."
+def timeout(seconds: float, setting: str = "LLM_TIMEOUT_S") -> AppError:
+    detail = f"The model did not answer within {seconds:g} s ({setting}). The message is kept; send another to go on."
     return AppError("model_timeout", status=504, title="The model took too long", detail=detail, retryable=True)
 
 

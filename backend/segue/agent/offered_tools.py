@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable
 
 from segue.agent.reply import MAX_NAME_CHARS, NOT_IN_A_NAME
 from segue.agent.tool_schemas import Bounds, acceptable_schema, shortened
@@ -19,6 +21,7 @@ from segue.tools.normalize import clean_text
 
 MAX_TOOLS: Final = 128
 MAX_KNOWN: Final = 1000
+MAX_BOUND_SETS: Final = 64
 
 _FITTING_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _HASH_CHARS: Final = 8
@@ -64,6 +67,37 @@ class ToolOffers:
         }
         self._known[tool.name] = (tool, fitting)
         return fitting
+
+
+@dataclass(frozen=True, slots=True)
+class ToolBound:
+    """A model with tools, and their own names by those they are offered under."""
+
+    runnable: Runnable[LanguageModelInput, AIMessage]
+    names: Mapping[str, str]
+
+
+class ToolBindings:
+    """Binds tools to a model, each distinct set once."""
+
+    def __init__(self, model: BaseChatModel, bounds: Bounds) -> None:
+        self._model = model
+        self._offers = ToolOffers(bounds)
+        self._known: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], ToolBound]] = {}
+
+    def of(self, tools: tuple[ToolSpec, ...], *, must_call: bool) -> ToolBound:
+        if not tools:
+            return ToolBound(self._model, {})
+        key = (must_call, *(tool.name for tool in tools))
+        known = self._known.get(key)
+        if known is not None and known[0] == tools:
+            return known[1]
+        if len(self._known) >= MAX_BOUND_SETS:
+            self._known.clear()
+        offered = self._offers.of(tools)
+        runnable = self._model.bind_tools(offered.functions, **({"tool_choice": "required"} if must_call else {}))
+        self._known[key] = (tools, ToolBound(runnable, offered.names))
+        return self._known[key][1]
 
 
 def chosen_tools(

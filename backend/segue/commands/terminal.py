@@ -51,5 +51,7 @@ def one_line(text: str) -> str:
 
 def _sentence(error: Any) -> str:
     """Returns a validation error without pydantic's "Value error" before a sentence of ours."""
-    text = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
+    text = (
+        str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"].replace("Input should", "should")
+    )
     return f"{'.'.join(map(str, error['loc'])).upper()} {text}".strip()

@@ -8,7 +8,7 @@ import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 
 from segue.offline.arguments import Request, arguments_for, pick
-from segue.offline.replies import Conversation, call_to
+from segue.offline.replies import Talk, call_to
 from segue.offline.tools import WEB_SEARCH, OfferedTool, ShownResult, follow_up, offered_tool, tool_for
 from segue.offline.vocabulary import NOUNS, VERBS, concepts, entry, reply_language, sentence, split_steps, strip_words
 from segue.plans.search_words import needs_own_things_first
@@ -23,7 +23,7 @@ _TEXTS = ("body", "text", "content", "description", "notes", "message")
 
 def draft_plan(system: str, messages: Sequence[BaseMessage]) -> str:
     """Returns a plan as JSON. A part that no tool fits is a step without one; the first part needs one."""
-    talk = Conversation.of(messages, list(_tools_in(system)))
+    talk = Talk.of(messages, list(_tools_in(system)))
     steps: list[dict[str, Any]] = []
     about: frozenset[str] = frozenset()
     for part in split_steps(talk.message):
@@ -36,7 +36,7 @@ def draft_plan(system: str, messages: Sequence[BaseMessage]) -> str:
 
 def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
     """Returns a call with arguments from the newest results; a text it has to write only acknowledges receipt."""
-    talk = Conversation.of(messages, [tool])
+    talk = Talk.of(messages, [tool])
     step = _FILLED.search(talk.system)
     text = step.group(1) if step else talk.message
     read = next((result.value for result in talk.newest_first if isinstance(result.value, dict)), {})
@@ -49,7 +49,7 @@ def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
     return call_to(tool, {**wanted, **arguments_for(tool, Request(text, talk.newest_first, [tool]))})
 
 
-def _steps_for(part: str, about: frozenset[str], talk: Conversation) -> list[dict[str, Any]]:
+def _steps_for(part: str, about: frozenset[str], talk: Talk) -> list[dict[str, Any]]:
     # "Delete the oldest" does not say of what: an earlier part did.
     said = concepts(part) & NOUNS
     tools = [tool for tool in talk.tools if said or not about or about & tool.named]
@@ -63,7 +63,7 @@ def _steps_for(part: str, about: frozenset[str], talk: Conversation) -> list[dic
     return [_step(part, tool, arguments_for(tool, Request(part, [], talk.tools)))]
 
 
-def _own_things(part: str, target: OfferedTool, talk: Conversation) -> list[dict[str, Any]]:
+def _own_things(part: str, target: OfferedTool, talk: Talk) -> list[dict[str, Any]]:
     """Returns the steps that find and open what a request speaks of before it can be carried out."""
     nouns = (concepts(part) & NOUNS) - target.named
     listing = next((tool for tool in talk.tools if tool.only_looks and tool.query and tool.named & nouns), None)

@@ -33,7 +33,7 @@ UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_memory"})
 
 
 @dataclass(frozen=True)
-class Conversation:
+class Talk:
     """What a prompt shows of a conversation, and the tools that are offered with it."""
 
     messages: Sequence[BaseMessage]
@@ -90,7 +90,7 @@ class Conversation:
 
 def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIMessage:
     """Returns the reply to a conversation: a call, or a text that presents fresh results."""
-    talk = Conversation.of(messages, tools)
+    talk = Talk.of(messages, tools)
     if prompts.CARRYING_OUT in talk.system and (step := _STEP.search(talk.system)):
         return AIMessage(talk.say("no_tool_for_step", part=step.group(1)))
     if prompts.ENDED in talk.system:
@@ -101,7 +101,7 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
     return _supplied(talk) or _answer_message(talk)
 
 
-def _answer_message(talk: Conversation) -> AIMessage:
+def _answer_message(talk: Talk) -> AIMessage:
     if classify(talk.message).verdict == "reject":
         return _reply(talk, talk.say("declined"))
     text, accepts = _without_yes(_without_ban(talk))
@@ -110,14 +110,14 @@ def _answer_message(talk: Conversation) -> AIMessage:
     return _act(talk, text or talk.message, accepting=accepts)
 
 
-def _without_ban(talk: Conversation) -> str:
+def _without_ban(talk: Talk) -> str:
     """Returns the message without its "don't search the web"."""
     if prompts.SEARCH_FORBIDDEN not in talk.system:
         return talk.message
     return ",".join(part for part in _CLAUSE_END.split(talk.message) if not {"search", "web"} & concepts(part)).strip()
 
 
-def _account(talk: Conversation) -> str:
+def _account(talk: Talk) -> str:
     """Returns how a plan ended: what failed, what earlier steps gave in a line each, and the last result in full."""
     since = max((at for at, message in enumerate(talk.messages) if isinstance(message, HumanMessage)), default=0)
     results = results_in(talk.messages[since:])
@@ -143,7 +143,7 @@ def _without_yes(message: str) -> tuple[str, bool]:
     return message, False
 
 
-def _accepted(talk: Conversation, text: str) -> AIMessage | None:
+def _accepted(talk: Talk, text: str) -> AIMessage | None:
     """Returns the call that the last answer offered; None if the yes names something else to do."""
     request = talk.request(text)
     for result in talk.newest_first:
@@ -161,7 +161,7 @@ def _accepted(talk: Conversation, text: str) -> AIMessage | None:
     return None
 
 
-def _supplied(talk: Conversation) -> AIMessage | None:
+def _supplied(talk: Talk) -> AIMessage | None:
     """Returns the call whose missing arguments the last answer asked for, if the message gives them."""
     pattern = re.escape(talk.say("missing", tool="\0", arguments="\1"))
     asked = re.match(pattern.replace("\0", r"(\S+)").replace("\1", r"(.+?)"), talk.last_answer)
@@ -177,7 +177,7 @@ def _supplied(talk: Conversation) -> AIMessage | None:
     return None if missing_arguments(tool, args) else call_to(tool, args)
 
 
-def _act(talk: Conversation, text: str, *, accepting: bool) -> AIMessage:
+def _act(talk: Talk, text: str, *, accepting: bool) -> AIMessage:
     if "help" in concepts(text):
         return _reply(talk, _help(talk))
     tool = tool_for(text, talk.newest_first, talk.tools, web=talk.wants_web)
@@ -206,7 +206,7 @@ def _listing_for(tool: OfferedTool, request: Request) -> OfferedTool | None:
     return next(found, None)
 
 
-def _aside(talk: Conversation, text: str, *, accepting: bool) -> str:
+def _aside(talk: Talk, text: str, *, accepting: bool) -> str:
     """Returns what to say to a message that no tool fits."""
     listed, facts = talk.listed(sorted(tool.name for tool in talk.tools)), facts_in(talk.system)
     if accepting:
@@ -223,7 +223,7 @@ def _aside(talk: Conversation, text: str, *, accepting: bool) -> str:
     return talk.say("noted") if may_state_facts(text) else talk.say("idle", tools=listed)
 
 
-def _help(talk: Conversation) -> str:
+def _help(talk: Talk) -> str:
     """Returns the tools, a line each, and sentences that would use them."""
     tools = sorted(talk.tools, key=lambda tool: tool.name)
     lines = [f"- {tool.name}" + (f": {tool.about}" if tool.about else "") for tool in tools]
@@ -239,5 +239,5 @@ def call_to(tool: OfferedTool, args: Mapping[str, Any]) -> AIMessage:
     return AIMessage("", tool_calls=[LangChainCall(name=tool.name, args=dict(args), id="offline", type="tool_call")])
 
 
-def _reply(talk: Conversation, text: str) -> AIMessage:
+def _reply(talk: Talk, text: str) -> AIMessage:
     return AIMessage(f"{text}\n\n{talk.say('offline')}")

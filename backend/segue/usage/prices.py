@@ -88,12 +88,12 @@ def read_prices(path: Path | None) -> Prices:
         text = path.read_text("utf-8-sig")
         raw = _parse(text, is_json=path.suffix == ".json")
     except OSError as error:
-        raise BrokenPrices(f"{path} cannot be read ({error.strerror}); correct PRICES_FILE.") from None
+        raise BrokenPrices(f"PRICES_FILE={path} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise BrokenPrices(f"{path} is not {kind}: {error}.") from None
+        raise BrokenPrices(f"PRICES_FILE={path} is not {kind}: {error}.") from None
     if not isinstance(raw, dict):
-        raise BrokenPrices(f"{path} has to hold models and their prices.")
+        raise BrokenPrices(f"PRICES_FILE={path} has to hold models and their prices.")
     return Prices({model: _price(path, model, given) for model, given in raw.items()})
 
 
@@ -103,12 +103,16 @@ def _parse(text: str, *, is_json: bool) -> Any:
 
 def _price(path: Path, model: str, given: Any) -> Price:
     if not isinstance(given, dict):
-        raise BrokenPrices(f"{path}: {model} has to be a table with input, output and perhaps cached_input.")
+        raise BrokenPrices(
+            f"PRICES_FILE={path}: {model} has to be a table with input, output and perhaps cached_input."
+        )
     for key in given:
         if key not in _NEEDED | _OPTIONAL:
-            raise BrokenPrices(f"{path}: {model}.{key} is unknown; there are input, cached_input and output.")
+            raise BrokenPrices(
+                f"PRICES_FILE={path}: {model}.{key} is unknown; there are input, cached_input and output."
+            )
     for key in sorted(_NEEDED - given.keys()):
-        raise BrokenPrices(f"{path}: {model}.{key} is missing.")
+        raise BrokenPrices(f"PRICES_FILE={path}: {model}.{key} is missing.")
     amounts = {key: _dollars(path, f"{model}.{key}", value) for key, value in given.items()}
     return Price(amounts["input"], amounts.get("cached_input", amounts["input"]), amounts["output"])
 
@@ -116,5 +120,7 @@ def _price(path: Path, model: str, given: Any) -> Price:
 def _dollars(path: Path, where: str, value: Any) -> Decimal:
     is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
     if not is_number or not Decimal(value).is_finite() or not 0 <= value <= MOST:
-        raise BrokenPrices(f"{path}: {where} has to be a number of dollars for a million tokens, from 0 to {MOST}.")
+        raise BrokenPrices(
+            f"PRICES_FILE={path}: {where} has to be a number of dollars for a million tokens, from 0 to {MOST}."
+        )
     return Decimal(value)

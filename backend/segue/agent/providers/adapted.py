@@ -3,12 +3,10 @@
 What differs between the packages is a Dialect. Knows nothing of deadlines and retries: those are `model.py`'s.
 """
 
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Self
+from typing import Any, Self
 
-import anyio
 import httpx2
 import structlog
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -21,10 +19,9 @@ from pydantic import Field
 
 from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
 from segue.agent.providers.content_blocks import AnswerReader, given_back
+from segue.agent.providers.event_stream import BROKEN
 from segue.agent.providers.refusals import parameter_named
 from segue.agent.reply import REASONING, SCHEMA
-
-_BROKEN: Final = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
 
 log = structlog.get_logger()
 
@@ -153,7 +150,7 @@ class AdaptedModel(BaseChatModel):
                         raise too_long(self.max_answer_bytes)
         except httpx2.TimeoutException as error:
             raise TimeoutError from error
-        except _BROKEN as error:
+        except BROKEN as error:
             raise NotAnAnswer(BROKE_OFF) if reader.has_begun else ProviderUnreachable from error
         except self.errors as error:
             raise self.read_error(error) or error from error

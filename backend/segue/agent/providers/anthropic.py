@@ -15,6 +15,7 @@ from langchain_core.language_models import BaseChatModel
 from segue.agent.model_errors import ProviderRefusal
 from segue.agent.providers.adapted import AdaptedModel
 from segue.agent.providers.content_blocks import Dialect
+from segue.agent.providers.guard import UNPACKED
 from segue.agent.providers.options import ProviderOptions
 from segue.agent.providers.refusals import RefusalReader
 
@@ -31,17 +32,15 @@ _EFFORTS: Final = {"minimal": "low", "none": None}
 @asynccontextmanager
 async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
     """Yields a model. Its connections are the package's own, which keeps them for the process."""
-    key = options.api_key.get_secret_value() if options.api_key else "none"
-    url = options.base_url or options.provider.default_url
     refusals = RefusalReader(options.secrets, options.provider)
     effort = _EFFORTS.get(options.reasoning_effort or "none", options.reasoning_effort)
     asked = ChatAnthropic(
         model=options.model,
-        api_key=key,
-        base_url=url,
+        api_key=options.key,
+        base_url=options.url,
         timeout=options.timeout_s,
         max_retries=0,
-        default_headers={"Accept-Encoding": "identity", **options.extra_headers},
+        default_headers={**UNPACKED, **options.extra_headers},
         **({"max_tokens": options.max_output_tokens} if options.max_output_tokens else {}),
         reasoning_effort=effort,
         model_kwargs={"extra_body": dict(options.extra_body)} if options.extra_body else {},
@@ -54,7 +53,7 @@ async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChat
         read_error=lambda error: _refusal(refusals, error),
         parameters={} if options.temperature is None else {"temperature": options.temperature},
         choices={} if effort else {"required": "any"},  # it refuses a choice while it thinks
-        made_by=f"{url} {options.model}",
+        made_by=f"{options.url} {options.model}",
         max_answer_bytes=options.max_answer_bytes,
         cache=False,
     )

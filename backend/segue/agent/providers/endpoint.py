@@ -5,18 +5,16 @@ Uses public parts of the `openai` client only. Knows nothing of messages' conten
 """
 
 import asyncio
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, cast
 
-import anyio
 import httpx2
 import openai
 import structlog
 
 from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
-from segue.agent.providers.event_stream import BodyTooLong, bounded, events
+from segue.agent.providers.event_stream import BROKEN, BodyTooLong, bounded, events
 from segue.agent.providers.learned import Body, Learned
 from segue.agent.providers.openai_address import before_requests, client_arguments
 from segue.agent.providers.options import ProviderOptions
@@ -25,7 +23,6 @@ from segue.agent.providers.wire_json import read_json, write_json
 from segue.net.http_client import tls_context
 
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
-_BROKEN = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
 
 log = structlog.get_logger()
 
@@ -123,7 +120,7 @@ class Endpoint:
             raise too_long(self._max_answer_bytes) from error
         except httpx2.TimeoutException as error:
             raise TimeoutError from error
-        except _BROKEN as error:
+        except BROKEN as error:
             raise NotAnAnswer(BROKE_OFF) from error
 
     async def _post(self, body: Body) -> httpx2.Response:
@@ -160,7 +157,7 @@ async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endp
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:
-    with suppress(TimeoutError, BodyTooLong, *_BROKEN):
+    with suppress(TimeoutError, BodyTooLong, *BROKEN):
         async with asyncio.timeout(_DRAIN_S):
             async for _ in pieces:
                 pass

@@ -1,9 +1,14 @@
 """Reads server-sent events from bytes, and bodies up to a bound of decoded bytes. Knows nothing of what they say."""
 
 import re
+import ssl
 from collections.abc import AsyncIterator
+from typing import Final
 
+import anyio
 import httpx2
+
+BROKEN: Final = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)  # what a connection that breaks off raises
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 

@@ -44,13 +44,12 @@ class _Transport(httpx2.AsyncHTTPTransport):
 async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
     """Yields a model whose connections close with the block."""
     refusals = RefusalReader(options.secrets, options.provider)
-    url = options.base_url or options.provider.default_url
     effort = options.reasoning_effort
     os.environ["GOOGLE_GENAI_HTTP_CLIENT"] = "httpx2"  # what `guarded` is for; it is read when a client is made
     asked = ChatGoogleGenerativeAI(
         model=options.model,
-        api_key=options.api_key.get_secret_value() if options.api_key else "none",
-        base_url=url,
+        api_key=options.key,
+        base_url=options.url,
         timeout=options.timeout_s,
         max_retries=1,  # the first try counts
         additional_headers={**UNPACKED, **options.extra_headers},
@@ -75,7 +74,7 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
             read_error=lambda error: _refusal(refusals, error),
             parameters=parameters,
             choices={"required": "any", "none": "none"},
-            made_by=f"{url} {options.model}",
+            made_by=f"{options.url} {options.model}",
             max_answer_bytes=options.max_answer_bytes,
             cache=False,
         )

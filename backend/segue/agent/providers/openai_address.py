@@ -14,14 +14,14 @@ _CONNECT_S: Final = 10.0
 
 
 def is_openai_itself(options: ProviderOptions) -> bool:
-    return urlsplit(options.base_url or options.provider.default_url).hostname == _OPENAI_HOST
+    return urlsplit(options.url).hostname == _OPENAI_HOST
 
 
 def client_arguments(options: ProviderOptions) -> dict[str, Any]:
     """Returns what the client of `openai` takes, and LangChain's model around it. It never retries: ChatModel does."""
     return {
-        "api_key": _key(options),
-        "base_url": (options.base_url or options.provider.default_url).partition("?")[0],
+        "api_key": options.key,
+        "base_url": options.url.partition("?")[0],
         "default_query": _query(options),
         "default_headers": dict(options.extra_headers),
         "timeout": httpx2.Timeout(options.timeout_s, connect=min(_CONNECT_S, options.timeout_s / 2)),
@@ -39,14 +39,10 @@ def before_requests(options: ProviderOptions) -> list[RequestHook]:
 
     async def as_azure_takes_it(request: httpx2.Request) -> None:
         request.headers.pop("Authorization", None)
-        request.headers["api-key"] = _key(options)
+        request.headers["api-key"] = options.key
 
     return [as_azure_takes_it] if _AZURES_QUERY in _query(options) else []
 
 
 def _query(options: ProviderOptions) -> dict[str, str]:
-    return dict(parse_qsl(urlsplit(options.base_url or "").query))
-
-
-def _key(options: ProviderOptions) -> str:
-    return options.api_key.get_secret_value() if options.api_key else "none"
+    return dict(parse_qsl(urlsplit(options.url).query))

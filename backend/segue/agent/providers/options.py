@@ -31,6 +31,14 @@ class ProviderOptions:
     extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
+    def url(self) -> str:
+        return self.base_url or self.provider.default_url
+
+    @property
+    def key(self) -> str:
+        return self.api_key.get_secret_value() if self.api_key else "none"
+
+    @property
     def secrets(self) -> frozenset[str]:
         """Returns what a provider may repeat of a request and must not be told: the key and the extra headers."""
         key = {self.api_key.get_secret_value()} if self.api_key else set()

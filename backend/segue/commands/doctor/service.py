@@ -19,7 +19,6 @@ from segue.commands.doctor.stores import OpenStores, StoresFound, Unreachable, a
 from segue.config import MODEL_SETTINGS, Settings
 from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
-from segue.domain.providers import provider_and_id
 from segue.domain.telemetry import unobserved
 from segue.identity.api_keys import list_keys
 from segue.limits_from_settings import health_rules
@@ -118,16 +117,16 @@ async def _look_at_model(settings: Settings, report: Report) -> dict[str, Any]:
 
 
 async def _probe_model(model: ChatModel, settings: Settings, report: Report) -> dict[str, Any]:
-    provider, _ = provider_and_id(model.name)
-    where = urlsplit(settings.access_to(provider)[1] or provider.default_url).hostname or "?"
+    where = urlsplit(settings.access_to(model.provider)[1] or model.provider.default_url).hostname or "?"
     latency_ms = None
     started = time.monotonic()
     try:
         await model.probe()
         latency_ms = round((time.monotonic() - started) * 1000, 1)
     except AppError as error:
-        what = f"{model.name} at {where} does not answer: {error.detail}"
-        report.problem("model", what, what_to_mend(error, model.setting, provider))
+        why = f"nothing within {MODEL_S:g} s." if error.code == "model_timeout" else error.detail
+        what = f"{model.name} at {where} does not answer: {why}"
+        report.problem("model", what, what_to_mend(error, model.setting, model.provider))
     return {"name": model.name, "at": where, "answers": latency_ms is not None, "latency_ms": latency_ms}
 
 
