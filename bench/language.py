@@ -4,8 +4,8 @@
 
 Every text belongs to one half for ever, by its hash: the word lists are tuned on the one and measured on the other. A
 yes is missed if nothing is approved, weak or strong; a wrong yes is counted by its strength. Counts the rows to which
-one label applies (`also` is empty). µs/message is the median of the messages of a language; of each message, the median
-of its five readings, which are a whole pass over the file apart.
+one label applies (`also` is empty), each as an answer to its `step` if it has one. µs/message is the median of the
+messages of a language; of each message, the median of its five readings, which are a whole pass over the file apart.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from statistics import median
 from typing import Final, Literal
 
 from segue.plans.acknowledgement import Acknowledgement, classify
+from segue.plans.question import Question, question_of
 
 PASSES: Final = 5
 
@@ -29,6 +30,7 @@ class Row:
     text: str
     label: Literal["ack", "deny", "other"]
     language: str
+    question: Question | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,11 @@ class Outcome:
 
 def strict_rows(path: Path) -> list[Row]:
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [Row(line["text"], line["label"], line["lang"]) for line in lines if not line.get("also")]
+    return [
+        Row(line["text"], line["label"], line["lang"], question_of(**line["step"]) if "step" in line else None)
+        for line in lines
+        if not line.get("also")
+    ]
 
 
 def half_of(text: str) -> Literal["tune", "report"]:
@@ -71,7 +77,7 @@ def outcomes_of(rows: Sequence[Row]) -> list[Outcome]:
 
 def timed(row: Row) -> tuple[Acknowledgement, float]:
     started = time.perf_counter()
-    read = classify(row.text)
+    read = classify(row.text, question=row.question)
     return read, (time.perf_counter() - started) * 1e6
 
 

@@ -130,6 +130,7 @@ OFFER = "I found 3 emails. Shall I open the first one (eml-111111)?"
         ("elimina la più vecchia", "mcp_delete_email", "eml-222222"),
         ("delete the third one", "mcp_delete_email", "eml-333333"),
         ("删除最旧的一封", "mcp_delete_email", "eml-222222"),
+        ("删除它", "mcp_delete_email", "eml-111111"),
     ],
 )
 def test_a_yes_with_a_verb_does_that_with_what_was_listed(message: str, name: str, email_id: str) -> None:
@@ -147,6 +148,12 @@ def test_a_yes_to_delete_it_again_finds_nothing_waiting() -> None:
     assert "nothing waiting for your yes" in answered.text
 
 
+def test_a_yes_is_no_answer_to_an_id_that_was_only_told() -> None:
+    told = "id: eml-111111\nstatus: deleted"
+    answered = reply("find the mails from Rossi", LISTED, OFFER, "delete the first one", DELETED, told, "yes")
+    assert not answered.tool_calls
+
+
 def test_a_file_is_not_read_with_a_tool_for_mails() -> None:
     assert not reply("find the mails from Rossi", LISTED, OFFER, "Read main.py", tools=MAIL).tool_calls
     assert planned("Leggi main.py e correggi il bug", MAIL) == []
@@ -154,6 +161,8 @@ def test_a_file_is_not_read_with_a_tool_for_mails() -> None:
 
 def test_what_no_tool_is_about_is_said_to_have_none() -> None:
     assert "Non ho uno strumento per «che impegni ho domani?»" in reply("che impegni ho domani?", tools=MAIL).text
+    move = "Move the meeting with Rossi to Friday and tell the participants"
+    assert "I have no tool for “Move the meeting" in reply(move, tools=MAIL).text
 
 
 def test_a_call_about_mails_is_never_made_with_a_tool_for_something_else() -> None:

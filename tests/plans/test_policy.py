@@ -27,6 +27,7 @@ PRIVATE = [
     "do I have any meetings today?", "what did I tell you about Anna?", "go to the next step", "delete the newest one",
     "总结一下你刚才说的", "我叫什么名字？", "搜索罗西的邮件", "打开文件 report.pdf", "下一步是什么？", "回复王芳说可以",
     "ما هي مواعيدي غدا؟", "لخص ما قلته", "ما اسمي؟", "ابحث عن رسائل ليلى", "ماذا قلت لك عن سارة؟",
+    "who wrote me last?", "chi mi ha mandato qualcosa oggi?", "今天谁发给我什么了？", "من كتب لي اليوم؟",
     "¿qué compromisos tengo mañana?", "wie heiße ich?", "lis le dernier message", "昨日届いたメールは？",
 ]  # fmt: skip
 

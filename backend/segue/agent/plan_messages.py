@@ -14,6 +14,7 @@ from segue.tools.summaries import one_line
 
 MAX_ARGUMENT_CHARS = 4000
 MAX_LINE_CHARS = 160
+MAX_VALUE_CHARS = 80
 
 
 def ask(plan: Plan, language: str, *, changed: bool = False, blocked: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -35,13 +36,14 @@ def ask(plan: Plan, language: str, *, changed: bool = False, blocked: Mapping[st
 
 
 def ask_again(plan: Plan, language: str) -> str:
-    """Returns one line: exactly what would happen, and that a plain yes or no is needed."""
+    """Returns one line: what would happen, each argument with its beginning, and that a plain yes or no is needed."""
     step = plan.waiting_step
     if step is None:
         return ended(plan, language)
-    call = f" `{step.tool}` {_shown(step.args or {})}." if step.tool else ""
     asked = translate("ask_step", language, description=one_line(step.description, MAX_LINE_CHARS))
-    return f"{asked}.{call} {translate('ask_again_plainly', language)}"
+    given = "; ".join(f"{name}: {_begun(value)}" for name, value in (step.args or {}).items())
+    call = " ".join(part for part in (f"`{step.tool}`", given) if part) if step.tool else ""
+    return " — ".join(part for part in (asked, call, translate("ask_again_plainly", language)) if part)
 
 
 def done(plan: Plan, language: str) -> str:
@@ -98,7 +100,18 @@ def _failure_line(step: Step, language: str) -> str:
             return ""
 
 
+def _begun(value: object) -> str:
+    """Returns a value in one line; of a long one the beginning and how many characters it has."""
+    text = _text(value)
+    begun = one_line(text, MAX_VALUE_CHARS)
+    return begun if begun == " ".join(text.split()) else f"{begun} ({len(text)})"
+
+
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    text = _text(value)
     cut = text if len(text) <= MAX_ARGUMENT_CHARS else f"{text[:MAX_ARGUMENT_CHARS]}… ({len(text)})"
     return cut.replace("\n", "\n    ")
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

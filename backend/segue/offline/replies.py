@@ -21,6 +21,7 @@ from segue.offline.presentation import brief, present
 from segue.offline.tools import OfferedTool, ShownResult, follow_up, results_in, tool_for
 from segue.offline.vocabulary import NOUNS, VERBS, concepts, entry, is_order, reply_language, sentence
 from segue.plans.acknowledgement import classify
+from segue.plans.question import asked_in
 
 _QUESTION = re.compile("[?？؟]")
 _SPELLED_OUT = re.compile(r"[\"“”«»「」]|\w\s*=")
@@ -153,7 +154,7 @@ def _accepted(talk: Talk, text: str) -> AIMessage | None:
             tool
             and tool.opens
             and names
-            and names[0] in talk.last_answer
+            and names[0] in (asked_in(talk.last_answer) or "")
             and tool.does(concepts(text) & VERBS or frozenset({"read"}))
         ):
             named = arguments_for(tool, request).get(tool.opens) if text else None

@@ -153,9 +153,10 @@ def tool_for(
     fitting = [tool for tool in able if wanted & tool.named or (wanted & tool.described and verbs & tool.verbs)]
     if not fitting and FILE.search(message):
         return None
-    if not fitting and verbs - {"search"}:
+    others = bool(spoken & NOUNS and verbs - {"search"})  # it is about things that no tool is for
+    if not fitting and verbs - {"search"} and not others:
         fitting = [tool for result in newest_first if (tool := follow_up(result, doing, verbs))][:1]
-    if not fitting:
+    if not fitting and not others:
         alone = [tool for tool in able if verbs & tool.verbs]
         # What opens one thing among many opens what was listed, or nothing.
         fitting = alone if len(alone) == 1 and not (alone[0].opens and newest_first) else []

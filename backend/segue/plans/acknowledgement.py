@@ -28,7 +28,8 @@ MOST_WORDS_ADDED_TO_AN_ORDER: Final = 2
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
 STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a sentence that may not be about the question
 MOST_TALK: Final = 2  # such words in a yes; more of them tell something
-WEAK: Final = frozenset({"praise", "statement"})  # rules whose yes is not enough for what changes the world
+# Rules whose yes is not enough for what changes the world.
+WEAK: Final = frozenset({"praise", "praise_of_a_deed", "statement"})
 NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
 CHANGES: Final = frozenset({"condition", "detail"})
 TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # what a question with them asks is not plain
@@ -208,6 +209,8 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.add("accept")  # `sounds perfect`
     if "why_not" in found:
         found.add("yes")
+    if kinds[-2:] in (["no", "repeats"], ["negator", "repeats"]):
+        found.discard("condition")  # `ok, but don't send it` of a plan to send it
     if kinds.count("no") > 1:
         found.add("negator")  # `no, don't send it` in languages with one word for both
     if "cancel" in found and found & APPROVALS and {"thing", "act"} & {*kinds[kinds.index("cancel") :]}:
@@ -268,6 +271,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("stop", "reject", lambda r: r.has("stop") and r.is_whole),
     ("no_and_more", "reject", lambda r: r.opening == "no" and r.may_change_the_plan),
     ("past", "none", lambda r: r.has("past")),
+    ("question_with_a_detail", "none", lambda r: r.has("question") and r.has(*CHANGES)),
     ("yes_with_a_change", "amend", lambda r: r.approves and r.has(*CHANGES, "later") and r.may_change_the_plan),
     ("repeats_or_cancels", "none", lambda r: r.has("repeats_cancel") and not r.approves and not r.has("negator")),
     ("cancel", "reject", lambda r: r.has("cancel") and r.is_whole),
@@ -280,7 +284,8 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
     ("goodbye", "none", lambda r: r.has("closing")),
     ("opinion", "none", lambda r: r.has("opinion") and (r.opening in STATEMENTS or not r.approves)),
-    ("statement", "confirm", lambda r: r.approves and (r.opening in STATEMENTS or r.talk > MOST_TALK)),
+    ("statement", "confirm", lambda r: r.approves and (r.opening in {*STATEMENTS, "named"} or r.talk > MOST_TALK)),
+    ("praise_of_a_deed", "confirm", lambda r: r.has("repeats") and r.has("praise") and r.talk > 0),
     ("yes", "confirm", lambda r: r.has("yes", "accept")),
     ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),
     ("praise", "confirm", lambda r: r.is_praise),
