@@ -1,15 +1,17 @@
 """The words of the offline model: what a text is about, in which language, and its own sentences in that language.
 
-Pure. Both are in `offline.toml`. Knows nothing of tools and messages.
+Pure. Both are in `offline.toml`, the words of actions also in `actions.toml`. Knows nothing of tools and messages.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Self
 
 from segue.language.utterance import fold
 from segue.language.word_lists import load_toml
+from segue.plans.question import ACTIONS
 
 _HAN = re.compile("[\u4e00-\u9fff]")
 _ARABIC_WORD = re.compile("[\u0600-\u06ff]+")
@@ -53,10 +55,22 @@ def words_of(text: str) -> list[str]:
 
 _VOCABULARY: Mapping[str, Any] = load_toml("offline.toml", package="segue.offline")
 _SENTENCES: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
+_AMBIGUOUS = frozenset(map(fold, _VOCABULARY["ambiguous"]["words"]))
 VERBS = frozenset(_VOCABULARY["verbs"])
 NOUNS = frozenset(_VOCABULARY["nouns"])
+
+
+def _words_for(concept: str) -> Iterator[str]:
+    """Returns the words of `actions.toml` that a concept shares; a single Han character would mean too much."""
+    for lists, action in product(map(ACTIONS.__getitem__, _SENTENCES), _VOCABULARY["actions"].get(concept, ())):
+        for form in lists.forms(action):
+            word = form.replace(" ", "") if _HAN.search(form) else form
+            if len(word) > 1 and word not in _AMBIGUOUS:
+                yield word
+
+
 _CONCEPTS = {
-    concept: Synonyms.of(listed)
+    concept: Synonyms.of([*listed, *_words_for(concept)])
     for group in ("verbs", "nouns", "aspects")
     for concept, listed in _VOCABULARY[group].items()
 }

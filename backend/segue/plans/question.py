@@ -63,6 +63,12 @@ class ActionWords:
         """Returns how many words from this one on name a thing, and the names of its kinds."""
         return _longest(self.things, words, at)
 
+    def forms(self, action: str) -> frozenset[str]:
+        """Returns the words for an action, those of one word also with a pronoun; none that names a thing as well."""
+        listed = (phrase for phrase, found in self.actions.matches.items() for _, name in found if name == action)
+        plain = {" ".join(phrase) for phrase in listed if phrase not in self.things.matches}
+        return frozenset(plain | {word + ending for word in plain if " " not in word for ending in self.attached})
+
     def _with_pronoun(self, word: str) -> tuple[int, frozenset[str]]:
         for ending in self.attached:
             if word.endswith(ending):
