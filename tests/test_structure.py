@@ -49,6 +49,7 @@ BROAD = {
 PRIVATE = {
     "agent/providers/openai_apis.py": "langchain-core wants these of a chat model",
     "agent/providers/adapted.py": "langchain-core wants these of a chat model",
+    "agent/providers/async_model.py": "langchain-core wants these of a chat model",
     "agent/providers/chat_completions.py": "langchain-core wants these of a chat model",
     "offline/model.py": "langchain-core wants these of a chat model",
 }

@@ -219,7 +219,8 @@ class Settings(BaseSettings):
                     f"{setting.upper()}={model} needs a package that is not installed: "
                     f"pip install 'segue-agent[{provider.extra}]'"
                 )
-            if provider.extra and not any(self.access_to(provider)):
+            is_needed = provider.extra or (model and setting != "llm_model" and self.model_configured)
+            if is_needed and not any(self.access_to(provider)):
                 raise ValueError(f"{setting.upper()}={model} needs {provider.key}")
         return self
 

@@ -8,7 +8,7 @@ from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 
 from segue.agent.normal_form import NO_IMAGES, Form, normal_form, takes_images
 from segue.agent.render_messages import assistant_message, image_message
-from segue.agent.tool_executor import MAX_IMAGES_BYTES
+from segue.agent.turn_calls import MAX_IMAGES_BYTES
 from segue.config import Settings
 from segue.domain.session import RequestedCall
 from segue.replay.requests import invalid_history

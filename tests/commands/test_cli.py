@@ -18,7 +18,7 @@ JWT = {"AUTH": "jwt", "JWT_AUDIENCE": "segue", "JWT_ISSUER": "us"}
 
 def refused(**environment: str) -> str:
     """What `segue serve` says of settings it does not even start with."""
-    result = CliRunner().invoke(app, ["serve"], env={**environment, "OPENAI_API_KEY": "sk-canary"})
+    result = CliRunner().invoke(app, ["serve"], env={"OPENAI_API_KEY": "sk-canary", **environment})
     assert result.exit_code == 2
     assert "sk-canary" not in result.output
     return result.output
@@ -52,6 +52,10 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"PLANNING": "perhaps"}, "PLANNING"),
         ({"LLM_MODEL": "anthropic:claude-sonnet-5"}, "needs ANTHROPIC_API_KEY"),
         ({"LLM_MODEL": "google_genai:gemini-3-flash"}, "needs GOOGLE_API_KEY"),
+        (
+            {"LLM_MODEL": "anthropic:x", "ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "", "LLM_FALLBACK_MODEL": "gpt-5"},
+            "LLM_FALLBACK_MODEL=gpt-5 needs OPENAI_API_KEY",
+        ),
         ({"AUTH": "perhaps"}, "AUTH"),
         ({"LIMIT_TURNS_PER_MINUTE": "-1"}, "LIMIT_TURNS_PER_MINUTE"),
         ({"AUTH": "jwt", "JWT_KEY": "x", "JWT_AUDIENCE": "segue"}, "JWT_ISSUER"),

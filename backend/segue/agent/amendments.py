@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Final
+from typing import Final, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -32,6 +32,16 @@ _PLACES: Final = (
 )
 # A refusal of what goes back with a call may name the call's tool, which is not at fault.
 _OF_A_CALL: Final = ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")
+# A refusal of images: its cause, and its words if it is about any image or only about those that were sent.
+_CAUSES_OF_IMAGES: Final = frozenset({"refused", "not_found", "busy", "other_api"})
+_OF_IMAGES: Final = re.compile(
+    r"image|vision|multi-?modal|mmproj|content.{0,40}(?:must be|expected).{0,20}string", re.IGNORECASE
+)
+_OF_THESE_IMAGES: Final = re.compile(
+    r"invalid[_ ]image|image_parse|unsupported[_ ]image|too[_ ](?:large|big|small|many)|dimension|corrupt|decod"
+    r"|process(?:ing)?[_ ](?:the[_ ])?image",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,14 @@ def amended(asked: Asked, refusal: ProviderRefusal, offered: Sequence[str]) -> A
         return _without_tool(asked, asked.tools[tool], refusal.message)
     form = refused_form(asked.messages, asked.form)
     return None if form is None else replace(asked, form=form)
+
+
+def images_refused(refusal: ProviderRefusal) -> Literal["all", "these"] | None:
+    """Returns whether a refusal is about images: about any, or only about those that were sent."""
+    said = f"{refusal.code} {refusal.message}"
+    if refusal.cause.name not in _CAUSES_OF_IMAGES or not _OF_IMAGES.search(said):
+        return None
+    return "these" if _OF_THESE_IMAGES.search(said) else "all"
 
 
 def fitting(asked: Asked, too_long: int | None) -> Asked:

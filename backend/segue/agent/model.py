@@ -15,7 +15,7 @@ import structlog
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from segue.agent.amendments import Asked, amended, fitting
+from segue.agent.amendments import Asked, amended, fitting, images_refused
 from segue.agent.answer_schemas import Schema
 from segue.agent.model_errors import (
     BROKE_OFF,
@@ -226,8 +226,8 @@ class ChatModel:
         """Returns what to ask instead after a refusal, None if nothing helps."""
         if not isinstance(error, ProviderRefusal):
             return None
-        if error.of_images and without_images(request.messages):
-            self._takes_images = error.of_images == "these"
+        if (refused := images_refused(error)) and without_images(request.messages):
+            self._takes_images = refused == "these"
             log.warning("model_images_left_out", reason=error.message, status=error.status)
             return replace(request.asked, without_images=True)
         instead = amended(request.asked, error, list(request.names))

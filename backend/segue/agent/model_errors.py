@@ -3,10 +3,9 @@
 The causes are one table. Knows no provider's format: `providers/` turns what comes over the wire into these errors.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from segue.domain.errors import AppError
 from segue.domain.providers import OPENAI, Provider
@@ -14,15 +13,6 @@ from segue.domain.providers import OPENAI, Provider
 BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
 FIRST_DELAY_S: Final = 0.5
 _MODELS_OWN: Final = frozenset({"model_unavailable", "model_timeout"})
-_CAUSES_OF_IMAGES: Final = frozenset({"refused", "not_found", "busy", "other_api"})
-_OF_IMAGES: Final = re.compile(
-    r"image|vision|multi-?modal|mmproj|content.{0,40}(?:must be|expected).{0,20}string", re.IGNORECASE
-)
-_OF_THESE_IMAGES: Final = re.compile(
-    r"invalid[_ ]image|image_parse|unsupported[_ ]image|too[_ ](?:large|big|small|many)|dimension|corrupt|decod"
-    r"|process(?:ing)?[_ ](?:the[_ ])?image",
-    re.IGNORECASE,
-)
 BAD_REQUEST: Final = frozenset({400, 422})
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 
@@ -60,14 +50,6 @@ class ProviderRefusal(ModelFailure):
     def cause(self) -> "Cause":
         """The first row of CAUSES that fits."""
         return next(cause for cause in CAUSES if cause.fits(self))
-
-    @property
-    def of_images(self) -> Literal["all", "these"] | None:
-        """Whether it is about images in the request: about any, or only about those that were sent."""
-        said = f"{self.code} {self.message}"
-        if self.cause.name not in _CAUSES_OF_IMAGES or not _OF_IMAGES.search(said):
-            return None
-        return "these" if _OF_THESE_IMAGES.search(said) else "all"
 
 
 class ProviderUnreachable(ModelFailure):
@@ -212,8 +194,7 @@ def failure_of(error: Exception, *, attempt: int, setting: str, provider: Provid
         case StreamIdle():
             return Failure(timeout(error.seconds, error.setting))
         case ProviderUnreachable():
-            detail = f"The model provider cannot be reached: check {provider.base_url}."
-            return Failure(unavailable(detail), doubled)
+            return Failure(unavailable(f"The model provider cannot be reached: check {provider.base_url}."), doubled)
         case ProviderRefusal():
             return Failure(
                 _refusal(error, setting), doubled if error.retry_after_s is None else max(error.retry_after_s, 0.0)

@@ -18,15 +18,8 @@ from segue.agent import prompts, render_messages
 from segue.agent.context import TurnContext
 from segue.agent.refused_tools import mark_refused
 from segue.agent.stream_reply import emit_message, stream_reply
-from segue.agent.tool_executor import (
-    ReadyCall,
-    SettledCall,
-    TurnCalls,
-    interrupted_call,
-    new_images,
-    record_start,
-    run_call,
-)
+from segue.agent.tool_executor import ReadyCall, SettledCall, interrupted_call, record_start, run_call
+from segue.agent.turn_calls import TurnCalls
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
@@ -232,7 +225,7 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
     run.values[step.id] = outcome.payload.value
     answer = render_messages.fresh_result(call.request.id, outcome, max_bytes=run.context.limits.fresh_result_bytes)
     render_messages.add_result(run.conversation, call.request, answer, opaque=run.stored.opaque_of(step))
-    run.conversation += new_images(run.turn)
+    run.conversation += run.turn.new_images()
 
 
 async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from segue.agent.tool_executor import TurnCalls
+from segue.agent.turn_calls import TurnCalls
 from segue.domain.events import ToolStateChanged
 
 

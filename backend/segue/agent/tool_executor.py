@@ -6,7 +6,7 @@ hangs, fails or is cancelled does not lose another's result. Knows nothing of pl
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from langchain_core.messages import BaseMessage, ToolMessage
@@ -16,55 +16,23 @@ from segue.agent import render_messages
 from segue.agent.context import TurnContext
 from segue.agent.reply import ModelCall, Reply, opaque_parts
 from segue.agent.stream_reply import StartedMessage, emit_message
+from segue.agent.turn_calls import TurnCalls
 from segue.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, ToolStateChanged
 from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
-from segue.domain.tool import Reference, Tool, ToolCall, ToolContext, ToolSpec, canonical_args
+from segue.domain.tool import Tool, ToolContext, canonical_args
 from segue.memory.history import NewMessage, append_message
 from segue.plans.acknowledgement import asks_about
-from segue.plans.policy import needs_confirmation
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import clean
 from segue.tools.outcome import Outcome, failed, lost
-from segue.tools.parts import IMAGES, BinaryPart
 from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import run_tool
 
-MAX_IMAGES_BYTES = 6_000_000  # of a turn: every later request of it repeats them
-
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, Outcome], Awaitable[None]]
-
-
-@dataclass(slots=True)
-class TurnCalls:
-    """The calls of a turn so far. `count` is all of them, `stored_messages` the messages they added to the history.
-
-    `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
-    have. `references` are newest first. `images` are by call those that the model has not been shown, in all no more
-    than `image_bytes_left` allows.
-    `approved_in` is an answer that the user said yes to: one call that it asked about needs no second yes. If the turn
-    is `cautious`, every call that changes the world needs a yes.
-    """
-
-    context: TurnContext
-    tools: Mapping[str, Tool]
-    ledger: list[ToolCall] = field(default_factory=list)
-    references: list[Reference] = field(default_factory=list)
-    answers: dict[tuple[str, str], str] = field(default_factory=dict)
-    images: dict[str, tuple[BinaryPart, ...]] = field(default_factory=dict)
-    image_bytes_left: int = MAX_IMAGES_BYTES
-    count: int = 0
-    stored_messages: int = 0
-    approved_in: str | None = None
-    cautious: bool = False
-
-    def needs_yes(self, spec: ToolSpec) -> bool:
-        mode = self.context.limits.confirm
-        changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
-        return needs_confirmation(spec, mode) or (self.cautious and changes_the_world)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +92,7 @@ async def run_tool_calls(turn: TurnCalls, reply: Reply, *, started: StartedMessa
     opaque = opaque_parts(reply, (made[call.request.id] for call in runs))
     said = render_messages.assistant_message(reply.text, [call.request for call in runs], opaque=opaque)
     given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
-    return ToolRound([said, *given, *new_images(turn)], held)
-
-
-def new_images(turn: TurnCalls) -> list[BaseMessage]:
-    """Returns the images of the calls that have ended since, in a message that goes behind their results."""
-    images, turn.images = dict(sorted(turn.images.items())), {}
-    return [render_messages.image_message(images)] if images else []
+    return ToolRound([said, *given, *turn.new_images()], held)
 
 
 async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall]) -> list[tuple[RequestedCall, str]]:
@@ -145,7 +107,7 @@ async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall]) -> list[t
             continue
         turn.ledger.append(recorded.call)
         turn.references.insert(0, recorded.reference)
-        _keep_images(turn, request, recorded.outcome)
+        turn.keep_images(request, recorded.outcome)
         ended.append((request, _keep_answer(turn, request, tool, recorded.outcome)))
     turn.count += len(earlier)
     answers = await _run_together(turn, cut_off)
@@ -201,7 +163,7 @@ async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: Writ
     async with turn.context.guard.admitting(call.tool.spec) as refused:
         outcome = failed(refused) if refused else await _run(turn.context, call)
         await _record_end(turn, call, outcome, also)
-    _keep_images(turn, call.request, outcome)
+    turn.keep_images(call.request, outcome)
     return outcome
 
 
@@ -286,16 +248,6 @@ async def _record_end(
     turn.ledger.append(ledger)
     turn.references.insert(0, reference)
     context.emit(CallEnded(reference, message_id))
-
-
-def _keep_images(turn: TurnCalls, request: RequestedCall, outcome: Outcome) -> None:
-    kept = []
-    for part in outcome.payload.parts:
-        if part.kind in IMAGES and part.size_bytes <= turn.image_bytes_left:
-            turn.image_bytes_left -= part.size_bytes
-            kept.append(part)
-    if kept:
-        turn.images[request.id] = tuple(kept)
 
 
 def _keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: Outcome) -> str:

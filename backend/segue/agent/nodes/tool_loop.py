@@ -17,7 +17,8 @@ from segue.agent.refused_tools import mark_refused
 from segue.agent.reply import ModelCall, Reply, opaque_parts
 from segue.agent.state import EarlierAttempt, TurnState, Update, web_search_report
 from segue.agent.stream_reply import stream_reply
-from segue.agent.tool_executor import HeldCall, TurnCalls, call_key, new_images, resume_calls, run_tool_calls
+from segue.agent.tool_executor import HeldCall, call_key, resume_calls, run_tool_calls
+from segue.agent.turn_calls import TurnCalls
 from segue.domain.events import SearchDecided
 from segue.domain.plan import MAX_STEPS, Step
 from segue.domain.tool import Tool
@@ -67,7 +68,7 @@ async def _resume(turn: TurnCalls, state: TurnState, earlier: EarlierAttempt, co
     calls = [each for each in earlier.calls if step is None or each.call.tool_call_id != step.tool_call_id]
     for request, answer in await resume_calls(turn, calls):
         render_messages.add_result(conversation, request, answer)
-    conversation += new_images(turn)
+    conversation += turn.new_images()
     if earlier.calls:
         conversation[:] = prompts.with_note(conversation, prompts.RESUMED)
 

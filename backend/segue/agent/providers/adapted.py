@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import httpx2
 import structlog
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
@@ -18,6 +18,7 @@ from langchain_core.tools import BaseTool
 from pydantic import Field
 
 from segue.agent.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
+from segue.agent.providers.async_model import AsyncChatModel
 from segue.agent.providers.content_blocks import AnswerReader, given_back
 from segue.agent.providers.event_stream import BROKEN
 from segue.agent.providers.refusals import parameter_named
@@ -26,7 +27,7 @@ from segue.agent.reply import REASONING, SCHEMA
 log = structlog.get_logger()
 
 
-class AdaptedModel(BaseChatModel):
+class AdaptedModel(AsyncChatModel):
     """`asked` is the package's model. `read_error` reads errors of the types in `errors`; `choices` is what a choice of
     tools is called there, and one that is not in it is not sent. `parameters` go into every request until they are
     refused, which is remembered for as long as the process lives; `offered` and `schema_parameters` put a tool and a
@@ -68,15 +69,6 @@ class AdaptedModel(BaseChatModel):
             chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
             changed["asked"] = self.asked.bind_tools([self.offered(tool) for tool in tools], **chosen, **options)
         return self.model_copy(update=changed) if changed else self
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        raise NotImplementedError("the service is asynchronous throughout")
 
     async def _agenerate(
         self,

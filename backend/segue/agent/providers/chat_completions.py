@@ -4,20 +4,18 @@ Writes requests and hands on what `completion_reader.py` reads; nothing of an an
 of deadlines and retries: those are `model.py`'s.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from itertools import zip_longest
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable
-from langchain_core.tools import BaseTool
 from pydantic import Field
 
 from segue.agent.model_errors import BROKE_OFF, NotAnAnswer
+from segue.agent.providers.async_model import AsyncChatModel
 from segue.agent.providers.completion_reader import CompletionReader, Words
 from segue.agent.providers.endpoint import endpoint_of
 from segue.agent.providers.openai_address import made_by
@@ -28,7 +26,7 @@ from segue.agent.reply import CALLS, OPAQUE, RAW_TEXT, REASONING, SCHEMA, Opaque
 ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
 
 
-class ChatCompletions(BaseChatModel):
+class ChatCompletions(AsyncChatModel):
     """`parameters` go into every request, and the `extra` ones whatever else would stand in their place."""
 
     llm: str
@@ -41,20 +39,6 @@ class ChatCompletions(BaseChatModel):
     @property
     def _llm_type(self) -> str:
         return "chat-completions"
-
-    def bind_tools(
-        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        return self.bind(tools=list(tools), **kwargs)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        raise NotImplementedError("the service is asynchronous throughout")
 
     async def _agenerate(
         self,

@@ -4,22 +4,21 @@ What has answered once is remembered for as long as the process lives.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
 import structlog
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable
-from langchain_core.tools import BaseTool
 from pydantic import Field
 
 from segue.agent.model_errors import ProviderRefusal
 from segue.agent.providers.adapted import AdaptedModel
+from segue.agent.providers.async_model import AsyncChatModel
 from segue.agent.providers.chat_completions import ChatCompletions, chat_completions
 from segue.agent.providers.openai_address import is_openai_itself, made_by
 from segue.agent.providers.options import ProviderOptions
@@ -67,7 +66,7 @@ class Ways:
         return await self._stack.enter_async_context(chat_completions(options))
 
 
-class OpenAIModel(BaseChatModel):
+class OpenAIModel(AsyncChatModel):
     """Asks in the first way that is left, and in the next if the refusal says that another may do."""
 
     ways: Any = Field(exclude=True)
@@ -77,20 +76,6 @@ class OpenAIModel(BaseChatModel):
     @property
     def _llm_type(self) -> str:
         return "openai"
-
-    def bind_tools(
-        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        return self.bind(tools=list(tools), **kwargs)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        raise NotImplementedError("the service is asynchronous throughout")
 
     async def _agenerate(
         self,

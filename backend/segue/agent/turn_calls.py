@@ -1,0 +1,62 @@
+"""The calls of a turn so far: what they gave, which of them need no repeat, and which a yes.
+
+Runs nothing: `tool_executor.py` does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from langchain_core.messages import BaseMessage
+
+from segue.agent.context import TurnContext
+from segue.agent.render_messages import image_message
+from segue.domain.session import RequestedCall
+from segue.domain.tool import Reference, Tool, ToolCall, ToolSpec
+from segue.plans.policy import needs_confirmation
+from segue.tools.outcome import Outcome
+from segue.tools.parts import IMAGES, BinaryPart
+
+MAX_IMAGES_BYTES = 6_000_000  # of a turn: every later request of it repeats them
+
+
+@dataclass(slots=True)
+class TurnCalls:
+    """The calls of a turn so far. `count` is all of them, `stored_messages` the messages they added to the history.
+
+    `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
+    have. `references` are newest first. `images` are by call those that the model has not been shown, in all no more
+    than `image_bytes_left` allows.
+    `approved_in` is an answer that the user said yes to: one call that it asked about needs no second yes. If the turn
+    is `cautious`, every call that changes the world needs a yes.
+    """
+
+    context: TurnContext
+    tools: Mapping[str, Tool]
+    ledger: list[ToolCall] = field(default_factory=list)
+    references: list[Reference] = field(default_factory=list)
+    answers: dict[tuple[str, str], str] = field(default_factory=dict)
+    images: dict[str, tuple[BinaryPart, ...]] = field(default_factory=dict)
+    image_bytes_left: int = MAX_IMAGES_BYTES
+    count: int = 0
+    stored_messages: int = 0
+    approved_in: str | None = None
+    cautious: bool = False
+
+    def needs_yes(self, spec: ToolSpec) -> bool:
+        mode = self.context.limits.confirm
+        changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
+        return needs_confirmation(spec, mode) or (self.cautious and changes_the_world)
+
+    def keep_images(self, request: RequestedCall, outcome: Outcome) -> None:
+        kept = []
+        for part in outcome.payload.parts:
+            if part.kind in IMAGES and part.size_bytes <= self.image_bytes_left:
+                self.image_bytes_left -= part.size_bytes
+                kept.append(part)
+        if kept:
+            self.images[request.id] = tuple(kept)
+
+    def new_images(self) -> list[BaseMessage]:
+        """Returns the images of the calls that have ended since, in a message that goes behind their results."""
+        images, self.images = dict(sorted(self.images.items())), {}
+        return [image_message(images)] if images else []
