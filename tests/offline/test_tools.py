@@ -159,6 +159,21 @@ def test_a_file_is_not_read_with_a_tool_for_mails() -> None:
     assert planned("Leggi main.py e correggi il bug", MAIL) == []
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [
+        '{"emails": [{"id": "eml-111111"}, {"id": "eml-222222"}], "total": 44}',
+        '{"tool_call_id": "call_1", "summary": "2 of 44 emails", "identifiers": ["eml-111111", "eml-222222"]}',
+        '{"tool_call_id": "call_1", "summary": "Search: R — 3 emails", "identifiers": ["eml-111111", "eml-222222"]}',
+    ],
+)
+def test_the_oldest_is_not_taken_from_a_list_that_shows_only_the_newest(shown: str) -> None:
+    listed = ("mcp_search_emails", {"query": "Rossi"}, shown)
+    answered = reply("find the mails from Rossi", listed, OFFER, "delete the oldest")
+    assert not answered.tool_calls
+    assert "I still need: email_id" in answered.text
+
+
 def test_what_no_tool_is_about_is_said_to_have_none() -> None:
     assert "Non ho uno strumento per «che impegni ho domani?»" in reply("che impegni ho domani?", tools=MAIL).text
     move = "Move the meeting with Rossi to Friday and tell the participants"

@@ -147,10 +147,10 @@ def _listed(tool: OfferedTool, request: Request) -> str | None:
 
 
 def pick(listing: ShownResult, tool: OfferedTool, text: str) -> str | None:
-    """Returns the id of the item that a text means by its place, or by being the oldest."""
+    """Returns the id of the item that a text means by its place, or by being the oldest if all of them are shown."""
     names = listing.names_for(tool)
     if "oldest" in concepts(text):
-        return _oldest(listing.value, names) if names else None
+        return _oldest(listing.value, names) if names and listing.total <= len(names) else None
     place = ordinal(text)
     return names[place] if place < len(names) else None
 

@@ -18,6 +18,7 @@ FILE = re.compile(r"(?<![\w@])[\w./~-]*\w\.[A-Za-z]\w{0,4}(?!\w)")
 QUERY_ARGUMENTS = ("query", "q", "search", "keywords", "text")
 URL_ARGUMENTS = ("url", "uri", "link")
 NAMING_ENDINGS = ("id", "key", "sku", "code", "number", "path", "file", "filename", "file_name", "slug")
+_COUNTED = re.compile(r"(?:^|— )(?:\d+ of )?(\d+) \w")  # as `tools/summaries.py` says it
 WEB_SEARCH = "web_search"
 LOOKS = frozenset({"search", "read"})  # the verbs that change nothing
 
@@ -78,6 +79,20 @@ class ShownResult:
     @property
     def nouns(self) -> frozenset[str]:
         return name_words(self.tool) - VERBS
+
+    @property
+    def total(self) -> int:
+        """How many things it says were found, also if it shows fewer; 0 if it does not say."""
+        match self.value:
+            case {"tool_call_id": _, "summary": str(summary)}:
+                counted = _COUNTED.search(summary)
+                return int(counted.group(1)) if counted else 0
+            case {"total": int(total)}:
+                return total
+            case dict() as value:
+                return max((len(item) for item in value.values() if isinstance(item, list)), default=0)
+            case _:
+                return len(self.value) if isinstance(self.value, list) else 0
 
     def names_for(self, tool: OfferedTool) -> list[str]:
         """Returns the ids or addresses in it that a tool could open, in order."""
