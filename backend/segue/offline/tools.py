@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from segue.agent.untrusted import unfenced
 from segue.offline.vocabulary import NOUNS, VERBS, concepts, names_only_a_place, stems
-from segue.tools.summaries import identifiers
+from segue.tools.identifiers import identifiers
 
 URL = re.compile(r"https?://[^\s\"'<>）」»]+")
 FILE = re.compile(r"(?<![\w@])[\w./~-]*\w\.[A-Za-z]\w{0,4}(?!\w)")

@@ -18,10 +18,11 @@ import structlog
 
 from segue.domain.redaction import without, without_secret_texts
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.tools.identifiers import identifiers
 from segue.tools.input_schema import check_args
 from segue.tools.normalize import Payload, clean_text, make_payload, no_payload
 from segue.tools.outcome import MAX_ERROR_CHARS, Fault, Outcome, credentials_refused, reported_error
-from segue.tools.summaries import MAX_SUMMARY_CHARS, identifiers, one_line, summarise, summarise_call
+from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line, summarise, summarise_call
 
 STOP_GRACE_S: Final = 1.0
 

@@ -1,22 +1,17 @@
-"""What describes a result without showing it: one line, a bounded preview, the identifiers it contains. Pure."""
+"""What describes a result without showing it: one line and a bounded preview. Pure."""
 
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from segue.domain.redaction import is_secret_key
+from segue.tools.identifiers import MAX_IDENTIFIERS, MAX_SEARCHED_CHARS, kind_of_key
 
 MAX_SUMMARY_CHARS = 200
 MAX_NAME_CHARS = 60
-MAX_IDENTIFIERS = 20
-MAX_IDENTIFIER_CHARS = 300
-MAX_IDENTIFIERS_CHARS = 700
-MAX_LEAVES = 10_000
-MAX_SEARCHED_CHARS = 50_000
 MAX_COLUMN_CHARS = 40
 MAX_VALUE_CHARS = 20
 TABLE_LINES_READ = 5
@@ -28,17 +23,6 @@ MAX_KEYS_READ = 20
 _NAMES = ("subject", "title", "name", "summary", "label", "url", "id")
 _KINDS = ("media_type", "mime_type", "mimeType")
 _TEXTS = ("content", "text", "contents")  # the keys under which tools wrap the text of a file or a page
-_KEY_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_ID_WORDS = frozenset({"id", "ids", "uuid", "uuids", "guid", "number", "numbers", "key", "keys"})
-_ADDRESS_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths"})
-_FILE_WORDS = frozenset({"file", "files", "filename", "filenames", "filepath", "folder", "directory"})
-_FILE_NAME = re.compile(r"(?=[^\s@/\\.]*[^\W\d])[^\s@]{0,200}[^\s@/\\.]\.[A-Za-z][A-Za-z0-9]{0,7}")
-# Words need no spaces around them in every script, so an id ends where its own letters do.
-_ID_IN_TEXT = re.compile(
-    r"https?://[^\s\"'<>)\]。，；：！？、،؛؟]*[^\s\"'<>)\]。，；：！？、،؛؟.,;:!?]"
-    r"|(?<![0-9A-Za-z_-])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z_-])"
-    r"|(?<![0-9A-Za-z_/-])[A-Za-z]{2,12}[-_#](?=[0-9a-zA-Z]*[0-9])[0-9a-zA-Z]{3,40}(?![0-9A-Za-z_])"
-)
 _DELIMITERS = ("\t", "|", ";", ",")
 _RULE = re.compile(r"[\s|:+=-]*-[\s|:+=-]*")  # the line under the head of a Markdown table
 
@@ -117,7 +101,7 @@ def _named(key: str, value: Any, about: Any) -> str | None:
             return one_line(
                 ", ".join(value[:MAX_SUBJECTS]) + (", …" if len(value) > MAX_SUBJECTS else ""), MAX_NAME_CHARS
             )
-        case int() if not isinstance(value, bool) and _kind_of_key(key) is not None:
+        case int() if not isinstance(value, bool) and kind_of_key(key) is not None:
             return str(value)[:MAX_NAME_CHARS]
         case _:
             return None
@@ -135,66 +119,6 @@ def preview(text: str, *, max_chars: int) -> str:
     head = text[: max_chars - 1]
     whole_lines = head if text[len(head)] == "\n" else head.rpartition("\n")[0]
     return (whole_lines if len(whole_lines) >= max_chars // 2 else head).rstrip() + "…"
-
-
-def identifiers(value: Any) -> tuple[str, ...]:
-    """Returns what a later call may need, each once: ids, ids of other things, addresses, texts that look like ids.
-
-    Identifiers of one kind keep the order of the result, so that the second id belongs to the second item.
-    """
-    found: tuple[dict[str, None], ...] = ({}, {}, {}, {})
-    for key, leaf in islice(_leaves(None, value), MAX_LEAVES):
-        for kind, text in _candidates(key, leaf):
-            if 0 < len(text) <= MAX_IDENTIFIER_CHARS:
-                found[kind][text] = None
-        if len(found[0]) == MAX_IDENTIFIERS:
-            break
-    unique = dict.fromkeys(text for kind in found for text in kind)
-    return tuple(_within(unique, MAX_IDENTIFIERS_CHARS))[:MAX_IDENTIFIERS]
-
-
-def _within(texts: dict[str, None], max_chars: int) -> Iterator[str]:
-    for text in texts:
-        max_chars -= len(text)
-        if max_chars < 0:
-            return
-        yield text
-
-
-def _leaves(key: str | None, value: Any) -> Iterator[tuple[str | None, Any]]:
-    """Every value that contains no other, under the nearest key; a list's items stand under the key of the list."""
-    match value:
-        case dict():
-            for name, item in value.items():
-                yield from _leaves(name, item)
-        case list():
-            for item in value:
-                yield from _leaves(key, item)
-        case _:
-            yield key, value
-
-
-def _candidates(key: str | None, leaf: Any) -> Iterator[tuple[int, str]]:
-    if isinstance(leaf, bool) or not isinstance(leaf, str | int):
-        return
-    kind = _kind_of_key(key) if key and len(key) <= MAX_NAME_CHARS else None
-    if kind is not None:
-        yield kind, str(leaf)
-    elif isinstance(leaf, str) and key is None:
-        yield from ((3, match.group()) for match in _ID_IN_TEXT.finditer(leaf[:MAX_SEARCHED_CHARS]))
-    elif isinstance(leaf, str) and len(leaf) <= MAX_IDENTIFIER_CHARS and _ID_IN_TEXT.fullmatch(leaf):
-        yield 3, leaf
-    if isinstance(leaf, str) and kind is None and len(leaf) <= MAX_IDENTIFIER_CHARS and _FILE_NAME.fullmatch(leaf):
-        yield 3, leaf
-
-
-@lru_cache(maxsize=4096)
-def _kind_of_key(key: str) -> int | None:
-    words = _KEY_WORD.findall(key)
-    last = words[-1].lower() if words else ""
-    if last in _ID_WORDS:
-        return 0 if len(words) == 1 else 1
-    return 2 if last in _ADDRESS_WORDS or last in _FILE_WORDS else None
 
 
 def _describe(value: Any) -> str:
@@ -302,7 +226,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 def _name_of(item: Any) -> str | None:
     match item:
         case dict():
-            others = (key for key in islice(item, MAX_KEYS_READ) if _kind_of_key(key[:MAX_NAME_CHARS]) is not None)
+            others = (key for key in islice(item, MAX_KEYS_READ) if kind_of_key(key[:MAX_NAME_CHARS]) is not None)
             keys = chain(_NAMES, others, _KINDS)
             named = (item[key] for key in keys if isinstance(item.get(key), str | int | float))
             return next((one_line(str(name), MAX_NAME_CHARS) for name in named if str(name).strip()), None)
