@@ -38,16 +38,21 @@ def detect_language(text: str, *, default: str = ENGLISH) -> str:
 
 @lru_cache(maxsize=2048)  # each turn looks at the messages of the ones before
 def _language_of(sample: str) -> str | None:
-    return (None if sample.isascii() else _language_by_script(sample)) or _language_by_words(sample)
+    by_words = _language_by_words(sample)
+    if sample.isascii():
+        return by_words
+    # Beside letters of another script, Latin ones without a known word are a name.
+    latin = len(_LATIN.findall(sample))
+    return _language_by_script(sample, more_than=latin) or by_words or _language_by_script(sample, more_than=0)
 
 
-def _language_by_script(sample: str) -> str | None:
+def _language_by_script(sample: str, *, more_than: int) -> str | None:
     letters = {language: len(script.findall(sample)) for language, script in _SCRIPTS.items()}
     kana, han = len(_KANA.findall(sample)), len(_HAN.findall(sample))
     letters["ja" if kana and kana * _HAN_PER_KANA >= han else "zh"] = kana + han
     weights = {language: count * _LATIN_LETTERS_PER_LETTER.get(language, 1) for language, count in letters.items()}
     likeliest = max(weights, key=weights.__getitem__)
-    return likeliest if weights[likeliest] > len(_LATIN.findall(sample)) else None
+    return likeliest if weights[likeliest] > more_than else None
 
 
 def _language_by_words(sample: str) -> str | None:

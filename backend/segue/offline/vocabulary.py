@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Self
 
+from segue.language.detect_language import detect_language
 from segue.language.utterance import fold
 from segue.language.word_lists import load_toml
 from segue.plans.question import ACTIONS
 
 _HAN = re.compile("[\u4e00-\u9fff]")
-_ARABIC_WORD = re.compile("[\u0600-\u06ff]+")
-_LATIN_WORD = re.compile("[A-Za-z\u00c0-\u024f]+")
 # A comma or an "and"; what follows is a step of its own if it begins with a verb.
 _JOINER = re.compile(
     r"\s*[,，、;；،]\s*(?:(?:and|e|ed|并且?)\s*)?|\s+(?:and|e|ed|y|et|und)\s+|并且?|\s+و(?=\w)", re.IGNORECASE
@@ -149,16 +148,8 @@ def _split_joined(text: str) -> Iterator[str]:
 
 def reply_language(messages: Sequence[str]) -> str:
     """Returns the language of the newest message that shows one: `en`, `it`, `zh` or `ar`; `en` if none does."""
-    for text in reversed(messages):
-        latin = len(_LATIN_WORD.findall(text))
-        for language, script in (("zh", _HAN), ("ar", _ARABIC_WORD)):
-            if len(script.findall(text)) >= max(latin, 1):
-                return language
-        spoken = set(words_of(text))
-        scores = {lang: len(spoken & {fold(word) for word in _SENTENCES[lang]["words"]}) for lang in ("en", "it")}
-        if any(scores.values()):
-            return max(scores, key=lambda language: scores[language])
-    return "en"
+    shown = (detect_language(text, default="") for text in reversed(messages))
+    return next((language for language in shown if language in _SENTENCES), "en")
 
 
 def sentence(language: str, key: str, **values: object) -> str:
