@@ -36,7 +36,7 @@ OWNERS_OF_TABLES = {
     "usage/ledger.py": "usage, reservations",
 }
 BROAD = {
-    "agent/model.py": "a provider's library has errors of its own, and any other is raised again",
+    "agent/llm/model.py": "a provider's library has errors of its own, and any other is raised again",
     "agent/stream_reply.py": "closes the stream of a reply, and raises again",
     "embedded/servers.py": "stops the servers that have started, and raises again",
     "mcp/servers.py": "leaves the servers that were entered, and raises again",
@@ -47,10 +47,10 @@ BROAD = {
     "usage/account.py": "keeps what could not be booked, and raises again",
 }
 PRIVATE = {
-    "agent/providers/openai_apis.py": "langchain-core wants these of a chat model",
-    "agent/providers/adapted.py": "langchain-core wants these of a chat model",
-    "agent/providers/async_model.py": "langchain-core wants these of a chat model",
-    "agent/providers/chat_completions.py": "langchain-core wants these of a chat model",
+    "agent/llm/providers/openai_apis.py": "langchain-core wants these of a chat model",
+    "agent/llm/providers/adapted.py": "langchain-core wants these of a chat model",
+    "agent/llm/providers/async_model.py": "langchain-core wants these of a chat model",
+    "agent/llm/providers/chat_completions.py": "langchain-core wants these of a chat model",
     "offline/model.py": "langchain-core wants these of a chat model",
 }
 

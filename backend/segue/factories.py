@@ -15,7 +15,7 @@ from langchain_core.language_models import BaseChatModel
 
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
-from segue.agent.model_choice import Models
+from segue.agent.llm.model_choice import Models
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.rate_limits import Rates
@@ -172,7 +172,7 @@ async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermM
     settings = base.settings
     if settings.embedding_model is None:
         return LongTermMemory(base.stores.database, None)
-    from segue.agent.embeddings import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
+    from segue.agent.llm.embeddings import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
 
     embedder = openai_embedder(provider_options(settings, f"openai:{settings.embedding_model}"))
     return LongTermMemory(base.stores.database, await stack.enter_async_context(embedder))

@@ -1,6 +1,6 @@
 """The chat models from the settings: which providers answer, under which limits.
 
-A provider is one file in `agent/providers/`, imported only if it is the one that answers.
+A provider is one file in `agent/llm/providers/`, imported only if it is the one that answers.
 """
 
 from contextlib import AsyncExitStack
@@ -8,10 +8,10 @@ from functools import partial
 
 from langchain_core.language_models import BaseChatModel
 
-from segue.agent.model import ChatModel, ModelLimits
-from segue.agent.model_choice import Models, ModelWithFallback
-from segue.agent.providers.options import ProviderOptions
-from segue.agent.tool_schemas import Bounds
+from segue.agent.llm.model import ChatModel, ModelLimits
+from segue.agent.llm.model_choice import Models, ModelWithFallback
+from segue.agent.llm.providers.options import ProviderOptions
+from segue.agent.llm.tool_schemas import Bounds
 from segue.config import Settings
 from segue.domain.providers import provider_and_id
 from segue.domain.telemetry import Observe, OpenSpan
@@ -98,9 +98,9 @@ async def _provider(stack: AsyncExitStack, options: ProviderOptions) -> BaseChat
     """Imports what the one that answers needs, and nothing for the others."""
     match options.provider.extra:
         case "anthropic":
-            from segue.agent.providers.anthropic import anthropic_messages as opened  # noqa: PLC0415 (see above)
+            from segue.agent.llm.providers.anthropic import anthropic_messages as opened  # noqa: PLC0415 (see above)
         case "google":
-            from segue.agent.providers.google_genai import google_genai as opened  # noqa: PLC0415 (the same)
+            from segue.agent.llm.providers.google_genai import google_genai as opened  # noqa: PLC0415 (the same)
         case _:
-            from segue.agent.providers.openai_apis import openai_model as opened  # noqa: PLC0415 (the same)
+            from segue.agent.llm.providers.openai_apis import openai_model as opened  # noqa: PLC0415 (the same)
     return await stack.enter_async_context(opened(options))

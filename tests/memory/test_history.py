@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import SystemMessage, convert_to_openai_messages
 from starlette.responses import Response
 
-from segue.agent.normal_form import normal_form, short_id
+from segue.agent.llm.normal_form import normal_form, short_id
 from segue.agent.render_messages import to_model
 from segue.config import Settings
 from segue.domain.session import Message, RequestedCall

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from alembic import command
-from segue.agent.normal_form import short_id
+from segue.agent.llm.normal_form import short_id
 from segue.config import Settings
 from segue.db.migrations import config, upgrade
 from segue.db.models import metadata

@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from segue.agent import prompts
-from segue.agent.normal_form import normal_form
+from segue.agent.llm.normal_form import normal_form
 from segue.domain.recording import RecordedTurn
 from segue.replay.fake_model import FakeModel
 from segue.replay.fake_servers import FakeServers, TurnPlayback

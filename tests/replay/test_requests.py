@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from segue.agent.normal_form import ANY_MODEL, Form
+from segue.agent.llm.normal_form import ANY_MODEL, Form
 from segue.replay.requests import invalid_history
 
 SYSTEM = {"role": "system", "content": "You are."}

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from segue.agent.normal_form import PLACEHOLDERS
+from segue.agent.llm.normal_form import PLACEHOLDERS
 from segue.agent.prompts import SUMMARISER
 from segue.agent.untrusted import CLOSE, OPEN, unfenced
 from segue.replay.requests import invalid_history, invalid_tools

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from redis.asyncio import Redis
 
-from segue.agent.normal_form import short_id
+from segue.agent.llm.normal_form import short_id
 from segue.config import Settings
 from segue.memory.token_count import estimate
 from tests.support.provider import Provider, says

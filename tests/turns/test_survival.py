@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from sqlalchemy import select
 from starlette.responses import Response
 
-from segue.agent.normal_form import short_id
+from segue.agent.llm.normal_form import short_id
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.metered_model import MeteredModel, ModelBudget
+from segue.agent.llm.metered_model import MeteredModel, ModelBudget
 from segue.db.redis import Cache
 from segue.domain.clock import Clock
 from segue.domain.events import Emit

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, Field, ValidationError
 
-from segue.agent.answer_schemas import FACTS
-from segue.agent.model import ChatModel
+from segue.agent.llm.answer_schemas import FACTS
+from segue.agent.llm.model import ChatModel
 from segue.agent.prompts import EXTRACTOR, as_json
 from segue.agent.untrusted import neutralised
 from segue.domain.memory import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact

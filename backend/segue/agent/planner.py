@@ -8,9 +8,10 @@ import orjson
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
-from segue.agent import answer_schemas, prompts
-from segue.agent.answer_schemas import Reading
+from segue.agent import prompts
 from segue.agent.context import TurnContext
+from segue.agent.llm import answer_schemas
+from segue.agent.llm.answer_schemas import Reading
 from segue.agent.state import TurnState
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.plan import Plan, Step

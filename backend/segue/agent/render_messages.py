@@ -13,8 +13,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
+from segue.agent.llm.reply import OPAQUE
 from segue.agent.prompts import as_json, facts_block, fixed_text, plan_block, system_text
-from segue.agent.reply import OPAQUE
 from segue.agent.untrusted import fenced
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan

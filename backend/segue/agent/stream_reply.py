@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage
 
 from segue.agent.context import TurnContext
-from segue.agent.reply import Reply
-from segue.agent.streamed_answer import Listener
+from segue.agent.llm.reply import Reply
+from segue.agent.llm.streamed_answer import Listener
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from segue.agent.model import ChatModel
+from segue.agent.llm.model import ChatModel
 from segue.agent.prompts import SUMMARISER, as_json
 from segue.agent.untrusted import neutralised
 from segue.domain.session import Message

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import render_messages
 from segue.agent.context import TurnContext
-from segue.agent.reply import ModelCall, Reply, opaque_parts
+from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.agent.turn_calls import TurnCalls
 from segue.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, ToolStateChanged

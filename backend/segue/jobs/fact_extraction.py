@@ -14,7 +14,7 @@ from sqlalchemy import case, exists, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.fact_proposals import propose_facts
-from segue.agent.model import ChatModel
+from segue.agent.llm.model import ChatModel
 from segue.db.engine import Database
 from segue.db.models import sessions, turns
 from segue.domain.clock import Clock

@@ -9,7 +9,7 @@ from itertools import accumulate
 import orjson
 import structlog
 
-from segue.agent.model import ChatModel
+from segue.agent.llm.model import ChatModel
 from segue.agent.summarizer import condensed, summarise
 from segue.db.engine import Database
 from segue.domain.session import Message

@@ -17,7 +17,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
 from segue.agent import prompts
-from segue.agent.normal_form import PLACEHOLDERS
+from segue.agent.llm.normal_form import PLACEHOLDERS
 from segue.offline.facts import extract_facts
 from segue.offline.planning import draft_plan, fill_call
 from segue.offline.replies import answer

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from segue.agent.normal_form import CARRY_ON, short_id
+from segue.agent.llm.normal_form import CARRY_ON, short_id
 from segue.domain.recording import RecordedCall, RecordedTool
 from segue.domain.tool import canonical_args
 from segue.replay.fake_model import FakeModel, ModelReply

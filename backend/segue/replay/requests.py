@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 import orjson
 
 from segue.agent import prompts
-from segue.agent.normal_form import ANY_MODEL, Form
-from segue.agent.offered_tools import MAX_TOOLS
+from segue.agent.llm.normal_form import ANY_MODEL, Form
+from segue.agent.llm.offered_tools import MAX_TOOLS
 
 RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "synthesis", "other"]
 

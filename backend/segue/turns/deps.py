@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from segue.agent.context import AgentLimits
 from segue.agent.graph import Graph
-from segue.agent.model_choice import Models
+from segue.agent.llm.model_choice import Models
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.clock import Clock

@@ -12,7 +12,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from segue.agent.context import TurnContext
-from segue.agent.metered_model import MeteredModel
+from segue.agent.llm.metered_model import MeteredModel
 from segue.agent.state import TurnState, acknowledgement_report, web_search_report
 from segue.domain import turn_errors
 from segue.domain.errors import AppError

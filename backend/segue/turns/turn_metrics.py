@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from segue.agent.metered_model import MeteredModel
+from segue.agent.llm.metered_model import MeteredModel
 from segue.agent.state import TurnInput
 from segue.domain import turn_errors
 from segue.domain.errors import AppError

@@ -10,8 +10,8 @@ from typing import cast
 from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages
-from segue.agent.answer_schemas import Reading
 from segue.agent.context import TurnContext
+from segue.agent.llm.answer_schemas import Reading
 from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan
 from segue.agent.prompts import TOO_LATE, VERDICT_NOTES, waiting_note

@@ -12,9 +12,9 @@ from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages, prompts, render_messages
 from segue.agent.context import TurnContext
+from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.plan_executor import blocked_tools, execute_plan, offer_plan
 from segue.agent.refused_tools import mark_refused
-from segue.agent.reply import ModelCall, Reply, opaque_parts
 from segue.agent.state import EarlierAttempt, TurnState, Update, web_search_report
 from segue.agent.stream_reply import stream_reply
 from segue.agent.tool_executor import HeldCall, call_key, resume_calls, run_tool_calls

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from segue import models_from_settings
-from segue.agent.model import ChatModel
-from segue.agent.model_errors import what_to_mend
+from segue.agent.llm.model import ChatModel
+from segue.agent.llm.model_errors import what_to_mend
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import OpenStores, StoresFound, Unreachable, asking
 from segue.config import MODEL_SETTINGS, Settings

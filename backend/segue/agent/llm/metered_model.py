@@ -1,0 +1,91 @@
+"""The model as one turn uses it: all its calls share one account, and one budget of calls, tokens and retries."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from langchain_core.messages import BaseMessage
+
+from segue.agent.llm.answer_schemas import Schema
+from segue.agent.llm.model import Retries
+from segue.agent.llm.model_choice import Models
+from segue.agent.llm.model_errors import budget_spent
+from segue.agent.llm.reply import Reply
+from segue.agent.llm.streamed_answer import Listener
+from segue.domain.tool import ToolSpec
+from segue.usage.account import Account
+
+RESERVED_CALLS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBudget:
+    """What one turn may ask of the model, all its calls together."""
+
+    max_calls: int = 40
+    max_tokens: int = 1_000_000
+    max_retries: int = 6
+
+
+class MeteredModel:
+    """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
+
+    `name` is that of the model that answered last, the small one aside.
+    """
+
+    def __init__(self, models: Models, budget: ModelBudget, account: Account) -> None:
+        self.account = account
+        self._models = models
+        self._budget = budget
+        self._retries = Retries(budget.max_retries)
+        self.name = models.main.name
+        self.small_name = models.small.name
+        self.llm_calls = 0
+        self.seconds = 0.0
+
+    @property
+    def retried(self) -> int:
+        return self._budget.max_retries - self._retries.left
+
+    @property
+    def nearly_spent(self) -> bool:
+        """Whether only enough is left for a last answer."""
+        budget = self._budget
+        return (
+            self.llm_calls >= budget.max_calls - RESERVED_CALLS or self.account.total.tokens >= budget.max_tokens // 2
+        )
+
+    async def reply(
+        self,
+        messages: Sequence[BaseMessage],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        must_call: bool = False,
+        listener: Listener | None = None,
+        small: bool = False,
+        schema: Schema | None = None,
+    ) -> Reply:
+        """Returns what the main or the small model replies.
+
+        Raises AppError `turn_budget_spent` (502) beside what `ChatModel.reply` raises.
+        """
+        if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
+            raise budget_spent()
+        self.llm_calls += 1
+        started = time.monotonic()
+        try:
+            model = self._models.small if small else self._models.main
+            reply = await model.reply(
+                messages,
+                tools,
+                must_call=must_call,
+                retries=self._retries,
+                listener=listener,
+                schema=schema,
+                account=self.account,
+            )
+        finally:
+            self.seconds += time.monotonic() - started
+        if not small:
+            self.name = reply.model
+        return reply

@@ -1,0 +1,288 @@
+"""The chat model and its limits: one deadline, one layer of retries, answers that are whole or an error.
+
+Everything a provider gets wrong becomes `model_unavailable` or `model_timeout`. Knows no provider: it is given one of
+LangChain's chat models.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+
+import structlog
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+
+from segue.agent.llm.amendments import Asked, amended, fitting, images_refused
+from segue.agent.llm.answer_schemas import Schema
+from segue.agent.llm.model_errors import (
+    BROKE_OFF,
+    MALFORMED,
+    Failure,
+    ModelFailure,
+    NotAnAnswer,
+    NothingCame,
+    ProviderRefusal,
+    failure_of,
+    from_library,
+    outcome_of,
+    timeout,
+    unavailable,
+)
+from segue.agent.llm.model_request import ModelRequest
+from segue.agent.llm.normal_form import form_of, normal_form, takes_images, without_images
+from segue.agent.llm.offered_tools import ToolBindings, chosen_tools
+from segue.agent.llm.reply import SCHEMA, Reply
+from segue.agent.llm.streamed_answer import Listener, StreamedAnswer, within_pauses
+from segue.agent.llm.thinking import begins_inside
+from segue.agent.llm.tool_schemas import BOUNDS, Bounds
+from segue.domain.errors import AppError
+from segue.domain.providers import provider_and_id
+from segue.domain.telemetry import ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan
+from segue.domain.tool import ToolSpec
+from segue.usage.account import Account
+from segue.usage.prices import Tariff
+
+PROBE_TOOL = ToolSpec(
+    name="current_time",
+    description="Returns the time.",
+    input_schema={"type": "object", "properties": {}},
+    source="builtin",
+)
+MAX_EMPTY_ANSWERS = 2
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Retries:
+    """How often the model may still be asked again. A turn shares one count between all its calls."""
+
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """Seconds for a whole call, until a stream's first sign of life, and for a pause in it; tries after the first."""
+
+    timeout_s: float
+    first_token_s: float
+    idle_s: float
+    max_retries: int
+    tool_bounds: Bounds = BOUNDS
+
+
+class ChatModel:
+    """A LangChain chat model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
+
+    `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
+    `tariff` says what its calls are charged; without one they have no price.
+    """
+
+    def __init__(
+        self,
+        model: BaseChatModel,
+        *,
+        name: str,
+        limits: ModelLimits,
+        observe: Observe,
+        span: OpenSpan,
+        setting: str = "LLM_MODEL",
+        tariff: Tariff | None = None,
+    ) -> None:
+        self.name = name
+        self.setting = setting
+        self.provider, _ = provider_and_id(name)
+        made_by = getattr(model, "made_by", "")
+        self.made_by: tuple[str, ...] = (made_by,) if isinstance(made_by, str) else made_by
+        self._takes_schemas: bool = getattr(model, "takes_schemas", False)
+        self.tariff = tariff or Tariff(name)
+        self._form = form_of(name)
+        self._takes_images = takes_images(name)
+        self._too_long: int | None = None  # the size of the smallest conversation that was refused
+        self._limits = limits
+        self._observe = observe
+        self._span = span
+        self._tools = ToolBindings(model, limits.tool_bounds)
+        self._begins_inside = begins_inside(name)
+
+    async def complete(
+        self, instructions: str, text: str, *, schema: Schema | None = None, account: Account | None = None
+    ) -> str:
+        """Returns the text of a reply to one message, outside of any turn. Raises as `reply` does."""
+        return (
+            await self.reply([SystemMessage(instructions), HumanMessage(text)], schema=schema, account=account)
+        ).text
+
+    async def probe(self) -> None:
+        """Asks the smallest question there is, the way a turn asks. Raises as `reply` does."""
+        asked = [SystemMessage("Answer with the one word: ok"), HumanMessage("Are you there?")]
+        await self.reply(asked, [PROBE_TOOL], listener=Listener(lambda _: None, lambda: None))
+
+    async def reply(
+        self,
+        messages: Sequence[BaseMessage],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        must_call: bool = False,
+        retries: Retries | None = None,
+        listener: Listener | None = None,
+        schema: Schema | None = None,
+        account: Account | None = None,
+    ) -> Reply:
+        """Returns the model's whole reply, which says or calls something; `listener` is given its words as they come.
+
+        `must_call` leaves the model no choice but to call a tool. `retries` is what the caller has left of them.
+        `schema` is the shape of the answer, which not every endpoint holds the model to. What is asked is charged to
+        the `account`, also if no answer comes of it.
+        Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
+        """
+        asked = Asked(messages, chosen_tools(tools, messages), must_call, self._form, schema)
+        request = self._request(fitting(asked, self._too_long), account)
+        started, outcome = time.monotonic(), "internal_error"
+        deadline_s = self._deadline_s(is_streamed=listener is not None)
+        with self._span("model", model=self.name) as span:
+            try:
+                async with asyncio.timeout(deadline_s):
+                    reply = await self._with_retries(request, retries or Retries(self._limits.max_retries), listener)
+                outcome = "answered"
+                span.set_attributes(input_tokens=reply.input_tokens, output_tokens=reply.output_tokens)
+            except TimeoutError as error:
+                outcome = "model_timeout"
+                failure = (
+                    timeout(error.seconds, error.setting) if isinstance(error, NothingCame) else timeout(deadline_s)
+                )
+                log.warning("model_failed", reason=failure.detail)
+                raise failure from error
+            except AppError as error:
+                outcome = outcome_of(error)
+                log.warning("model_failed", reason=error.detail, **error.extra)
+                raise
+            except asyncio.CancelledError:
+                outcome = "cancelled"
+                raise
+            finally:
+                self._observe(ModelCalled(outcome, time.monotonic() - started))
+        if account is not None:
+            await account.settle()
+        return replace(reply, model=self.name)
+
+    def _request(self, asked: Asked, account: Account | None) -> ModelRequest:
+        """Messages and tools pass here, and nowhere else, before they are sent."""
+        bound = self._tools.of(asked.tools, must_call=asked.must_call)
+        runnable = bound.runnable
+        if asked.schema is not None and self._takes_schemas:
+            runnable = runnable.bind(**{SCHEMA: asked.schema})
+        shown = normal_form(asked.messages, asked.form, with_images=asked.without_images or self._takes_images)
+        if asked.without_images:
+            shown = without_images(shown) or shown
+        return ModelRequest(runnable, shown, asked, bound.names, account)
+
+    async def _with_retries(self, request: ModelRequest, retries: Retries, listener: Listener | None) -> Reply:
+        attempt = 0
+        empty_answers = 0
+        while True:
+            if request.account is not None:
+                await request.account.reserve(partial(request.at_most, self.tariff))
+            answer = StreamedAnswer(listener, begins_inside=self._begins_inside)
+            try:
+                reply = await self._ask(request, answer, is_streamed=listener is not None)
+            except Exception as error:  # noqa: BLE001 (a provider's library has its own; any other is raised again)
+                failure = self._failure(error, attempt, has_begun=answer.has_begun)
+                if not answer.has_begun and (instead := self._amended(request, error)) is not None:
+                    if instead.must_call and not instead.tools:
+                        return Reply("", (), 0, 0, left_out=instead.left_out)
+                    request = self._request(instead, request.account)
+                    continue
+            else:
+                if not reply.is_empty:
+                    self._too_long = request.asked.too_long or self._too_long
+                    self._form = request.asked.form if request.asked.form.opaque_too else self._form
+                    return request.in_own_terms(reply)
+                empty_answers += 1
+                log.warning("model_answer_empty", reasoning_chars=len(reply.reasoning))
+                if empty_answers < MAX_EMPTY_ANSWERS:
+                    continue
+                failure = Failure(unavailable("The model gave an empty answer, and another when it was asked again."))
+                break
+            # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
+            if (
+                answer.has_begun
+                or attempt == self._limits.max_retries
+                or retries.left == 0
+                or not self._may_wait(failure)
+            ):
+                break
+            attempt += 1
+            retries.left -= 1
+            self._observe(ModelRetried())
+            log.warning("model_retry", attempt=attempt, delay_s=failure.delay_s, reason=failure.error.detail)
+            await asyncio.sleep(failure.delay_s)
+        raise failure.error
+
+    def _amended(self, request: ModelRequest, error: Exception) -> Asked | None:
+        """Returns what to ask instead after a refusal, None if nothing helps."""
+        if not isinstance(error, ProviderRefusal):
+            return None
+        if (refused := images_refused(error)) and without_images(request.messages):
+            self._takes_images = refused == "these"
+            log.warning("model_images_left_out", reason=error.message, status=error.status)
+            return replace(request.asked, without_images=True)
+        instead = amended(request.asked, error, list(request.names))
+        if instead is not None:
+            left_out = sorted(instead.left_out.keys() - request.asked.left_out.keys())
+            log.warning("model_request_amended", reason=error.message, status=error.status, tools_left_out=left_out)
+        return instead
+
+    async def _ask(self, request: ModelRequest, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
+        try:
+            if is_streamed:
+                chunks = request.runnable.astream(request.messages)
+                pauses = within_pauses(chunks, first_token_s=self._limits.first_token_s, idle_s=self._limits.idle_s)
+                async with aclosing(pauses) as awaited:
+                    async for chunk in awaited:
+                        answer.add(chunk)
+            else:
+                answer.add(await request.runnable.ainvoke(request.messages))
+            try:
+                reply = request.counted(answer.reply())
+            finally:
+                self._begins_inside = answer.begins_inside
+        except BaseException as error:
+            # Else the provider refused the request, or was not reached.
+            if answer.has_come or isinstance(error, (asyncio.CancelledError, TimeoutError)):
+                self._book(request.counted(answer.so_far()), request.account)
+            raise
+        self._book(reply, request.account)
+        return reply
+
+    def _book(self, reply: Reply, account: Account | None) -> None:
+        charge = self.tariff.charge(
+            input_tokens=reply.input_tokens,
+            cached_tokens=reply.cached_tokens,
+            output_tokens=reply.output_tokens,
+            reasoning_tokens=reply.reasoning_tokens,
+            estimated=reply.estimated,
+        )
+        self._observe(ModelCharged(charge))
+        if account is not None:
+            account.add(charge)
+
+    def _failure(self, error: Exception, attempt: int, *, has_begun: bool) -> Failure:
+        """Raises the error itself if it is none of a provider's."""
+        known = error if isinstance(error, (ModelFailure, *MALFORMED)) else from_library(error)
+        if has_begun and isinstance(error, MALFORMED):
+            known = NotAnAnswer(BROKE_OFF)
+        if known is None or isinstance(known, TimeoutError):
+            raise known or error
+        failure = failure_of(known, attempt=attempt, setting=self.setting, provider=self.provider)
+        failure.error.__cause__ = error
+        return failure
+
+    def _deadline_s(self, *, is_streamed: bool) -> float:  # noqa: ARG002 (for a model that has a fallback)
+        return self._limits.timeout_s
+
+    def _may_wait(self, failure: Failure) -> bool:
+        return failure.error.retryable and failure.delay_s <= self._limits.timeout_s

@@ -1,0 +1,122 @@
+"""The tools of a request as any endpoint takes them: names, descriptions and schemas that fit, and not too many. Pure.
+
+One tool that an endpoint refuses would stop every message of every session that has it.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable
+
+from segue.agent.llm.reply import MAX_NAME_CHARS, NOT_IN_A_NAME
+from segue.agent.llm.tool_schemas import Bounds, acceptable_schema, shortened
+from segue.domain.tool import ToolSpec
+from segue.tools.normalize import clean_text
+
+MAX_TOOLS: Final = 128
+MAX_KNOWN: Final = 1000
+MAX_BOUND_SETS: Final = 64
+
+_FITTING_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_HASH_CHARS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """OpenAI's form of the tools, and their own names by the names they are offered under."""
+
+    functions: tuple[dict[str, Any], ...]
+    names: Mapping[str, str]
+
+
+class ToolOffers:
+    """Makes tools fit, each once: a schema takes a third of a millisecond, and the tools of requests change often."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._known: dict[str, tuple[ToolSpec, dict[str, Any]]] = {}
+
+    def of(self, tools: Iterable[ToolSpec]) -> OfferedTools:
+        """Returns the tools as they are offered, in their order."""
+        names: dict[str, str] = {}
+        functions: list[dict[str, Any]] = []
+        for tool in tools:
+            offered, tries = offered_name(tool.name), 0
+            while offered in names:
+                tries += 1
+                offered = _with_hash(tool.name, f"{tool.name}/{tries}")
+            names[offered] = tool.name
+            functions.append({"type": "function", "function": {"name": offered, **self._fitting(tool)}})
+        return OfferedTools(tuple(functions), names)
+
+    def _fitting(self, tool: ToolSpec) -> dict[str, Any]:
+        known = self._known.get(tool.name)
+        if known is not None and known[0] == tool:
+            return known[1]
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        fitting = {
+            "description": shortened(clean_text(tool.description), self._bounds.description_chars),
+            "parameters": acceptable_schema(tool.input_schema, self._bounds),
+        }
+        self._known[tool.name] = (tool, fitting)
+        return fitting
+
+
+@dataclass(frozen=True, slots=True)
+class ToolBound:
+    """A model with tools, and their own names by those they are offered under."""
+
+    runnable: Runnable[LanguageModelInput, AIMessage]
+    names: Mapping[str, str]
+
+
+class ToolBindings:
+    """Binds tools to a model, each distinct set once."""
+
+    def __init__(self, model: BaseChatModel, bounds: Bounds) -> None:
+        self._model = model
+        self._offers = ToolOffers(bounds)
+        self._known: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], ToolBound]] = {}
+
+    def of(self, tools: tuple[ToolSpec, ...], *, must_call: bool) -> ToolBound:
+        if not tools:
+            return ToolBound(self._model, {})
+        key = (must_call, *(tool.name for tool in tools))
+        known = self._known.get(key)
+        if known is not None and known[0] == tools:
+            return known[1]
+        if len(self._known) >= MAX_BOUND_SETS:
+            self._known.clear()
+        offered = self._offers.of(tools)
+        runnable = self._model.bind_tools(offered.functions, **({"tool_choice": "required"} if must_call else {}))
+        self._known[key] = (tools, ToolBound(runnable, offered.names))
+        return self._known[key][1]
+
+
+def chosen_tools(
+    tools: Sequence[ToolSpec], messages: Iterable[BaseMessage], at_most: int = MAX_TOOLS
+) -> tuple[ToolSpec, ...]:
+    """Returns as many tools as a request may have, in their order: those with calls in the messages, then the first."""
+    if len(tools) <= at_most:
+        return tuple(tools)
+    used = {call["name"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls}
+    by_use = sorted(range(len(tools)), key=lambda index: tools[index].name not in used)
+    return tuple(tools[index] for index in sorted(by_use[:at_most]))
+
+
+@lru_cache(1024)
+def offered_name(name: str) -> str:
+    """Returns the name that a tool is offered under and its calls are shown with: its own, if that may be sent."""
+    return name if _FITTING_NAME.fullmatch(name) else _with_hash(name, name)
+
+
+def _with_hash(name: str, hashed: str) -> str:
+    digest = hashlib.sha256(hashed.encode(errors="replace")).hexdigest()[:_HASH_CHARS]
+    return f"{NOT_IN_A_NAME.sub('_', name)[: MAX_NAME_CHARS - _HASH_CHARS - 1]}_{digest}"

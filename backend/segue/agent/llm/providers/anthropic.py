@@ -1,0 +1,71 @@
+"""Anthropic's Messages API through `langchain-anthropic`.
+
+That package takes no HTTP client, so nothing here can refuse a redirect or stop a single event from being large. It is
+asked for streams only: what comes of them is bounded.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anthropic
+from langchain_anthropic import ChatAnthropic
+from langchain_core.language_models import BaseChatModel
+
+from segue.agent.llm.model_errors import ProviderRefusal
+from segue.agent.llm.providers.adapted import AdaptedModel
+from segue.agent.llm.providers.content_blocks import Dialect
+from segue.agent.llm.providers.guard import UNPACKED
+from segue.agent.llm.providers.options import ProviderOptions
+from segue.agent.llm.providers.refusals import RefusalReader
+
+# Why it stopped, if that means more than that the answer is whole.
+_STOPPED: Final = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+}
+# Efforts of other providers.
+_EFFORTS: Final = {"minimal": "low", "none": None}
+
+
+@asynccontextmanager
+async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
+    """Yields a model. Its connections are the package's own, which keeps them for the process."""
+    refusals = RefusalReader(options.secrets, options.provider)
+    effort = _EFFORTS.get(options.reasoning_effort or "none", options.reasoning_effort)
+    asked = ChatAnthropic(
+        model=options.model,
+        api_key=options.key,
+        base_url=options.url,
+        timeout=options.timeout_s,
+        max_retries=0,
+        default_headers={**UNPACKED, **options.extra_headers},
+        **({"max_tokens": options.max_output_tokens} if options.max_output_tokens else {}),
+        reasoning_effort=effort,
+        model_kwargs={"extra_body": dict(options.extra_body)} if options.extra_body else {},
+        cache=False,
+    )
+    yield AdaptedModel(
+        asked=asked,
+        dialect=Dialect("anthropic", _finish_reason),
+        errors=anthropic.APIStatusError,
+        read_error=lambda error: _refusal(refusals, error),
+        parameters={} if options.temperature is None else {"temperature": options.temperature},
+        choices={} if effort else {"required": "any"},  # it refuses a choice while it thinks
+        made_by=f"{options.url} {options.model}",
+        max_answer_bytes=options.max_answer_bytes,
+        cache=False,
+    )
+
+
+def _finish_reason(metadata: Mapping[str, Any]) -> str | None:
+    reason = metadata.get("stop_reason")
+    return _STOPPED.get(reason, reason) if reason else None
+
+
+def _refusal(refusals: RefusalReader, error: anthropic.APIStatusError) -> ProviderRefusal | None:
+    """Returns the refusal in an error, which may have come in the middle of an answer."""
+    if error.status_code < 400:  # noqa: PLR2004 (HTTP)
+        return refusals.within(error.body)
+    return refusals.refused(error.status_code, error.body, error.response.headers)

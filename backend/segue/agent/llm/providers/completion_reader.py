@@ -1,0 +1,181 @@
+"""Reads answers of chat completions, whole or in deltas, for what they mean; how endpoints differ is data.
+
+Knows nothing of HTTP and of the conversation. What it cannot read raises one of `MALFORMED`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
+
+from segue.agent.llm.providers import opaque
+from segue.agent.llm.reply import RawCall, read_arguments, token_count
+
+# Fields of a message that hold reasoning: the first that is there counts, an endpoint may send two alike.
+REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "thinking")
+# Where the words are in a part of a list of content, by the part's type.
+TEXT_PARTS: Final = {"text": "text", "output_text": "text", "refusal": "refusal"}
+REASONING_PARTS: Final = {"thinking": "thinking", "reasoning": "reasoning", "reasoning_text": "text"}
+# Paths to what else endpoints count.
+CACHED_TOKENS: Final = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
+REASONING_TOKENS: Final = (("completion_tokens_details", "reasoning_tokens"), ("reasoning_tokens",))
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    text: str
+    reasoning: str
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    index: object
+    id: str
+    name: str
+    args: str
+    opaque: dict[str, Any] = field(default_factory=dict)
+
+    def is_followed_by(self, args: str) -> bool:
+        """Whether these arguments are those of another call, since this one's are complete."""
+        begins = args.lstrip()[:1] in ("{", '"')
+        return begins and self.args.rstrip()[-1:] in ("}", '"') and read_arguments(self.args) is not None
+
+
+@dataclass(slots=True)
+class CompletionReader:
+    """`add` takes the message of a whole answer, or each delta of a stream."""
+
+    finish_reason: str | None = None
+    usage: UsageMetadata | None = None
+    _begun: bool = False
+    _calls: list[_OpenCall] = field(default_factory=list)
+    _opaque: dict[str, Any] = field(default_factory=dict)
+
+    def add_choice(self, choice: Mapping[str, Any], message: Mapping[str, Any]) -> Words:
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        for position, call in enumerate(message.get("tool_calls") or ()):
+            self._add_call(call, position)
+        if legacy := message.get("function_call"):
+            self._add_call({"index": 0, "function": legacy}, 0)
+        for name, value in opaque.foreign_fields(message, opaque.MESSAGE_FIELDS).items():
+            self._opaque[name] = opaque.joined(self._opaque.get(name), value, name)
+        return self._words(message)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything of an answer has come: words, thinking or calls."""
+        return self._begun or bool(self._calls)
+
+    def calls(self) -> list[RawCall]:
+        return [RawCall(call.id or None, call.name, call.args, call.opaque) for call in self._calls]
+
+    def opaque(self) -> dict[str, Any] | None:
+        """Returns the opaque fields of the message, or None if they are too large to be sent back."""
+        return opaque.within_bounds(self._opaque, [call.opaque for call in self._calls])
+
+    def add_usage(self, usage: Mapping[str, Any] | None) -> None:
+        self.usage = _usage(usage) or self.usage
+
+    def _words(self, message: Mapping[str, Any]) -> Words:
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+        text = _texts(parts, TEXT_PARTS) + _plain(message.get("refusal"))
+        reasoning = next((_plain(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
+        thought = _texts(parts, REASONING_PARTS)
+        if thought or "content" in self._opaque:
+            # Thinking among the parts of the content goes back among them.
+            said = [part for part in parts if part != _NO_TEXT]
+            self._opaque["content"] = opaque.joined(self._opaque.get("content"), said)
+        self._begun = self._begun or bool(text or reasoning or thought)
+        return Words(text, reasoning + thought)
+
+    def _add_call(self, call: Mapping[str, Any], position: int) -> None:
+        function = call.get("function") or {}
+        name, args = _plain(function.get("name")), _arguments(function.get("arguments"))
+        piece = _OpenCall(call.get("index"), _plain(call.get("id")), name, args)
+        current = self._continued(piece, position)
+        if current is None:
+            if "function" not in call:
+                raise ValueError("a call without a function")
+            piece.index = position if piece.index is None else piece.index
+            self._calls.append(current := piece)
+        else:
+            current.id = current.id or piece.id
+            current.args += piece.args
+            if not current.args and piece.name != current.name:
+                current.name += piece.name  # OpenAI's own format allows a name in pieces
+        for field_name, value in opaque.foreign_fields(call, opaque.CALL_FIELDS).items():
+            current.opaque[field_name] = opaque.joined(current.opaque.get(field_name), value, field_name)
+
+    def _continued(self, piece: _OpenCall, position: int) -> _OpenCall | None:
+        """Returns the call that a piece goes on with, or None if it begins one.
+
+        Endpoints repeat a call's name and id in every piece, or give two calls one index and no id.
+        """
+        index = position if piece.index is None else piece.index
+        known = [call for call in self._calls if call.index == index]
+        if not known:
+            return self._calls[-1] if self._calls and not piece.name and piece.index is None else None
+        current = known[-1]
+        if not piece.name:
+            return current
+        if piece.id and current.id and piece.id != current.id:
+            return None
+        if piece.name != current.name and piece.id != current.id:
+            return None if current.args else current
+        return None if current.is_followed_by(piece.args) else current
+
+
+_NO_TEXT: Final = {"type": "text", "text": ""}
+
+
+def _arguments(value: object) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return orjson.dumps(value).decode()
+
+
+def _plain(value: object) -> str:
+    """Returns the words of a text, or of what holds texts."""
+    match value:
+        case str():
+            return value
+        case list():
+            return "".join(map(_plain, value))
+        case dict():
+            return _plain(value.get("text") or value.get("content") or value.get("summary"))
+        case _:
+            return ""
+
+
+def _texts(parts: Iterable[Any], fields: Mapping[str, str]) -> str:
+    found = ((part, fields.get(str(part.get("type")))) for part in parts if isinstance(part, dict))
+    return "".join(_plain(part.get(name) or part) for part, name in found if name is not None)
+
+
+def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
+    """Returns None for what counts nothing: an answer takes at least one token."""
+    if not isinstance(usage, dict):
+        return None
+    given, made = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
+    if not given and not made:
+        return None
+    return UsageMetadata(
+        input_tokens=given,
+        output_tokens=made,
+        total_tokens=given + made,
+        input_token_details=InputTokenDetails(cache_read=_counted(usage, CACHED_TOKENS)),
+        output_token_details=OutputTokenDetails(reasoning=_counted(usage, REASONING_TOKENS)),
+    )
+
+
+def _counted(usage: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> int:
+    for path in paths:
+        value: Any = usage
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value:
+            return token_count(value)
+    return 0
