@@ -28,7 +28,7 @@ SEND_EMAIL = tool("mcp_send_email", "Send a mail.", "to", "subject", "body")
 TIME = tool("current_time", "The current date, time and weekday.")
 WEB_SEARCH = tool("web_search", "Search the public web.", "query")
 WEB_FETCH = tool("web_fetch", "Open a public web page by its address.", "url")
-# The tools of a server that nobody here has heard of.
+# The tools of a server that the offline model has no words for.
 SHOP = [
     tool("mcp_list_orders", "List the orders.", status={"type": "string", "enum": ["open", "shipped"]}),
     tool("mcp_get_order", "Show one order with its lines.", "order_id"),

@@ -1,4 +1,4 @@
-"""What all models of the service share: one is asked asynchronously, and never in any other way."""
+"""What all models of the service share: each is asked asynchronously."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,4 +24,4 @@ class AsyncChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        raise NotImplementedError("the service is asynchronous throughout")
+        raise TypeError("the models of the service are asked asynchronously: await ainvoke() or iterate astream()")

@@ -1,4 +1,4 @@
-"""What a provider's model is made from, whichever provider it is."""
+"""The options that the model of every provider is made from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
