@@ -204,6 +204,11 @@ def test_what_is_missing_is_asked_for_and_taken_from_the_answer(
     assert called(reply(first, asked.text, supplied, tools=tools)) == [(name, args)]
 
 
+def test_the_first_verb_says_what_is_wanted() -> None:
+    asked = reply("send an email to anna@example.com with subject Hello and body See you tomorrow")
+    assert "To use mcp_send_email I still need: subject, body." in asked.text
+
+
 def test_a_question_after_a_question_is_not_taken_for_its_answer() -> None:
     asked = reply("create a note")
     assert called(reply("create a note", asked.text, "find the mails from Rossi")) == [

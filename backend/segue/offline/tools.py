@@ -177,7 +177,8 @@ def tool_for(
         fitting = alone if len(alone) == 1 and not (alone[0].opens and newest_first) else []
     if not fitting and web:
         fitting = [tool for tool in tools if tool.name == WEB_SEARCH]
-    return max(fitting, key=lambda tool: _fit(tool, wanted, verbs), default=None)
+    first = next((found for word in message.split() if (found := concepts(word) & VERBS)), frozenset())
+    return max(fitting, key=lambda tool: _fit(tool, wanted, verbs, first), default=None)
 
 
 def _may_be_meant(tool: OfferedTool, spoken: frozenset[str]) -> bool:
@@ -187,9 +188,11 @@ def _may_be_meant(tool: OfferedTool, spoken: frozenset[str]) -> bool:
     return tool.opens not in URL_ARGUMENTS or "page" in spoken
 
 
-def _fit(tool: OfferedTool, wanted: frozenset[str], verbs: frozenset[str]) -> tuple[int, bool, int]:
+def _fit(
+    tool: OfferedTool, wanted: frozenset[str], verbs: frozenset[str], first: frozenset[str]
+) -> tuple[int, bool, bool, int]:
     shared = 3 * len(wanted & tool.named) + 2 * len(verbs & tool.verbs) + len(wanted & tool.described)
-    return shared, tool.query is not None, -len(tool.named - wanted - verbs)
+    return shared, bool(first & tool.verbs), tool.query is not None, -len(tool.named - wanted - verbs)
 
 
 def results_in(messages: Sequence[BaseMessage]) -> list[ShownResult]:
