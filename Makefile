@@ -71,6 +71,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 lock: install  ## resolve the dependencies again, for every Python and platform
 	$(LOCK) --upgrade --extra dev --output-file requirements-dev.lock
 	$(LOCK) --constraint requirements-dev.lock --output-file requirements.lock
+	$(MAKE) install
+	$(BIN)/python .ci/sbom.py  # the licences are those of what is installed now
 
 clean:  ## remove what the other targets made, except data
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

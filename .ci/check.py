@@ -1,4 +1,4 @@
-"""What `make check` verifies beside style and types: migrations, settings and the HTTP contract say what the code does.
+"""What `make check` verifies beside style and types: migrations, settings, contract and bill of materials are current.
 
 `python .ci/check.py --write` brings docs/openapi.json up to date.
 """
@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import sbom
 from alembic.util import CommandError
 from dotenv import dotenv_values
 
@@ -63,7 +64,7 @@ def main() -> int:
     if "--write" in sys.argv:
         SNAPSHOT.write_text(openapi(), "utf-8")
         return 0
-    faults = [*settings_faults(), *snapshot_faults(), *migration_faults()]
+    faults = [*settings_faults(), *snapshot_faults(), *migration_faults(), *sbom.faults()]
     for fault in faults:
         print(f"check: {fault}", file=sys.stderr)
     return bool(faults)

@@ -251,3 +251,13 @@ async def test_an_installed_segue_serves_beside_a_backend_of_somebody_elses(
             assert (await client.get("/health/ready")).status_code == 200
     finally:
         assert await asyncio.to_thread(service.stop) == 0
+
+
+def test_the_wheel_says_what_it_is_made_with(installed: Path) -> None:
+    [written] = installed.glob("*.dist-info/sboms/*.cdx.json")
+    listed = json.loads(written.read_text("utf-8"))
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
+    pinned = set(re.findall(r"^([\w.-]+)==([\w.!+]+)", lock, re.MULTILINE))
+    assert {(each["name"], each["version"]) for each in listed["components"]} == pinned
+    [root] = [each for each in listed["dependencies"] if each["ref"] == listed["metadata"]["component"]["bom-ref"]]
+    assert "fastapi" in {ref.removeprefix("pkg:pypi/").partition("@")[0] for ref in root["dependsOn"]}
