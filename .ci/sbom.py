@@ -22,13 +22,14 @@ LOCK = ROOT / "requirements.lock"
 SBOM = ROOT / "deploy" / "sbom.cdx.json"
 
 
-def pins() -> dict[str, str]:
-    return dict(re.findall(r"^([\w.-]+)==([\w.!+]+)", LOCK.read_text("utf-8"), re.MULTILINE))
+def pins() -> set[tuple[str, str]]:
+    """Names and versions. A package may have a version for old and one for new Pythons."""
+    return set(re.findall(r"^([\w.-]+)==([\w.!+]+)", LOCK.read_text("utf-8"), re.MULTILINE))
 
 
 def faults() -> list[str]:
     """Differences between the pins and the file. Licences may differ: other platforms have others."""
-    listed = {each["name"]: each["version"] for each in json.loads(SBOM.read_text("utf-8"))["components"]}
+    listed = {(each["name"], each["version"]) for each in json.loads(SBOM.read_text("utf-8"))["components"]}
     if listed == pins():
         return []
     return ["deploy/sbom.cdx.json is not what requirements.lock pins; run `python .ci/sbom.py` after `make install`"]
@@ -37,14 +38,15 @@ def faults() -> list[str]:
 def sbom() -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     root = _component(project["name"], project["version"], [project["license"]], ComponentType.APPLICATION)
-    components = {name: _component(name, version, _licences(name)) for name, version in pins().items()}
-    bom = Bom(components=components.values())
+    components = [_component(name, version, _licences(name)) for name, version in sorted(pins())]
+    bom = Bom(components=components)
     bom.metadata.component = root
     extras = project["optional-dependencies"]
     needed = [*project["dependencies"], *(line for extra in extras if extra != "dev" for line in extras[extra])]
-    for component, lines in ((root, needed), *((components[name], _requires(name)) for name in components)):
+    for component in (root, *components):
+        lines = needed if component is root else _requires(component.name)
         names = {canonicalize_name(Requirement(line).name) for line in lines}
-        bom.register_dependency(component, [components[name] for name in sorted(names & components.keys())])
+        bom.register_dependency(component, [each for each in components if each.name in names])
     written = json.loads(JsonV1Dot6(bom).output_as_string())
     # What changes with every run says nothing about the materials.
     written.pop("serialNumber")
