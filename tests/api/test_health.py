@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.logs import until
 from tests.support.provider import Provider, says
 from tests.support.proxy import Outage, Proxy, proxied
 from tests.support.service import Client, running
+from tests.support.stores import looking_into
 
 QUICK_S = 25  # on a busy machine; each wait for a store ends after seconds, where a client would wait 30 s
 OUTAGES: tuple[Outage, ...] = ("refuses", "hangs_up", "freezes")
@@ -77,6 +79,36 @@ async def test_without_postgres_it_refuses_quickly_and_comes_back_by_itself(
     provider.will(says("back again"))
     assert (await client.chat(session, "and now?"))["message"]["content"] == "back again"
     assert [message["content"] for message in await client.messages(session)] == ["and now?", "back again"]
+
+
+@asynccontextmanager
+async def read_only(settings: Settings) -> AsyncIterator[None]:
+    """Postgres as a failover or a full disk leaves it. A connection made meanwhile only reads, as long as it lives."""
+    async with looking_into(settings) as stores:
+        name = await stores.database.fetchval("SELECT current_database()")
+        await stores.database.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        others = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'segue'"
+        await stores.database.execute(f"SELECT pg_terminate_backend(pid, 5000) {others}")
+        try:
+            yield
+        finally:
+            await stores.database.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+
+
+async def test_a_postgres_that_only_reads_is_an_outage_and_heals(
+    client: Client, settings: Settings, provider: Provider
+) -> None:
+    session = await client.new_session()
+    async with read_only(settings):
+        ready = await client.http.get("/health/ready")
+        assert (ready.status_code, ready.json()["postgres"]) == (503, "down")
+        refused = [await client.send(session, "is anyone there?"), await client.http.post("/sessions", json={})]
+        assert {(each.status_code, each.json()["code"]) for each in refused} == {(503, "storage_unavailable")}
+        assert all(int(each.headers["retry-after"]) > 0 for each in refused)
+        assert (await client.get(f"/sessions/{session}"))["id"] == session
+    provider.will(says("back again"))
+    assert (await client.chat(session, "and now?"))["message"]["content"] == "back again"
+    assert (await client.get("/health/ready"))["postgres"] == "ok"
 
 
 @pytest.mark.parametrize("outage", OUTAGES)

@@ -3,12 +3,13 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, text
 from sqlalchemy.exc import DBAPIError
 
 from segue.db.engine import Database
 from segue.db.models import sessions
 from segue.domain.clock import utc_now
+from segue.domain.errors import AppError
 from segue.memory.sessions import create_session
 
 READ_ONLY_TRANSACTION = "25006"
@@ -40,3 +41,26 @@ async def test_reading_takes_no_connection_from_writing(database_url: str) -> No
         assert await reading.scalar(select(1)) == await writing.scalar(select(1))
         assert database.connections == (2, 2)
     await database.close()
+
+
+async def test_a_connection_that_no_longer_writes_is_an_outage_once_and_then_gone(database_url: str) -> None:
+    database = Database(database_url, writing=1, reading=1)
+    async with database.read_only() as connection:
+        reader = await connection.scalar(text("SELECT pg_backend_pid()"))
+    async with database.autocommit() as connection:
+        await connection.exec_driver_sql("SET default_transaction_read_only = on")
+    with pytest.raises(AppError, match="storage_unavailable"):
+        async with database.transaction() as connection:
+            await connection.execute(delete(sessions))
+    async with database.transaction() as connection:
+        await connection.execute(delete(sessions))
+    async with database.read_only() as connection:
+        assert await connection.scalar(text("SELECT pg_backend_pid()")) != reader
+    await database.close()
+
+
+@pytest.mark.parametrize("state", ["08006", "53100", "53300", "57P01", "57P03", "58030"])
+async def test_what_the_server_has_run_out_of_is_an_outage(database: Database, state: str) -> None:
+    with pytest.raises(AppError, match="storage_unavailable"):
+        async with database.read_only() as connection:
+            await connection.exec_driver_sql(f"DO $$ BEGIN RAISE SQLSTATE '{state}'; END $$")

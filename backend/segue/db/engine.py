@@ -1,19 +1,22 @@
 """Every connection to Postgres: short transactions, and a time limit on every wait.
 
-Knows no table. A lost or frozen server raises AppError `storage_unavailable`, for every error the driver has for it.
+Knows no table. A server that is lost, frozen or refuses to write raises AppError `storage_unavailable`, for every error
+the driver has for it.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import orjson
 from sqlalchemy import event, text
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from segue.domain.errors import AppError
 
@@ -21,6 +24,7 @@ CONNECT_TIMEOUT_S = 2.0
 POOL_TIMEOUT_S = 2.0
 STATEMENT_TIMEOUT_S = 4.0
 PING_TIMEOUT_S = 1.0
+READ_ONLY = "25006"
 # The budget of a process; docs/deployment.md adds it up.
 WRITING_CONNECTIONS = 5
 READING_CONNECTIONS = 5
@@ -30,10 +34,12 @@ class Database:
     """Two pools of connections: one that may write, and one whose every transaction PostgreSQL keeps to reading."""
 
     def __init__(self, url: str, *, writing: int = WRITING_CONNECTIONS, reading: int = READING_CONNECTIONS) -> None:
-        self._writing = _make_engine(url, pool_size=writing)
+        self._stale_before = 0.0
+        self._writing = self._engine(url, pool_size=writing)
+        event.listen(self._writing.sync_engine, "handle_error", self._drop_read_only)
         self._autocommit = self._writing.execution_options(isolation_level="AUTOCOMMIT")
         # A setting of the connection, because BEGIN READ ONLY and COMMIT would cost two round trips for each reading.
-        reading_engine = _make_engine(url, pool_size=reading, default_transaction_read_only="on")
+        reading_engine = self._engine(url, pool_size=reading, default_transaction_read_only="on")
         self._reading = reading_engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @asynccontextmanager
@@ -55,13 +61,17 @@ class Database:
             yield connection
 
     async def ping(self) -> None:
-        """Raises `storage_unavailable` sooner than a statement would, because a health check does not wait long."""
+        """Raises `storage_unavailable` sooner than a statement would, because a health check does not wait long, and
+        if Postgres only reads: a standby, or a host that has set `default_transaction_read_only` as the disk is full.
+        """
         async with _storage_errors(), asyncio.timeout(PING_TIMEOUT_S), self.autocommit() as connection:
-            await connection.exec_driver_sql("SELECT 1")
+            if await connection.scalar(text("SELECT current_setting('transaction_read_only')::boolean")):
+                self._drop_connections()
+                raise storage_unavailable()
 
     async def has_vectors(self) -> bool:
         """Whether the database has pgvector. Installs it first if the server offers it and this role may."""
-        with suppress(DBAPIError):  # no such extension, no such right, or another process installs it
+        with suppress(DBAPIError, AppError):  # no such extension, no such right, or another process installs it
             async with self.transaction() as connection:
                 await connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
         async with self.read_only() as connection:
@@ -77,12 +87,37 @@ class Database:
         await self._writing.dispose()
         await self._reading.dispose()
 
+    def _engine(self, url: str, *, pool_size: int, **server_settings: str) -> AsyncEngine:
+        engine = _make_engine(url, pool_size=pool_size, **server_settings)
+        event.listen(engine.sync_engine, "connect", _remember_age)
+        event.listen(engine.sync_engine, "checkout", self._refuse_stale)
+        return engine
+
+    def _drop_read_only(self, context: ExceptionContext) -> None:
+        """The other connections may lead to the same server, which was the primary until now."""
+        if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+            context.is_disconnect = True
+            self._drop_connections()
+
+    def _drop_connections(self) -> None:
+        """Those that are open are not used again, to read neither: a failover may have left them at a standby."""
+        self._stale_before = time.monotonic()
+
+    def _refuse_stale(self, connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+        """After a restart of the server asyncpg knows that the socket is closed. The pool opens a new connection."""
+        if connection.driver_connection.is_closed() or record.info["since"] <= self._stale_before:
+            raise DisconnectionError("the server has closed this connection, or does not write any more")
+
+
+def _remember_age(_: object, record: ConnectionPoolEntry) -> None:
+    record.info["since"] = time.monotonic()
+
 
 def _make_engine(url: str, *, pool_size: int, **server_settings: str) -> AsyncEngine:
     """An error shows the statement without its values, which hold users' messages. JSONB writes 1e300 as 301 digits,
     and only orjson reads these as the float that was stored.
     """
-    engine = create_async_engine(
+    return create_async_engine(
         asyncpg_url(url),
         pool_size=pool_size,
         max_overflow=0,
@@ -104,14 +139,6 @@ def _make_engine(url: str, *, pool_size: int, **server_settings: str) -> AsyncEn
             },
         },
     )
-    event.listen(engine.sync_engine, "checkout", _refuse_closed)
-    return engine
-
-
-def _refuse_closed(connection: Any, _record: object, _proxy: object) -> None:
-    """After a restart of the server asyncpg knows that the socket is closed; the pool then opens a new connection."""
-    if connection.driver_connection.is_closed():
-        raise DisconnectionError("the server has closed this connection")
 
 
 def asyncpg_url(url: str) -> str:
@@ -148,6 +175,8 @@ async def _storage_errors() -> AsyncIterator[None]:
 
 
 def _is_outage(error: DBAPIError) -> bool:
-    """Whether the server caused it: connection lost, server starting or stopping, time limit of a statement reached."""
+    """Whether the server caused it: connection lost or read-only, server starting or stopping, out of disk, memory or
+    connections, unable to read its disk, time limit of a statement reached.
+    """
     state = getattr(error.orig, "sqlstate", None) or ""
-    return error.connection_invalidated or state == "" or state[:2] in ("08", "53", "57") or state == "25P03"
+    return error.connection_invalidated or state == "" or state[:2] in ("08", "53", "57", "58") or state == "25P03"
