@@ -18,9 +18,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from segue.domain.errors import AppError
-from segue.embedded.process import wait_until
 from segue.embedded.servers import embedded_servers
 from segue.embedded.urls import ServerUrls
+from segue.embedded.watcher import command_lines, wait_until
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(redis.__file__).parents[1]
@@ -75,6 +75,18 @@ def kill_user(data_dir: Path) -> ServerUrls:
     with another_user(data_dir) as (user, servers):
         user.kill()
     return servers
+
+
+def watcher(data_dir: Path) -> int | None:
+    """The process that ends the servers of a folder, if it is there."""
+    return next((pid for pid, line in command_lines() if "watcher.py" in line and str(data_dir) in line), None)
+
+
+def stop_watching(data_dir: Path) -> None:
+    pid = watcher(data_dir)
+    assert pid is not None
+    kill(pid)
+    assert wait_until(lambda: watcher(data_dir) != pid, 10)
 
 
 def running(data_dir: Path) -> dict[str, int]:
@@ -178,12 +190,54 @@ def test_the_first_to_come_may_be_the_first_to_leave(data_dir: Path) -> None:
 def test_servers_orphaned_by_kill_9_are_taken_over_with_their_data(data_dir: Path) -> None:
     with another_user(data_dir) as (user, servers):
         sql(servers, "CREATE TABLE of_orphans AS SELECT 7 AS it")
+        stop_watching(data_dir)
         user.kill()
     orphans = running(data_dir)
     assert sorted(orphans) == BOTH
     with embedded_servers(data_dir, fast=True) as servers:
         assert running(data_dir) == orphans
         assert sql(servers, "SELECT it FROM of_orphans") == 7
+
+
+def test_servers_end_when_the_last_of_their_users_is_killed(data_dir: Path) -> None:
+    with another_user(data_dir) as (first, _), another_user(data_dir) as (last, servers):
+        first.kill()
+        first.wait()
+        assert ping(servers)
+        stop_watching(data_dir)  # the user that is left sees to it that they are watched again
+        assert wait_until(lambda: watcher(data_dir) is not None, 10)
+        started, sockets = running(data_dir), (data_dir / "sockets").readlink()
+        last.kill()
+        last.wait()
+        assert running(data_dir) == started
+        assert wait_until(lambda: watcher(data_dir) is None, 30)
+        assert running(data_dir) == {}
+        assert not sockets.exists()
+
+
+def test_servers_end_when_their_folder_is_deleted_and_leave_those_of_a_new_one_alone(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(data_dir, tmp_path / "data", ignore=shutil.ignore_patterns("*.lock"))
+    with another_user(folder) as (killed, _), another_user(folder) as (stays, _):
+        old = (folder / "sockets").readlink()
+        shutil.rmtree(folder)
+        shutil.copytree(data_dir, folder, ignore=shutil.ignore_patterns("*.lock"))
+        with embedded_servers(folder, fast=True) as servers:
+            killed.kill()
+            assert wait_until(lambda: not old.exists(), 30)
+            assert sql(servers, "SELECT 1") == 1
+            assert ping(servers)
+    assert stays.returncode == 0
+    assert running(folder) == {}
+
+
+def test_a_user_who_comes_while_servers_are_ended_gets_new_ones(data_dir: Path) -> None:
+    kill_user(data_dir)
+    assert wait_until(lambda: "redis-server" not in running(data_dir), 30)
+    with embedded_servers(data_dir, fast=True) as servers:
+        assert sql(servers, "SELECT 1") == 1
+        assert ping(servers)
 
 
 @pytest.mark.parametrize("killed", [["postgres"], ["redis-server"], BOTH], ids=" and ".join)

@@ -1,7 +1,7 @@
 """Starts and ends one server process, and says whether it is alive, under an account that PostgreSQL accepts.
 
-A server is alive while its `flock` is held: the kernel drops it with the last process that has the descriptor. A pid
-serves only to send a signal. Knows nothing of PostgreSQL or Redis.
+A server is alive while its `flock` is held: the kernel drops it with the last process that has the descriptor. Signals
+go to what has its command line: a pid in a file outlives its process. Knows nothing of PostgreSQL or Redis.
 """
 
 import importlib.util
@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from segue.domain.errors import AppError
 try:
     import fcntl
     import pwd
+
+    from segue.embedded.watcher import send, try_lock, wait_until
 except ImportError as error:  # Windows
     raise AppError(
         "embedded_unavailable",
@@ -29,7 +30,6 @@ except ImportError as error:  # Windows
     ) from error
 
 PROBE_TIMEOUT = 10.0  # seconds
-POLL = 0.01  # seconds
 
 # Nothing of our own environment: the servers need none of its secrets.
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
@@ -39,14 +39,14 @@ ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 class Server:
     """One tree of processes. Only they hold `lock`, through a descriptor that they inherit.
 
-    `prepare` gets that descriptor for the programs that it runs. `stop_signals` are tried in order, each for a number
-    of seconds.
+    `sign` are words in the command line of its first process and of no other. `prepare` gets that descriptor for the
+    programs that it runs. `stop_signals` are tried in order, each for a number of seconds.
     """
 
     name: str
     lock: Path
     log: Path
-    pid_file: Path
+    sign: str
     leftovers: tuple[Path, ...]
     prepare: Callable[[int], None]
     command: tuple[str, ...]
@@ -127,8 +127,8 @@ def wait_until_it_answers(server: Server) -> bool:
 
 def end(server: Server) -> None:
     for number, patience in server.stop_signals:
-        # A server that has just started has not written its pid yet.
-        wait_until(lambda: not is_alive(server) or _send(server, number), patience)  # noqa: B023 called at once
+        # What has just started may still have the command line of the shell.
+        wait_until(lambda: not is_alive(server) or bool(send(server.sign, number)), patience)  # noqa: B023 called at once
         if wait_until(lambda: not is_alive(server), patience):
             return
     raise failure(
@@ -138,28 +138,9 @@ def end(server: Server) -> None:
     )
 
 
-def _send(server: Server, number: signal.Signals) -> bool:
-    """Returns whether the pid still belonged to this server; another process may have got it since."""
-    pid = written_pid(server.pid_file)
-    if pid is None or str(server.pid_file.parent) not in command_line(pid):
-        return False
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-    return True
-
-
 def is_alive(server: Server) -> bool:
     with lock_file(server.lock) as lock:
         return not try_lock(lock)
-
-
-def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL)
-    return True
 
 
 @contextmanager
@@ -188,39 +169,8 @@ def _private_file(path: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def share_lock(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-
-
-def unlock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def written_pid(pid_file: Path) -> int | None:
-    try:
-        return int(pid_file.read_text().split("\n", 1)[0])
-    except (OSError, ValueError):
-        return None
-
-
-def command_line(pid: int) -> str:
-    """Returns "" if there is no such process."""
-    if Path("/proc/self/cmdline").exists():
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        except OSError:
-            return ""
-    ps = ["/bin/ps", "-o", "command=", "-p", str(pid)]
-    done = subprocess.run(ps, capture_output=True, text=True, timeout=PROBE_TIMEOUT, check=False)  # noqa: S603 a number
-    return done.stdout.strip()
 
 
 # --- accounts ---

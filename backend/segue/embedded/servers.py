@@ -1,7 +1,7 @@
 """A real PostgreSQL and a real Redis from pip wheels, in one data folder.
 
-The processes of one machine share them: the first one starts them, the last one stops them, and servers that a
-`kill -9` left running are used again. Knows no settings and no event loop.
+The processes of one machine share them: the first one starts them and the last one stops them, or the watcher if that
+was killed. Servers that are left running are used again. Knows no settings and no event loop.
 """
 
 import logging
@@ -20,6 +20,7 @@ from segue.domain.errors import AppError
 from segue.embedded import process, stores
 from segue.embedded.process import Server
 from segue.embedded.urls import ServerUrls
+from segue.embedded.watcher import is_in_place, try_lock, unlock, wait_until
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[ServerUr
                 yield _urls(sockets)
         finally:
             with _exclusively(door, folder):
-                _leave(folder, users, servers)
+                if is_in_place(door, str(folder)):  # else the watcher ends them
+                    _leave(folder, users, servers)
 
 
 def running_servers(data_dir: Path) -> ServerUrls | None:
@@ -73,8 +75,8 @@ def running_servers(data_dir: Path) -> ServerUrls | None:
         door = held.enter_context(process.lock_file(folder / "door.lock"))
         users = held.enter_context(process.lock_file(folder / "users.lock"))
         with _exclusively(door, folder, patience=VISIT_TIMEOUT):
-            if process.try_lock(users):
-                process.unlock(users)
+            if try_lock(users):
+                unlock(users)
                 return None
             if not _is_private(folder / "sockets", folder):
                 raise _out_of_reach(folder)
@@ -91,7 +93,7 @@ def _urls(sockets: Path) -> ServerUrls:
 @contextmanager
 def _exclusively(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> Iterator[None]:
     """Lets one process at a time start or stop servers."""
-    if not process.wait_until(lambda: process.try_lock(door), patience):
+    if not wait_until(lambda: try_lock(door), patience):
         raise process.failure(
             "data_dir_busy",
             "The data folder is busy",
@@ -100,18 +102,18 @@ def _exclusively(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> 
     try:
         yield
     finally:
-        process.unlock(door)
+        unlock(door)
 
 
 def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
-    alone = process.try_lock(users)
+    alone = try_lock(users)
     process.share_lock(users)
     link = folder / "sockets"
     known = _is_private(link, folder)
     if not (known or alone):
         raise _out_of_reach(folder)
     sockets = link.readlink() if known else _make_socket_folder(link)
-    servers = [stores.postgres(folder, sockets, fast=fast), stores.redis(folder, sockets)]
+    servers = stores.servers_of(folder, sockets, fast=fast)
     try:
         for server in servers:
             if not (known and process.wait_until_it_answers(server)):
@@ -146,6 +148,9 @@ def _watch(folder: Path, servers: Sequence[Server], leaving: threading.Event) ->
     wait = CHECK_EVERY
     with process.lock_file(folder / "door.lock") as door:
         while not leaving.wait(wait):
+            if not is_in_place(door, str(folder)):
+                log.error("The data folder %s was deleted. Its servers end; start Segue again.", folder)
+                return
             try:
                 _revive(door, servers)
                 wait = CHECK_EVERY
@@ -155,15 +160,16 @@ def _watch(folder: Path, servers: Sequence[Server], leaving: threading.Event) ->
 
 
 def _revive(door: int, servers: Sequence[Server]) -> None:
-    if not process.try_lock(door):
+    if not try_lock(door):
         return  # another process is starting or stopping them
     try:
         for server in servers:
-            if not process.is_alive(server):
+            # Nothing is started in a folder that is being deleted.
+            if server.lock.exists() and not process.is_alive(server):
                 log.warning("%s died and is started again.", server.name)
                 process.start(server)
     finally:
-        process.unlock(door)
+        unlock(door)
 
 
 def _out_of_reach(folder: Path) -> AppError:
@@ -176,8 +182,8 @@ def _out_of_reach(folder: Path) -> AppError:
 
 
 def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
-    process.unlock(users)
-    if not process.try_lock(users):
+    unlock(users)
+    if not try_lock(users):
         return
     try:
         for server in reversed(servers):
@@ -187,7 +193,7 @@ def _leave(folder: Path, users: int, servers: Sequence[Server]) -> None:
             shutil.rmtree(link.readlink(), ignore_errors=True)
         link.unlink(missing_ok=True)
     finally:
-        process.unlock(users)  # before the door opens: the next process checks whether it is alone
+        unlock(users)  # before the door opens: the next process checks whether it is alone
 
 
 # --- folders ---

@@ -1,14 +1,17 @@
-"""PostgreSQL and Redis as embedded servers: how each is prepared, started, probed and stopped.
+"""PostgreSQL, Redis and the process that watches both: how each is prepared, started, probed and stopped.
 
 Knows the data folder, and not when servers start.
 """
 
+import os
 import shutil
 import signal
 import socket
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from segue.embedded import process
+from segue.embedded import process, watcher
 from segue.embedded.process import Server
 
 POSTGRES_MAJOR = "18"
@@ -46,6 +49,12 @@ SELECT 'CREATE EXTENSION vector' FROM pg_available_extensions WHERE name = 'vect
 """
 
 
+def servers_of(folder: Path, sockets: Path, *, fast: bool) -> list[Server]:
+    """Returns them in the order in which they are started: the watcher ends servers whose start was killed."""
+    servers = [postgres(folder, sockets, fast=fast), redis(folder, sockets)]
+    return [_watcher(folder, sockets, [server.lock for server in servers]), *servers]
+
+
 def postgres(folder: Path, sockets: Path, *, fast: bool) -> Server:
     cluster = folder / "postgres"
     options = POSTGRES_OPTIONS | {"unix_socket_directories": str(sockets)} | (FAST_OPTIONS if fast else {})
@@ -54,13 +63,13 @@ def postgres(folder: Path, sockets: Path, *, fast: bool) -> Server:
         name="PostgreSQL",
         lock=folder / "postgres.lock",
         log=folder / "postgres.log",
-        pid_file=cluster / "postmaster.pid",
+        sign=_sign_of(cluster),
         leftovers=(sockets / ".s.PGSQL.5432", sockets / ".s.PGSQL.5432.lock"),
         prepare=lambda lock: _prepare_cluster(folder, sockets, lock, fast=fast),
         command=(*_postgres_command("postgres", cluster), *arguments),
         answers=lambda: _database_answers(sockets),
         start_timeout=START_TIMEOUT,
-        stop_signals=((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)),
+        stop_signals=watcher.POSTGRES_STOPS,
     )
 
 
@@ -114,9 +123,12 @@ def _refuse_other_version(cluster: Path) -> None:
 
 def _forget_dead_pid(pid_file: Path) -> None:
     """PostgreSQL does not start while another process, or a zombie, has the pid of its dead predecessor."""
-    pid = process.written_pid(pid_file)
-    if pid and not Path(process.command_line(pid).split(" ")[0]).name.startswith("postgres"):
+    if pid_file.exists() and not watcher.pids_of(_sign_of(pid_file.parent)):
         pid_file.unlink()
+
+
+def _sign_of(cluster: Path) -> str:
+    return f"-D {cluster} -c"
 
 
 def _database_answers(sockets: Path) -> bool:
@@ -136,13 +148,13 @@ def redis(folder: Path, sockets: Path) -> Server:
         name="Redis",
         lock=folder / "redis.lock",
         log=folder / "redis.log",
-        pid_file=folder / "redis.pid",
+        sign=f"--dir {folder} --pidfile",
         leftovers=(path,),
         prepare=lambda _lock: None,
         command=(str(redis_binary()), *arguments),
         answers=lambda: _redis_answers(path),
         start_timeout=process.PROBE_TIMEOUT,
-        stop_signals=((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)),
+        stop_signals=watcher.REDIS_STOPS,
     )
 
 
@@ -159,3 +171,25 @@ def _redis_answers(path: Path) -> bool:
             return connection.recv(16).startswith(b"+PONG")
         except OSError:
             return False
+
+
+def _watcher(folder: Path, sockets: Path, locks: Sequence[Path]) -> Server:
+    def make_locks(_lock: int) -> None:
+        for path in locks:
+            with process.lock_file(path):
+                pass
+
+    libraries = [f"{name}={os.environ[name]}" for name in ("LD_LIBRARY_PATH",) if name in os.environ]  # of a Python
+    python = ("/usr/bin/env", *libraries, sys.executable, "-I", "-S")
+    return Server(
+        name="The watcher of the servers",
+        lock=folder / "watcher.lock",
+        log=folder / "watcher.log",
+        sign=f"{watcher.__file__} {folder} --sockets",
+        leftovers=(),
+        prepare=make_locks,
+        command=(*python, watcher.__file__, str(folder), "--sockets", str(sockets)),
+        answers=lambda: True,
+        start_timeout=process.PROBE_TIMEOUT,
+        stop_signals=((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)),
+    )
