@@ -93,6 +93,7 @@ async def test_a_deleted_session_leaves_no_word_of_what_was_said(
         session = await conversation(ada, provider)
         assert {"sessions", "messages", "plans", "tool_calls", "tool_results"} <= await rows_with(stores, CANARY)
         assert await keys_with(stores, CANARY)
+        assert await stores.everlasting() == []
         assert (await ada.http.delete(f"/sessions/{session}")).status_code == 204
     for word in (CANARY, session):
         assert await rows_with(stores, word) == set()

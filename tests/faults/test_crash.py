@@ -59,11 +59,15 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The sessions that were cut off, each by the word its messages and its things are known by."""
+    """The sessions that were cut off, each by the word its messages and its things are known by; the Redis keys that
+    were left, and those of them without a TTL.
+    """
 
     site: Site
     client: Client
     sessions: dict[str, str]
+    left: list[str]
+    everlasting: list[str]
 
     async def turns(self, word: str) -> list[dict[str, Any]]:
         return await self.client.turns(self.sessions[word])
@@ -194,14 +198,20 @@ async def cases(site: Site) -> AsyncIterator[Cases]:
     await site.postgres.begin("hangs_up")
     await site.postgres.open()
     async with site.stores() as stores:
+        left, everlasting = await stores.keys(""), await stores.everlasting()
         await stores.redis.flushall()
     script_after(site.provider)
     async with site.serving() as (_, client):
         for session in sessions.values():
             await client.ended(session)
         silence.never.set()
-        yield Cases(site, client, sessions)
+        yield Cases(site, client, sessions, left, everlasting)
     site.shelf.go.clear()
+
+
+async def test_whatever_a_crash_leaves_in_redis_expires_the_queue_included(cases: Cases) -> None:
+    assert {key.partition(":")[0] for key in cases.left} == {"segue", "saq"}
+    assert cases.everlasting == []
 
 
 @pytest.mark.parametrize(("word", "said"), [("silent", "Here after all."), ("answered", "Answered again.")])

@@ -91,6 +91,10 @@ class Stores:
         """The Redis keys with a session's id in their name."""
         return [key async for key in self.redis.scan_iter(match=f"*{session_id}*")]
 
+    async def everlasting(self) -> list[str]:
+        """The Redis keys without a TTL."""
+        return [key async for key in self.redis.scan_iter() if await self.redis.ttl(key) == -1]
+
 
 async def arrived(settings: Settings, session_id: str, count: int) -> None:
     """Returns once a session has at least as many messages."""

@@ -34,15 +34,23 @@ async def taking(url: str, sessions: Sessions, *, concurrency: int) -> AsyncIter
         await queue.close()
 
 
-async def test_a_busy_process_listens_no_more_is_still_counted_and_puts_back_what_it_took(redis_url: str) -> None:
+async def test_a_busy_process_listens_no_more_is_still_counted_and_puts_back_what_it_took_with_a_ttl(
+    redis_url: str,
+) -> None:
     sessions = Sessions()
-    async with asyncio.timeout(PATIENCE_S), taking(redis_url, sessions, concurrency=2) as queue:
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        Redis.from_url(redis_url) as redis,
+        taking(redis_url, sessions, concurrency=2) as queue,
+    ):
         for number in range(3):
             assert await queue.send(f"ses_{number}", f"turn_{number}")
         assert {await sessions.taken.get(), await sessions.taken.get()} == {"ses_0", "ses_1"}
         assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=1, jobs_taken=2, workers=1)
+        assert min([await redis.ttl(key) for key in await redis.keys()]) > 0
         await queue.stop_taking()
         assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=3, jobs_taken=0, workers=1)
+        assert min([await redis.ttl(key) for key in await redis.keys()]) > 0
     others = Sessions()
     others.may_end.set()
     async with asyncio.timeout(PATIENCE_S), taking(redis_url, others, concurrency=1):

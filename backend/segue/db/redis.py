@@ -48,6 +48,12 @@ redis.call('SADD', KEYS[2], KEYS[1])
 redis.call('EXPIRE', KEYS[2], ARGV[2])
 """
 
+# KEYS: a stream. ARGV: MAXLEN, id, batch, TTL. In one script, as `kill -9` may come between two commands.
+_OPEN_STREAM = """
+redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], ARGV[2], 'events', ARGV[3])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+"""
+
 log = structlog.get_logger()
 
 
@@ -237,9 +243,12 @@ class Streams(_Client):
         pipeline = self._redis.pipeline(transaction=False)
         for batch in batches:
             key = turn_events_key(batch.turn.session_id, batch.turn.turn_id)
-            anew = () if batch.opens else ("NOMKSTREAM",)
-            bound = ("MAXLEN", "~", MAX_LOG_ENTRIES)
-            pipeline.execute_command("XADD", key, *anew, *bound, f"{batch.last}-0", "events", batch.body)
+            position = f"{batch.last}-0"
+            if batch.opens:
+                pipeline.eval(_OPEN_STREAM, 1, key, MAX_LOG_ENTRIES, position, batch.body, TURN_EVENTS_TTL_S)
+                continue
+            bound = ("NOMKSTREAM", "MAXLEN", "~", MAX_LOG_ENTRIES)
+            pipeline.execute_command("XADD", key, *bound, position, "events", batch.body)
             pipeline.execute_command("EXPIRE", key, TURN_EVENTS_TTL_S)
         return await self._within_time(pipeline.execute(raise_on_error=False)) is not None
 

@@ -9,10 +9,11 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError, ResponseError
 from saq.job import Job, Status
 from saq.queue.redis import RedisQueue
@@ -24,11 +25,24 @@ JOB = "run_turns"
 LISTEN_S = 5
 JOB_TIMEOUT_S = 3600  # then the sweep takes a job for one whose process died
 SWEEP_EVERY_S = 300
+KEPT_S = 3600  # after the last change of a key; recovery finds a turn within seconds without its job
+TAKEN_S = SWEEP_EVERY_S  # what is left of a process that died goes with the next sweep
 CANCEL_AGAIN_S = 0.1
 PAUSE_S = 1.0  # between two attempts to reach a Redis that is lost
 
+# KEYS: the job, the incomplete jobs, the queued and the active ones, an aborted job. ARGV: the job's text, TTL.
+_ENQUEUE: Final = """
+if redis.call('ZSCORE', KEYS[2], KEYS[1]) or redis.call('EXISTS', KEYS[5]) == 1 then return 0 end
+redis.call('SET', KEYS[1], ARGV[1])
+redis.call('ZADD', KEYS[2], 0, KEYS[1])
+redis.call('RPUSH', KEYS[3], KEYS[1])
+for index = 1, 4 do redis.call('EXPIRE', KEYS[index], ARGV[2]) end
+return 1
+"""
+
 RunTurns = Callable[[str], Awaitable[None]]
 
+_WRITES = ("SET", "ZADD", "RPUSH")
 _LOST = (RedisError, OSError, TimeoutError)
 _UNREADABLE = (ValueError, TypeError, LookupError)  # what SAQ raises for a job that this version cannot read
 
@@ -183,10 +197,14 @@ class TurnQueue:
 
 
 class _Jobs(RedisQueue):
-    """SAQ's queue without the round trips that nothing here needs."""
+    """SAQ's queue without the round trips that nothing here needs, and with a TTL on each key.
+
+    BLMOVE can give none to the list of active jobs: the job that was taken does, and each one that is sent.
+    """
 
     def __init__(self, url: str) -> None:
         super().__init__(_JobsClient(url), name=NAME)
+        self._enqueue_with_ttl = self.redis.register_script(_ENQUEUE)
 
     async def version(self) -> tuple[int, ...]:
         """The oldest Redis that is supported; SAQ would ask with INFO, which some hosted servers refuse."""
@@ -194,6 +212,17 @@ class _Jobs(RedisQueue):
 
     async def notify(self, job: Job) -> None:
         """SAQ would publish each change of a job, and nothing listens."""
+
+    async def _enqueue(self, job: Job) -> Job | None:
+        keys = [job.id, *map(self.namespace, ("incomplete", "queued", "active")), job.abort_id]
+        return job if await self._enqueue_with_ttl(keys=keys, args=[self.serialize(job), KEPT_S]) else None
+
+    async def _update(self, job: Job, status: Status | None = None, **_: Any) -> None:
+        job.status = status or job.status
+        async with self.redis.pipeline(transaction=False) as pipeline:
+            pipeline.set(job.id, self.serialize(job), ex=TAKEN_S)
+            pipeline.expire(self.namespace("active"), KEPT_S)
+            await pipeline.execute()
 
     async def disconnect(self) -> None:
         await self.redis.aclose()
@@ -218,6 +247,19 @@ class _JobsClient(Redis):
     async def blmove(self, *args: Any, **options: Any) -> Any:
         return await self._listener.blmove(*args, **options)
 
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> "_Expiring":  # noqa: FBT001, FBT002 (redis-py's)
+        return _Expiring(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
     async def aclose(self, close_connection_pool: bool | None = True) -> None:  # noqa: FBT001, FBT002 (redis-py's)
         await self._listener.aclose()
         await super().aclose(close_connection_pool)
+
+
+class _Expiring(Pipeline):
+    """Gives what SAQ writes in a transaction a TTL within it."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        queued = super().execute_command(*args, **options)
+        if args[0] in _WRITES and "EX" not in args:
+            return super().execute_command("EXPIRE", args[1], KEPT_S)
+        return queued

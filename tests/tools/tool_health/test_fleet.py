@@ -51,13 +51,14 @@ async def reset_fleet(client: Client, **body: object) -> dict[str, Any]:
 
 
 async def test_a_tool_that_failed_out_in_three_sessions_has_failed_for_all(
-    client: Client, other: Client, provider: Provider, shelf: Shelf
+    client: Client, other: Client, provider: Provider, shelf: Shelf, redis: Redis
 ) -> None:
     for _ in range(2):
         await fails_out(client, provider, shelf)
         assert (await for_all(other))["available"]
     await fails_out(other, provider, shelf)
     fleet = await for_all(client)
+    assert min([await redis.ttl(key) for key in await redis.keys("segue:tools:*")]) > 0
     assert (fleet["status"], fleet["available"], fleet["reason_code"]) == ("failed", False, "fleet_failed")
     session = await client.new_session()
     effects = len(shelf.effects)
