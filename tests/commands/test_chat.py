@@ -18,6 +18,7 @@ from tests.support.shelf import Shelf, serving_shelf
 from tests.support.terminal import CTRL_C, on_a_terminal, through_pipes
 
 DELETED = "delete itm-1"
+HIDDEN = "a " * 4_500 + "\u202ethe end\u200b"
 
 
 @pytest.fixture
@@ -62,8 +63,10 @@ async def test_a_conversation_shows_words_calls_and_plans_and_only_a_yes_runs_wh
     assert first.stderr.count("Nothing was decided") == 2
     assert DELETED not in shelf.effects
 
-    provider.will(says("Gone."), planned(THREE_STEPS))
-    again = await chats(["y", ASK, "n", "/plan", "/sessions", "/tools", "/nonsense"], "--url", url, **home)
+    note = {"description": "Wri\u202ete", "tool": "mcp_send_note", "args": {"to": "eve", "text": HIDDEN}}
+    provider.will(says("Gone."), planned(THREE_STEPS), planned([note, note]))
+    lines = ["y", ASK, "n", "/plan", "/sessions", "/tools", "/nonsense", ASK, "/plan"]
+    again = await chats(lines, "--url", url, **home)
     assert again.returncode == 0, again.stderr
     resumed, _, later = again.stdout.partition("Gone.")
     assert "> Which lamps are there?" in resumed
@@ -75,8 +78,15 @@ async def test_a_conversation_shows_words_calls_and_plans_and_only_a_yes_runs_wh
     assert "There is no /nonsense. /help" in again.stderr
     [session] = (await service.get("/sessions"))["items"]
     assert session["id"] in again.stdout
+    asked, _, whole = later.rpartition("Plan, waiting")
+    asked = asked.rpartition("Plan, active")[2]
+    for shown, letters in ((asked, 2_000), (whole, 4_500)):
+        assert "1. Wri‹U+202E›te (mcp_send_note)" in shown
+        assert "the end‹U+200B›" in shown
+        assert 0 <= shown.count("a") - letters < 100
+    assert "su 9009 non sono mostrati; per intero: GET /sessions/" in asked
     plans = (await service.get(f"/sessions/{session['id']}/plans"))["items"]
-    assert [plan["status"] for plan in plans] == ["cancelled", "completed"]
+    assert [plan["status"] for plan in plans] == ["waiting", "cancelled", "completed"]
 
 
 async def test_what_is_refused_is_one_line_that_says_what_to_do(settings: Settings, home: dict[str, str]) -> None:

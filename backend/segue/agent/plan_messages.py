@@ -4,46 +4,72 @@ The user approves what is shown here, so the engine writes it and the model does
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-import orjson
-
 from segue.domain.plan import Plan, Step
+from segue.domain.visible import visible
+from segue.language.shown_call import CallView, code, plain
 from segue.language.translations import translate
+from segue.plans.store import StoredPlan
 from segue.tools.summaries import one_line
 
-MAX_ARGUMENT_CHARS = 4000
 MAX_LINE_CHARS = 160
-MAX_VALUE_CHARS = 80
+MAX_ERROR_CHARS = 500
+MAX_TOLD_CHARS = 80
+INDENT = " " * 4  # which Markdown shows as it is
 
 
-def ask(plan: Plan, language: str, *, changed: bool = False, blocked: Mapping[str, str] = MappingProxyType({})) -> str:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a tool's result says of the thing with an id: `said` is by the names of its fields. Data, as all results."""
+
+    tool: str
+    thing: str
+    said: Mapping[str, str]
+
+
+def ask(
+    stored: StoredPlan,
+    language: str,
+    *,
+    changed: bool = False,
+    blocked: Mapping[str, str] = MappingProxyType({}),
+    told: Told | None = None,
+) -> str:
     """Returns what is done, the step that waits with its exact arguments, and the question that a plain yes answers.
 
-    `changed` says that it differs from what was approved, `blocked` holds tools that cannot run now and the reasons.
+    `changed` says that it differs from what was approved, `blocked` holds tools that cannot run now and the reasons,
+    `told` is what is known of the thing that the call names.
     """
-    step = plan.waiting_step
+    plan, step = stored.plan, stored.plan.waiting_step
     if step is None:
         return ended(plan, language)
     parts = [done(plan, language)]
     if changed:
         parts.append(translate("changed", language))
     for tool, reason in blocked.items():
-        parts.append(translate("blocked", language, tool=tool, reason=one_line(reason, MAX_LINE_CHARS)))
-    parts += [translate("ask_step", language, description=step.description), _call_block(step)]
+        parts.append(translate("blocked", language, tool=tool, reason=_line(reason)))
+    parts += [_next_step(step, language), *_call_block(stored, step, language)]
+    if told is not None:
+        parts.append(_told_line(told, language))
     parts.append(translate("ask", language))
     return "\n\n".join(part for part in parts if part)
 
 
-def ask_again(plan: Plan, language: str) -> str:
-    """Returns one line: what would happen, each argument with its beginning, and that a plain yes or no is needed."""
+def opening(plan: Plan, language: str) -> str:
+    """Returns what a question begins with, if nothing has changed and nothing is blocked."""
     step = plan.waiting_step
+    return "\n\n".join(part for part in (done(plan, language), _next_step(step, language)) if part) if step else ""
+
+
+def ask_again(stored: StoredPlan, language: str) -> str:
+    """Returns one line: what would happen, each argument or its two ends, and that a plain yes or no is needed."""
+    step = stored.plan.waiting_step
     if step is None:
-        return ended(plan, language)
-    asked = translate("ask_step", language, description=one_line(step.description, MAX_LINE_CHARS))
-    given = "; ".join(f"{name}: {_begun(value)}" for name, value in (step.args or {}).items())
-    call = " ".join(part for part in (f"`{step.tool}`", given) if part) if step.tool else ""
-    return " — ".join(part for part in (asked, call, translate("ask_again_plainly", language)) if part)
+        return ended(stored.plan, language)
+    parts = _next_step(step, language), _call_line(stored, step, language), translate("ask_again_plainly", language)
+    return " — ".join(part for part in parts if part)
 
 
 def done(plan: Plan, language: str) -> str:
@@ -52,8 +78,8 @@ def done(plan: Plan, language: str) -> str:
         translate(
             "done_step",
             language,
-            description=step.description,
-            summary=one_line(step.result_preview or "", MAX_LINE_CHARS),
+            description=_line(step.description),
+            summary=_line(step.result_preview or ""),
         )
         for step in plan.steps
         if step.status == "complete"
@@ -72,46 +98,58 @@ def ended(plan: Plan, language: str) -> str:
             return "\n".join(line for line in lines if line)
 
 
-def still_waiting(plan: Plan, language: str) -> str:
-    """Returns the reminder that follows an answer about something else."""
-    return translate("still_waiting", language, goal=one_line(plan.goal, MAX_LINE_CHARS))
+def still_waiting(stored: StoredPlan, language: str) -> str:
+    """Returns the reminder that follows an answer about something else: a yes to it runs what it shows."""
+    reminder, step = translate("still_waiting", language, goal=_line(stored.plan.goal)), stored.plan.waiting_step
+    return " — ".join(part for part in (reminder, _call_line(stored, step, language) if step else "") if part)
 
 
 def superseded(plan: Plan, language: str) -> str:
     """Returns that a new plan has taken this one's place."""
-    return translate("superseded", language, goal=one_line(plan.goal, MAX_LINE_CHARS))
+    return translate("superseded", language, goal=_line(plan.goal))
 
 
-def _call_block(step: Step) -> str:
-    """Returns the tool and its arguments, one a line, exactly as they will be sent."""
+def _next_step(step: Step, language: str) -> str:
+    return translate("ask_step", language, description=_line(step.description, MAX_ERROR_CHARS))
+
+
+def _call_block(stored: StoredPlan, step: Step, language: str) -> list[str]:
+    """Returns the tool, and its arguments as they will be sent in a block of their own."""
     if step.tool is None:
-        return ""
-    lines = [f"{name}: {_shown(value)}" for name, value in (step.args or {}).items()]
-    return "\n".join([f"`{step.tool}`", *(f"  {line}" for line in lines)])
+        return []
+    lines = _view(stored, language).lines(step.args or {})
+    return [f"`{step.tool}`", "\n".join(f"{INDENT}{line}" for line in lines)]
+
+
+def _call_line(stored: StoredPlan, step: Step, language: str) -> str:
+    return f"`{step.tool}` {_view(stored, language).in_line(step.args or {})}".strip() if step.tool else ""
+
+
+def _view(stored: StoredPlan, language: str) -> CallView:
+    return CallView(language, f"GET /sessions/{stored.session_id}/plan")
+
+
+def _told_line(told: Told, language: str) -> str:
+    said = "; ".join(f"{name}: {one_line(value, MAX_TOLD_CHARS)}" for name, value in told.said.items())
+    return translate("told", language, tool=told.tool, thing=code(visible(told.thing)), said=code(visible(said)))
 
 
 def _failure_line(step: Step, language: str) -> str:
     match step.status:
         case "failed":
-            return translate("failed", language, number=step.id, description=step.description, error=step.error or "")
+            return translate(
+                "failed",
+                language,
+                number=step.id,
+                description=_line(step.description),
+                error=_line(step.error or "", MAX_ERROR_CHARS),
+            )
         case "unknown":
-            return translate("unknown", language, number=step.id, description=step.description)
+            return translate("unknown", language, number=step.id, description=_line(step.description))
         case _:
             return ""
 
 
-def _begun(value: object) -> str:
-    """Returns a value in one line; of a long one the beginning and how many characters it has."""
-    text = _text(value)
-    begun = one_line(text, MAX_VALUE_CHARS)
-    return begun if begun == " ".join(text.split()) else f"{begun} ({len(text)})"
-
-
-def _shown(value: object) -> str:
-    text = _text(value)
-    cut = text if len(text) <= MAX_ARGUMENT_CHARS else f"{text[:MAX_ARGUMENT_CHARS]}… ({len(text)})"
-    return cut.replace("\n", "\n    ")
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+def _line(text: str, limit: int = MAX_LINE_CHARS) -> str:
+    """Returns data in one line that hides nothing and that no renderer turns into something else."""
+    return plain(one_line(text, limit))

@@ -10,6 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from segue.config import Settings
+from segue.domain.visible import visible
 from segue.log import configure_logging, never_log
 from segue.tools import summaries
 
@@ -45,8 +46,8 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Returns printable text without line breaks, cut to a readable length."""
-    return summaries.one_line(printable(text), MAX_LINE_CHARS)
+    """Returns text without line breaks, cut to a readable length; what it hides is written out."""
+    return visible(summaries.one_line(text, MAX_LINE_CHARS))
 
 
 def _sentence(error: Any) -> str:

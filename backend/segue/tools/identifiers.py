@@ -42,6 +42,23 @@ def identifiers(value: Any) -> tuple[str, ...]:
     return tuple(_within(unique, MAX_IDENTIFIERS_CHARS))[:MAX_IDENTIFIERS]
 
 
+def object_with(identifier: str, value: Any) -> dict[str, Any] | None:
+    """Returns the object in a result whose own id this is, the first of several."""
+    for item in islice(_objects(value), MAX_LEAVES):
+        keys = [key for key in item if len(key) <= MAX_KEY_CHARS]
+        own = [key for key in keys if kind_of_key(key) == 0] or [key for key in keys if kind_of_key(key) == 1]
+        if any(not isinstance(item[key], bool) and str(item[key]) == identifier for key in own):
+            return item
+    return None
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(item)
+
+
 def _within(texts: dict[str, None], max_chars: int) -> Iterator[str]:
     for text in texts:
         max_chars -= len(text)

@@ -37,7 +37,7 @@ from segue.language.translations import TRANSLATIONS
 from segue.memory.history import list_messages
 from segue.memory.sessions import get_session
 from segue.plans.policy import WEB_SEARCH
-from segue.plans.store import list_plans
+from segue.plans.store import StoredPlan, list_plans
 from segue.tools.results import StoredResult, list_calls, load_results
 from segue.turns.queries import ended_turns
 
@@ -137,7 +137,7 @@ class _Recorder:
             plan=self._numbered(plan) if plan else None,
             status=row.status,
             answer=answer,
-            said=_models_part(answer, plan, self.standing),
+            said=_models_part(answer, plan, self.standing, self.conversation.session.id),
             usage=_usage(report),
         )
         self.standing = plan or self.standing
@@ -191,7 +191,7 @@ def _was_searched_first(report: TurnReport | None, ledger: Sequence[ToolCall], m
     return (ledger[0].tool_name, ledger[0].args) == (WEB_SEARCH, {"query": message.strip()})
 
 
-def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None) -> str | None:
+def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None, session_id: str) -> str | None:
     """Returns the model's part of an answer that has words of the engine in it; None if the model said all of it."""
     if answer is None:
         return None
@@ -202,9 +202,10 @@ def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None) -
     ):
         answer = answer.removesuffix(f"\n\n{told}")
     if plan is not None and plan.waiting_step is not None:
-        asked = _ending(answer, partial(plan_messages.ask, plan))
-        return answer.removesuffix(asked).rstrip() if asked else ""
-    tell = partial(plan_messages.ended, plan) if plan else standing and partial(plan_messages.still_waiting, standing)
+        openings = (plan_messages.opening(plan, language) for language in TRANSLATIONS)
+        return next((answer[: answer.rfind(said)].rstrip() for said in openings if said in answer), "")
+    waiting = StoredPlan(standing, session_id) if standing else None
+    tell = partial(plan_messages.ended, plan) if plan else waiting and partial(plan_messages.still_waiting, waiting)
     ending = _ending(answer, tell) if tell else ""
     return answer.removesuffix(f"\n\n{ending}") if ending and answer != ending else None
 

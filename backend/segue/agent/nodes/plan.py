@@ -170,7 +170,7 @@ async def _ask_again(context: TurnContext, state: TurnState, stored: StoredPlan)
     return {
         "touched_plan": stored,
         "plan_runs": False,
-        "answer": plan_messages.ask_again(stored.plan, state["language"]),
+        "answer": plan_messages.ask_again(stored, state["language"]),
     }
 
 
@@ -183,7 +183,7 @@ async def _answer_beside(context: TurnContext, state: TurnState, stored: StoredP
     if not stored.reminded:
         async with context.transaction() as connection:
             await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)
-        update["postscript"] = plan_messages.still_waiting(stored.plan, state["language"])
+        update["postscript"] = plan_messages.still_waiting(stored, state["language"])
     return update
 
 

@@ -17,6 +17,7 @@ from segue.agent.plan_executor import blocked_tools, execute_plan, offer_plan
 from segue.agent.refused_tools import mark_refused
 from segue.agent.state import EarlierAttempt, TurnState, Update, web_search_report
 from segue.agent.stream_reply import stream_reply
+from segue.agent.told import told_about
 from segue.agent.tool_executor import HeldCall, call_key, resume_calls, run_tool_calls
 from segue.agent.turn_calls import TurnCalls
 from segue.domain.events import SearchDecided
@@ -113,7 +114,8 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
     answer = None
     if run.plan.status == "waiting":
         blocked = blocked_tools(turn, run.plan)
-        answer = plan_messages.ask(run.plan, state["language"], changed=run.changed, blocked=blocked)
+        told = await told_about(turn, run.plan, state["earlier_results"])
+        answer = plan_messages.ask(run.stored, state["language"], changed=run.changed, blocked=blocked, told=told)
     return {"touched_plan": run.stored, "answer": answer}
 
 
@@ -157,7 +159,9 @@ async def _ask_for_yes(turn: TurnCalls, state: TurnState, reply: Reply, held: Se
         opaque=opaque_parts(reply, (call.made for call in offered)),
     )
     run = await execute_plan(turn, stored, [])
-    answer = "\n\n".join(part for part in (reply.text, plan_messages.ask(run.plan, state["language"])) if part)
+    told = await told_about(turn, run.plan, state["earlier_results"])
+    question = plan_messages.ask(run.stored, state["language"], told=told)
+    answer = "\n\n".join(part for part in (reply.text, question) if part)
     return {"touched_plan": run.stored, "answer": answer}
 
 

@@ -3,13 +3,13 @@
 `y` and `n` decide by the route of the button, bound to the version that was shown. Any other line is a message.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from segue.commands.chat.api import Api, Refused, TurnStream
 from segue.commands.chat.screen import Json, Screen, TurnView
 from segue.commands.terminal import one_line
+from segue.language.shown_call import CallView
 
 Read = Callable[[str], "str | None"]  # shows a prompt and returns a line, None after the last one
 
@@ -143,12 +143,11 @@ class Conversation:
     def _open_plan(self) -> Json | None:
         return self.api.get(f"/sessions/{self.session_id}")["pending_plan"] if self.session_id else None
 
-    def _show_plan(self, plan: Json) -> None:
-        """Prints the arguments too that a yes would run the waiting step with."""
+    def _show_plan(self, plan: Json, *, whole: bool = False) -> None:
+        """Prints the arguments too that a yes would run the waiting step with, as the question shows them."""
         self.screen.plan(plan)
-        for name, value in (_waiting_step(plan).get("args") or {}).items():
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            self.screen.line(f"      {name}: {text}")
+        for line in CallView("en", None if whole else "/plan").lines(_waiting_step(plan).get("args") or {}):
+            self.screen.line(f"      {line}")
 
     # --- commands ---
 
@@ -163,7 +162,7 @@ class Conversation:
                 self._sessions(argument)
             case "/plan":
                 if plan := self._open_plan():
-                    self._show_plan(plan)
+                    self._show_plan(plan, whole=True)
                 else:
                     self.screen.note("No plan is open.")
             case "/tools":

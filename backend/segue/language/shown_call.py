@@ -1,0 +1,148 @@
+"""How a call is shown to the person who approves it: to the letter, or with its length and hash if it is too long.
+
+A value's lines stand behind `│`, its continuations behind `┆`, and what is not of the call stands between `‹` and `›`,
+which no value can write. So two calls are never shown alike, and no value looks like another argument. Pure.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import orjson
+
+from segue.domain.visible import visible, whole_before
+from segue.language.translations import translate
+
+LONGEST_VALUE: Final = 4000  # characters; the values of a call share LONGEST_CALL
+LONGEST_CALL: Final = 12_000
+SHORTEST_CUT: Final = 300
+LONGEST_IN_LINE: Final = 80
+WIDTH: Final = 80
+FIRST_LINES, LAST_LINES = 40, 20
+FIRST_ARGUMENTS, LAST_ARGUMENTS = 30, 10
+
+_PLAIN_NAME: Final = re.compile(r"[^\W\d][\w.-]{0,59}")
+# What a Markdown renderer would hide or turn into something else.
+_MARKUP: Final = re.compile(r"[\\`*_~<>\[\]&|$]|://|\bwww\.")
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """`whole` is where everything can be read; without it nothing is cut."""
+
+    language: str
+    whole: str | None
+
+    def lines(self, args: Mapping[str, Any]) -> Iterator[str]:
+        """Yields the lines of all arguments, without indentation."""
+        longest = max(SHORTEST_CUT, min(LONGEST_VALUE, LONGEST_CALL // max(len(args), 1)))
+        names = list(args)
+        left_out = names[FIRST_ARGUMENTS:-LAST_ARGUMENTS] if self.whole else []
+        head = names[:FIRST_ARGUMENTS] if left_out else names
+        for name in head:
+            yield from self._argument(name, _text(args[name]), longest)
+        if left_out:
+            yield self._cut("cut_arguments", len(left_out), len(names), _json({name: args[name] for name in left_out}))
+            for name in names[-LAST_ARGUMENTS:]:
+                yield from self._argument(name, _text(args[name]), longest)
+
+    def in_line(self, args: Mapping[str, Any]) -> str:
+        """Returns all arguments in one line, each in a code span of its own."""
+        shown = islice(args.items(), FIRST_ARGUMENTS)
+        parts = [code(f"{self._name(name)}: {self.brief(_text(value))}") for name, value in shown]
+        if left_out := dict(islice(args.items(), FIRST_ARGUMENTS, None)):
+            parts.append(self._cut("cut_arguments", len(left_out), len(args), _json(left_out)))
+        return "; ".join(parts)
+
+    def brief(self, text: str) -> str:
+        """Returns a text in one line, of a long one the beginning and the end."""
+        head, tail = _ends(text, LONGEST_IN_LINE) if self.whole else (text, "")
+        if head == text:
+            return visible(text)
+        return f"{visible(head)} {self._cut('cut', len(text) - len(head + tail), len(text), text)} {visible(tail)}"
+
+    def _argument(self, name: str, text: str, longest: int) -> Iterator[str]:
+        head, tail = _ends(text, longest) if self.whole else (text, "")
+        if len(text) <= WIDTH and "\n" not in text:
+            yield f"{self._name(name)}: {visible(text)}"
+            return
+        yield f"{self._name(name)}:"
+        yield from _block(head)
+        if head != text:
+            yield f"  {self._cut('cut', len(text) - len(head + tail), len(text), text)}"
+            yield from _block(tail)
+
+    def _name(self, name: str) -> str:
+        return name if _PLAIN_NAME.fullmatch(name) else self.brief(_json(name))
+
+    def _cut(self, sentence: str, left: int, total: int, text: str) -> str:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return f"‹{translate(sentence, self.language, left=left, total=total, digest=digest, whole=self.whole)}›"
+
+
+def plain(text: str) -> str:
+    """Returns one line of text that stands in a sentence, as code if a renderer would make something else of it."""
+    shown = visible(text)
+    return code(shown) if _MARKUP.search(shown) else shown
+
+
+def code(text: str) -> str:
+    """Returns visible text as a Markdown code span that nothing in it can close."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if "`" in (text[:1], text[-1:]) else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def _text(value: object) -> str:
+    """Returns a string as it is, and anything else as JSON; a string that could pass for JSON, or for none, as JSON."""
+    if not isinstance(value, str) or _is_json(value):
+        return _json(value)
+    return value if "\n" in value or (value and value == value.strip(" ")) else _json(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _ends(text: str, longest: int) -> tuple[str, str]:
+    """Returns the beginning and the end of a text that is too long, the whole text and nothing of one that is not."""
+    lines = text.split("\n")
+    start, end = len(text), 0
+    if len(text) > longest:
+        start, end = longest * 3 // 4, longest // 4
+    if len(lines) > FIRST_LINES + LAST_LINES:
+        start = min(start, len("\n".join(lines[:FIRST_LINES])))
+        end = min(end or len(text), len("\n".join(lines[-LAST_LINES:])))
+    start, rest = whole_before(text, start), whole_before(text, len(text) - end)
+    return (text[:start], text[rest:]) if start < rest else (text, "")
+
+
+def _block(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        shown = visible(line)
+        shown = f"{shown[:-1]}‹U+0020›" if shown.endswith(" ") else shown
+        first, *more = _wrapped(shown)
+        yield f"  │ {first}" if first else "  │"
+        yield from (f"  ┆ {part}" for part in more)
+
+
+def _wrapped(line: str) -> Iterable[str]:
+    """Returns a line in parts of at most WIDTH characters, each to the end of a word where there is one."""
+    parts = []
+    while len(line) > WIDTH:
+        end = line.rfind(" ", WIDTH // 2, WIDTH) + 1 or whole_before(line, WIDTH)
+        parts.append(line[:end])
+        line = line[end:]
+    return [*parts, line]
