@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check mutants mutants-sample bench bench-quick bench-against bench-language bfcl lock clean
+.PHONY: help install run test check mutants mutants-sample fuzz bench bench-quick bench-against bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -49,6 +49,12 @@ mutants-sample: install  ## a seeded sample of small changes to the pure rules, 
 	test -x $(COSMIC)/bin/cosmic-ray || $(PYTHON) -m venv $(COSMIC)
 	$(COSMIC)/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==$(shell sed -n 's/^COSMIC_RAY = "\(.*\)"/\1/p' tests/mutants/sample.py)
 	$(BIN)/python -m tests.mutants.sample --cosmic-ray $(COSMIC)/bin --at-most $(or $(SAMPLE),400)
+
+ATHERIS := .venv/atheris
+
+fuzz: install  ## try what comes from outside on the rules and readers, guided by coverage, for a minute: make fuzz [SECONDS=3600]
+	test -d $(ATHERIS) || $(PIP) --target $(ATHERIS) atheris==3.0.0
+	PYTHONPATH=$(ATHERIS) $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 
 bench: install  ## measure what a turn costs in three minutes; writes bench/results.* and the table in docs/performance.md
 	$(BIN)/python -m bench

@@ -30,6 +30,8 @@ from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from segue.config import Settings
 from segue.domain.clock import Clock, utc_now
+from segue.domain.telemetry import LoopLagged
+from segue.telemetry.loop_lag import LoopLag
 from segue.telemetry.metrics_server import metrics_served
 from segue.turns.service import TurnService
 
@@ -112,6 +114,7 @@ async def _start(
 ) -> Services:
     """Starts the parts in order; the stack stops them in reverse order."""
     base = await factories.foundation(stack, settings, model, clock)
+    stack.enter_context(LoopLag(lambda seconds: base.metrics.observe(LoopLagged(seconds))))
     books = factories.books(base)
     limiter = factories.limiter(base, books)
     authenticator = await factories.authenticator(stack, base)

@@ -88,7 +88,7 @@ WEAK = {
     "es": ["genial"],
     "fr": ["parfait"],
     "de": ["perfekt"],
-    "pt": ["perfeito"],
+    "pt": ["perfeito", "s no"],  # and "no" is a no in most languages
     "nl": ["geweldig"],
     "pl": ["świetnie"],
     "ru": ["отлично"],
@@ -347,7 +347,7 @@ NEVER = [
     "das war großartig", "c'était super", "he said yes, do it", "ha detto sì", "他说可以", "قال نعم", "my boss said ok",
     'escribe un correo que empiece con "Sí, confirmo"', '"yes"', "«sì»", "“好的”", "'ok'", "> sì", "> yes\n> go ahead",
     "thanks", "sì?", "ok?", "if it's free, yes", "se è gratis, sì", "yes, once I have checked", "sì e no", "yeah right",
-    "I would have said yes", "I'll do it myself", "ok, lo faccio io",
+    "I would have said yes", "I'll do it myself", "ok, lo faccio io", "\u200b> yes",
 ]  # fmt: skip
 
 

@@ -71,6 +71,8 @@ def test_a_schema_that_refers_to_itself_is_checked_and_explained_while_that_is_c
         {"$ref": "#/missing"},
         {"type": "strin"},
         {"$defs": {"a": {"required": 3}}},
+        {"patternProperties": {"": {"$ref": False, "a": {"patternProperties": [7]}}}},
+        {"properties": {"patternProperties": {"$ref": False}}},
     ],
     ids=str,
 )

@@ -100,6 +100,13 @@ class RowsDeleted:
     size_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LoopLagged:
+    """A timer of the event loop was late by this long, which may be nothing."""
+
+    seconds: float
+
+
 Observation = (
     RequestAnswered
     | TurnEnded
@@ -112,6 +119,7 @@ Observation = (
     | PlanEnded
     | TurnRecovered
     | RowsDeleted
+    | LoopLagged
 )
 Observe = Callable[[Observation], None]
 

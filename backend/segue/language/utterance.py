@@ -45,6 +45,11 @@ _FOLDS: Final[dict[int, str | None]] = {
 }
 
 
+_WITHOUT_UNSEEN: Final[dict[int, None]] = dict.fromkeys(
+    chain(*(range(first, last + 1) for first, last in _UNSEEN), map(ord, "\u00ad\u034f\u061c\u180e\ufeff"))
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Utterance:
     """`asks` is true if the text has a question mark in it, `quotes` if it has words or lines that another said."""
@@ -63,6 +68,7 @@ def parse_utterance(text: str) -> Utterance:
 
 def parse_own_words(text: str) -> Utterance:
     """Reads what the writer says: without quoted lines (`> yes`), and with QUOTED before each word of a quotation."""
+    text = text.translate(_WITHOUT_UNSEEN)  # it may stand before a `>`, which looks the same
     own = _QUOTED_LINE.sub("", text)
     parts = _QUOTATION.split(own)
     every = _QUOTATION.groups + 1  # `split` puts the groups between the parts that are not quoted

@@ -29,7 +29,7 @@ APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
 STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a sentence that may not be about the question
 MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 # Rules whose yes is not enough for what changes the world.
-WEAK: Final = frozenset({"praise", "praise_of_a_deed", "statement"})
+WEAK: Final = frozenset({"praise", "praise_of_a_deed", "statement", "no_elsewhere"})
 NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
 CHANGES: Final = frozenset({"condition", "detail"})
 TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # what a question with them asks is not plain
@@ -84,6 +84,8 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     best = min(readings, key=lambda reading: (*reading.misfit, reading.found.language != likely))
     if utterance.quotes and best.found.rule in ("more_than_a_reply", "nothing_decided"):
         return replace(best.found, rule="quoted")
+    if best.found.strength == "strong" and best.found.language and _says_no_elsewhere(words, best.found.language):
+        return replace(best.found, rule="no_elsewhere", strength="weak")
     return _as_misspelt(words, read) or best.found if best.unknown == 1 else best.found
 
 
@@ -96,6 +98,14 @@ def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> Ac
             if corrected.found.strength == "strong" and corrected.opening in APPROVALS and not corrected.unknown:
                 return replace(corrected.found, rule="misspelt", strength="weak")
     return None
+
+
+def _says_no_elsewhere(words: Phrase, language: str) -> bool:
+    """Returns whether a little word of this language is a no in most others: `s no` of a Portuguese `sim, no hotel`."""
+    return any(
+        kinds_of((word,), ANY_LANGUAGE, LEXICON) == ["no"] and kinds_of((word,), language, LEXICON)[0] in STATEMENTS
+        for word in words
+    )
 
 
 def asks_about(text: str, tool: str, args: Mapping[str, Any]) -> bool:

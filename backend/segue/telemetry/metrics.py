@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from segue.domain.telemetry import (
     GlobalToolStateChanged,
+    LoopLagged,
     ModelCalled,
     ModelCharged,
     ModelRetried,
@@ -40,6 +41,7 @@ TURN_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320
 QUEUE_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 MODEL_SECONDS: Final = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 TOOL_SECONDS: Final = (0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60)
+LAG_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +72,7 @@ class Metrics:
         given.register(_Scraped(lambda: more))
         return generate_latest(self.registry) + generate_latest(given)
 
-    def observe(self, observation: Observation) -> None:  # noqa: C901 (one line per kind of observation)
+    def observe(self, observation: Observation) -> None:  # noqa: C901, PLR0912 (one line per kind of observation)
         match observation:
             case TurnEnded():
                 self._turn_ended(observation)
@@ -97,6 +99,8 @@ class Metrics:
                 self._removed_bytes.labels(kind).inc(size_bytes)
             case RequestAnswered(method, status):
                 self._requests.labels(method if method in METHODS else OTHER, status).inc()
+            case LoopLagged(seconds):
+                self._lag.observe(seconds)
             case _:
                 assert_never(observation)
 
@@ -140,6 +144,9 @@ class Metrics:
         )
         self._removed_rows = self._counter("segue_retention_removed_rows_total", "What has had its time.", "kind")
         self._removed_bytes = self._counter("segue_retention_removed_bytes_total", "The size of it.", "kind")
+        self._lag = self._histogram(
+            "segue_event_loop_lag_seconds", "By how much a timer, ten a second, was late.", LAG_SECONDS
+        )
 
     def _declare_models_and_tools(self) -> None:
         self._model_calls = self._counter("segue_model_calls_total", "Calls to the model.", "outcome")

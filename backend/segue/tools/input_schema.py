@@ -85,7 +85,8 @@ def _compiled(schema: Any, tool: str) -> jsonschema_rs.Validator:
         try:
             return jsonschema_rs.validator_for(schema, pattern_options=_LINEAR, validate_formats=False, offline=True)
         except jsonschema_rs.ValidationError as fault:
-            pattern = _left_out(schema, fault.instance_path)
+            is_pattern = isinstance(fault.kind, jsonschema_rs.ValidationErrorKind.Format)
+            pattern = _left_out(schema, fault.instance_path) if is_pattern else None
             if pattern is None:
                 raise UnfitSchema(f"{_path(fault.instance_path)}: {fault.message[:_TOLD_CHARS]}") from fault
             log.warning("tool_pattern_left_out", tool=tool, pattern=pattern[:_TOLD_CHARS])

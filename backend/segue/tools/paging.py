@@ -79,7 +79,7 @@ class ResultPage:
         return orjson.loads(self.json)
 
 
-class _TooManySteps(Exception):
+class TooManySteps(Exception):
     """More than an evaluation may take beside others."""
 
 
@@ -91,7 +91,7 @@ class _Interpreter(TreeInterpreter):
     def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
         self._left -= 1
         if self._left < 0:
-            raise _TooManySteps
+            raise TooManySteps
         return super().visit(node, *args, **kwargs)
 
 
@@ -107,8 +107,8 @@ async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: fl
             raise InvalidPath(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
         return await anyio.to_thread.run_sync(_page_of_text, content, wanted)
     if len(content) <= SMALL_CHARS and (not path or _is_plain(path)):
-        with suppress(_TooManySteps):
-            return _page_at(content, wanted, MAX_STEPS)
+        with suppress(TooManySteps):
+            return page_here(content, wanted, MAX_STEPS)
     try:
         with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled
             await anyio.to_process.run_sync(_prepare)
@@ -143,7 +143,7 @@ def _parsed(path: str) -> Any:
         raise _no_path(path) from error
 
 
-def _page_at(content: str, wanted: Wanted, max_steps: float) -> ResultPage:
+def page_here(content: str, wanted: Wanted, max_steps: float) -> ResultPage:
     value = orjson.loads(content)
     if not wanted.with_parts:
         value, _ = described(value)
@@ -193,7 +193,7 @@ def _page_apart(content: str, wanted: Wanted) -> ResultPage | str:
     """Runs in the child. Returns what is wrong with the path if it cannot be followed."""
     signal.alarm(DEADLINE_S + 1)  # for a parent that was killed
     try:
-        return _page_at(content, wanted, math.inf)
+        return page_here(content, wanted, math.inf)
     except InvalidPath as error:
         return error.what
     except MemoryError:

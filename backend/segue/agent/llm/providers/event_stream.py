@@ -34,9 +34,10 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
     """Yields the data of each event, and None for a piece of the stream in which none ended: a sign of life."""
     pending = bytearray()
     data: list[bytes] = []
+    held = 0
     async for piece in pieces:
         pending += piece
-        if b"\n" not in piece and b"\r" not in piece:
+        if not held and b"\n" not in piece and b"\r" not in piece:
             yield None
             continue
         whole = bytes(pending)

@@ -1,0 +1,253 @@
+"""What comes from a provider, from an MCP server and from an identity provider."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final
+
+import orjson
+from langchain_core.messages import AIMessageChunk
+from mcp_types import CallToolResult, ListToolsResult, jsonrpc_message_adapter
+from mcp_types.methods import validate_server_result
+
+from segue.agent.llm.model_errors import MALFORMED, ModelFailure
+from segue.agent.llm.providers.chat_completions import ChatCompletions
+from segue.agent.llm.providers.content_blocks import AnswerReader, Dialect
+from segue.agent.llm.providers.event_stream import events
+from segue.agent.llm.providers.refusals import MAX_MESSAGE_CHARS, RefusalReader
+from segue.agent.llm.providers.wire_json import read_json, write_json
+from segue.agent.llm.streamed_answer import Listener, StreamedAnswer
+from segue.domain.tool import ToolFailed
+from segue.identity.authenticator import Unauthorized
+from segue.identity.tokens import OneKey, Tokens, verification_key
+from segue.mcp.config import McpServerConfig
+from segue.mcp.tool_mapping import tools_of, value_of, without_broken_tools
+from segue.memory.token_count import estimate
+from segue.tools.input_schema import InputSchema, UnfitSchema
+from segue.tools.normalize import clean, make_payload
+from tests.fuzz.draw import Draw, as_text
+
+LINE_ENDS: Final = (b"\n", b"\r\n", b"\r")
+BESIDE: Final = (b": comment", b"event: x", b"id: 7")
+SECRET: Final = "0123456789abcdef" * 2
+WORDS_OF_COMPLETIONS: Final = (
+    "choices", "delta", "message", "content", "tool_calls", "index", "id", "function", "name", "arguments", "text",
+    "type", "reasoning_content", "refusal", "finish_reason", "stop", "length", "error", "usage", "prompt_tokens",
+    "completion_tokens", "tool_use", "thinking", "signature", "code", "status", "429", "<think>",
+    "</think>", "```", "{}",
+    '{"a": 1}', '"', "\ud83d", "summary", "function_call", "extra_content", "param", "detail", "object", "partial_json",
+)  # fmt: skip
+WORDS_OF_MCP: Final = (
+    "name", "description", "inputSchema", "type", "object", "properties", "title", "annotations", "readOnlyHint",
+    "outputSchema", "result", "content", "text", "structuredContent", "isError", "image", "audio", "resource",
+    "resource_link", "data", "mimeType", "uri", "blob", "required", "items", "$ref", "#/$defs/a", "#", "$defs", "a",
+    "pattern", "(a+)+$", "^[a-z]*$", "anyOf", "allOf", "enum", "$schema", "minimum", "string", "array", "format",
+    "patternProperties", "const", "http://a.example/x", "additionalProperties", "not", "\u202e",
+    "[1, 2", '{"a": NaN}',
+)  # fmt: skip
+WORDS_OF_TOKENS: Final = (
+    "sub", "exp", "iss", "aud", "nbf", "iat", "scope", "scp", "issuer", "audience", "kid", "alg", "none", "HS256",
+    "RS256", "typ", "crit", "b64", "jti", "a b",
+)  # fmt: skip
+CHUNKS: Final = (
+    b'{"choices":[{"delta":{"content":"It is "}}]}',
+    b'{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{\\"a\\":"}}]}}]}',
+    b'{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}',
+    b'{"error":{"code":"rate_limit_exceeded","message":"slow down"}}',
+    b'{"choices":[{"message":{"content":[{"type":"thinking","thinking":"x"},{"type":"text","text":"y"}]}}]}',
+)
+STREAMS: Final = (
+    b"data: a\n\ndata: b\r\n\r\n",
+    b"data:a\rdata:b\r\r",
+    b": x\n\ndata\n\n",
+    b"data: {}\n\ndata: [DONE]",
+    b"a\rdata:x",
+)
+ANSWERS: Final = (
+    b'{"tools":[{"name":"a","inputSchema":{"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},"$defs":{"a":{}}}}]}',
+    b'{"content":[{"type":"text","text":"{\\"a\\": 1}"}],"structuredContent":{"result":1}}',
+    b'{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"}],"isError":true}',
+    b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}',
+    b'{"type":"object","properties":{"a":{"type":"string","pattern":"(a+)+$"}},"required":["a"]}',
+)
+CLAIMS: Final = {"sub": "anna", "exp": 4_102_444_800, "iss": "issuer", "aud": "audience"}
+TOKENS: Final = (b'{"scope":"a b"}', b'{"exp":1}', b'{"aud":["x"]}', b'{"sub":7}', b'{"nbf":"x"}')
+
+
+@cache
+def loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+def event_stream(data: bytes) -> None:
+    draw = Draw(data)
+    said = [draw.take(draw.number(20)).translate(None, b"\r\n") for _ in range(draw.number(6))]
+    end = draw.one_of(LINE_ENDS)
+    written = b"".join(draw.one_of(BESIDE) + end + b"data: " + each + end + end for each in said)
+    assert _read(draw.pieces(written)) == said, written
+    anything = draw.rest()
+    assert _read(draw.pieces(anything)) == _read([anything])
+    for cut in range(0, len(anything), 1 + len(anything) // 7):
+        assert _read([anything[:cut], anything[cut:]]) == _read([anything]), (anything, cut)
+
+
+def _read(pieces: Sequence[bytes]) -> list[bytes]:
+    async def given() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    async def read() -> list[bytes]:
+        return [event async for event in events(given()) if event is not None]
+
+    return loop().run_until_complete(read())
+
+
+class _Endpoint:
+    def __init__(self, answers: Sequence[Any]) -> None:
+        self._answers = answers
+
+    async def ask(self, _: Any) -> Any:
+        return self._answers[0] if self._answers else {}
+
+    async def stream(self, _: Any) -> AsyncIterator[Any]:
+        for answer in self._answers:
+            yield answer
+
+
+def providers(data: bytes) -> None:
+    """Chat completions in whole answers and in streams, other answers of LangChain's, and errors among them."""
+    draw = Draw(data)
+    streams, held = draw.number(2) == 1, draw.number(2) == 1
+    found = draw.json(WORDS_OF_COMPLETIONS)
+    answers = [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
+    for answer in answers:
+        if refused := RefusalReader({"secret"}).within(answer):
+            assert len(refused.message) <= MAX_MESSAGE_CHARS
+    heard: list[str] = []
+    streamed = StreamedAnswer(Listener(heard.append, heard.clear), begins_inside=held)
+    model = ChatCompletions(llm="m", made_by="m", endpoint=_Endpoint(answers))
+    with suppress(ModelFailure, *MALFORMED):
+        loop().run_until_complete(_answered(model, streamed, streams=streams))
+        reply = streamed.reply()
+        assert "".join(heard).rstrip() == reply.text
+        assert reply.text == reply.text.strip()
+        assert reply.output_tokens >= 0
+        reply.text.encode()
+    with suppress(*MALFORMED):
+        again = read_json(write_json(found))  # a huge integer is a float from then on
+        assert read_json(write_json(again)) == again
+    _blocks(answers)
+
+
+async def _answered(model: ChatCompletions, answer: StreamedAnswer, *, streams: bool) -> None:
+    if not streams:
+        answer.add(await model.ainvoke("hello"))
+        return
+    async for chunk in model.astream("hello"):
+        answer.add(chunk)
+
+
+def _blocks(answers: Sequence[Any]) -> None:
+    """No error in these: the reader of LangChain's packages is behind their own models."""
+    reader = AnswerReader(Dialect("openai", lambda metadata: metadata.get("status")))
+    for answer in answers:
+        try:
+            chunk = AIMessageChunk(content=answer.get("content") or "")
+        except (ValueError, TypeError):
+            continue
+        with suppress(*MALFORMED):
+            reader.add(chunk)
+            reader.closing("m")
+
+
+def thinking(data: bytes) -> None:
+    """The answer is the same however it is cut."""
+    draw = Draw(data)
+    held = draw.number(2) == 1
+    text = draw.words(("<think>", "</think>", "[THINK]", "[/THINK]", "`", "```", "a", "<", "\n", "<thi", "nk>", "🙂"))
+    cuts = draw.pieces(text.encode("utf-16-le", "surrogatepass"))
+    pieces = [piece.decode("utf-16-le", "surrogatepass") for piece in cuts if len(piece) % 2 == 0]
+    if "".join(pieces) == text:
+        assert _thought(pieces, held=held) == _thought([text], held=held), pieces
+
+
+def _thought(pieces: Sequence[str], *, held: bool) -> tuple[str, str]:
+    answer = StreamedAnswer(begins_inside=held)
+    for piece in pieces:
+        answer.add(AIMessageChunk(content="", additional_kwargs={"segue_text": piece}))
+    reply = answer.reply()
+    return reply.text, reply.reasoning
+
+
+def mcp(data: bytes) -> None:
+    draw = Draw(data)
+    kind = draw.number(4)
+    said = draw.json(WORDS_OF_MCP)
+    with suppress(ValueError):
+        jsonrpc_message_adapter.validate_json(json.dumps(said) if kind else as_text(data).encode(errors="replace"))
+    if not isinstance(said, dict):
+        return
+    _listed({**said, "tools": said.get("tools", [said])})
+    _schema(said)
+    with suppress(ValueError):
+        result = CallToolResult.model_validate({"content": [], **said})
+        with suppress(ToolFailed):
+            make_payload(value_of(result, wrapped=kind > 1), max_bytes=10_000)
+
+
+def _listed(said: dict[str, Any]) -> None:
+    kept = without_broken_tools("odd", said)
+    if isinstance(kept["tools"], list):
+        validate_server_result("tools/list", "2025-11-25", {"tools": kept["tools"]})
+        listed = ListToolsResult.model_validate({"tools": kept["tools"]})
+        tools = tools_of("odd", McpServerConfig(command="odd"), listed.tools, _never, 10)
+        names = [tool.spec.name for tool in tools]
+        assert len(set(names)) == len(names)
+        for tool in tools:
+            assert len(tool.spec.description) <= 2000
+            tool.spec.description.encode()
+            orjson.dumps(clean(tool.spec.input_schema))
+
+
+def _schema(said: dict[str, Any]) -> None:
+    with suppress(UnfitSchema, TypeError, ValueError):
+        schema = InputSchema(said, tool="odd")
+        for args in (said, {"a": "a" * 30 + "!"}, {}):
+            assert len(schema.faults(args)) <= 5
+
+
+async def _never(name: str, arguments: dict[str, Any], *, wrapped: bool) -> object:
+    raise AssertionError(name, arguments, wrapped)
+
+
+def tokens(data: bytes) -> None:
+    """Counted tokens, and those of identity providers."""
+    draw = Draw(data)
+    text = draw.text(60)
+    more = draw.text(60)
+    assert 0 <= estimate(text) <= estimate(text + more) + 1
+    assert estimate(text + more) <= estimate(text) + estimate(more)
+    anything, drawn = draw.text(60), draw.json(WORDS_OF_TOKENS)
+    claims = {**CLAIMS, **drawn} if isinstance(drawn, dict) else CLAIMS
+    header = claims.get("kid")
+    signed = _signed({"alg": "HS256", **(header if isinstance(header, dict) else {})}, claims)
+    checked = Tokens(OneKey(verification_key(SECRET)), issuer="issuer", audience="audience")
+    for token in (signed, f"{signed}{anything}", anything):
+        with suppress(Unauthorized):
+            identity = loop().run_until_complete(checked.identify(token))
+            assert token == signed
+            assert identity.user == claims["sub"]
+            assert claims["iss"] == "issuer"
+            assert claims["exp"] is not None
+
+
+def _signed(header: Mapping[str, Any], claims: Mapping[str, Any]) -> str:
+    """By hand, since the library would sign no odd ones."""
+    said = b".".join(urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (header, claims))
+    signature = hmac.new(SECRET.encode(), said, hashlib.sha256).digest()
+    return (said + b"." + urlsafe_b64encode(signature).rstrip(b"=")).decode()

@@ -1,0 +1,22 @@
+"""What `make fuzz` does in an hour, in a moment: every target takes what it begins with, and the beginnings of that."""
+
+import pytest
+
+from tests.fuzz.targets import TARGETS
+
+SLOW_TO_TRY = frozenset({"slow", "acknowledgement", "cues"})
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_holds_for_what_it_begins_with(name: str) -> None:
+    target = TARGETS[name]
+    for seed in target.seeds:
+        target.check(seed)
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name not in SLOW_TO_TRY])
+def test_a_target_holds_for_what_is_cut_short(name: str) -> None:
+    target = TARGETS[name]
+    for seed in target.seeds:
+        for length in range(0, len(seed), 1 + len(seed) // 20):
+            target.check(seed[:length])
