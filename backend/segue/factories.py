@@ -122,7 +122,9 @@ async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
     streams, rates = Streams(urls.redis_url), Rates(urls.redis_url)
     for client in (database, cache, streams, rates):
         stack.push_async_callback(client.close)
-    events = await stack.enter_async_context(EventLog(streams, partial(outcomes_of, database)))
+    events = await stack.enter_async_context(
+        EventLog(streams, partial(outcomes_of, database), outage_s=settings.turn_lease_s)
+    )
     return Stores(urls.redis_url, database, cache, streams, rates, events)
 
 

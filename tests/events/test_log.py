@@ -259,7 +259,7 @@ async def log_of(settings: Settings) -> AsyncIterator[EventLog]:
         Streams(settings.redis_url.get_secret_value()),
         Database(settings.database_url.get_secret_value()),
     )
-    async with EventLog(streams, partial(outcomes_of, database)) as log:
+    async with EventLog(streams, partial(outcomes_of, database), outage_s=0) as log:
         yield log
     await streams.close()
     await database.close()

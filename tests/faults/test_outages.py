@@ -107,7 +107,7 @@ class Load:
             await self.answered.wait_for(lambda: status in {each.status_code for each in self.answers[before:]})
 
 
-async def test_postgres_killed_under_load_is_a_503_while_it_is_away_and_heals_by_itself(
+async def test_postgres_killed_under_load_is_a_503_for_who_asks_and_fails_no_turn_that_runs(
     site: Site, here: Client, there: Client
 ) -> None:
     site.provider.always("under load", says("Carried."))
@@ -124,13 +124,15 @@ async def test_postgres_killed_under_load_is_a_503_while_it_is_away_and_heals_by
     refused = [answer for answer in load.answers if answer.status_code != 200]
     assert Counter(answer.json()["code"] for answer in refused).keys() == {"storage_unavailable"}
     assert all(int(answer.headers["Retry-After"]) > 0 for answer in refused)
-    stored = [turn["answer"] for session in load.sessions for turn in await here.turns(session)]
+    turns = [turn for session in load.sessions for turn in await here.ended(session)]
+    assert {turn["status"] for turn in turns} == {"completed"}
+    stored = [turn["answer"] for turn in turns]
     assert all(answer.json() in stored for answer in load.answers if answer.status_code == 200)
     await site.is_unharmed(there, *load.sessions)
 
 
 @pytest.mark.parametrize("outage", ["refuses", "freezes"])
-async def test_a_turn_whose_tool_ends_while_postgres_is_away_ends_and_its_effect_is_not_repeated(
+async def test_a_turn_whose_tool_ends_while_postgres_is_away_is_answered_and_its_effect_is_not_repeated(
     site: Site, here: Client, there: Client, outage: Outage
 ) -> None:
     word = f"Postgres {outage}"
@@ -146,6 +148,7 @@ async def test_a_turn_whose_tool_ends_while_postgres_is_away_ends_and_its_effect
     site.shelf.go.clear()
     await all_ready(here, there)
     [turn] = await there.ended(session)
+    assert turn["status"] == "completed"
     [call] = (await there.get(f"/sessions/{session}/tool-results"))["items"]
     assert call["status"] in ("succeeded", "unknown")
     assert site.shelf.effects.count(f"stamp {word}") == 1

@@ -1,6 +1,7 @@
 """A turn that runs while Postgres goes away for a moment."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ from sqlalchemy import make_url
 from starlette.responses import Response
 
 from segue.config import Settings
+from tests.support.logs import awaiting
 from tests.support.patience import PATIENCE_S
-from tests.support.provider import Provider, says
+from tests.support.plans import planned
+from tests.support.provider import Provider, calls, says
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
 
 
 @pytest.fixture
@@ -25,10 +29,19 @@ async def postgres(database_url: str) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def client(settings: Settings, database_url: str, postgres: Proxy) -> AsyncIterator[Client]:
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        yield served
+
+
+@pytest.fixture
+async def client(settings: Settings, database_url: str, postgres: Proxy, shelf: Shelf) -> AsyncIterator[Client]:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
     database = make_url(database_url).set(host="127.0.0.1", port=postgres.port, query={})
     url = SecretStr(database.render_as_string(hide_password=False))
-    async with running(settings.model_copy(update={"database_url": url})) as served:
+    changes = {"database_url": url, "confirm": "never", "turn_lease_s": 1}
+    async with running(settings.model_copy(update=changes)) as served:
+        await served.connected("shelf")
         yield served
 
 
@@ -55,19 +68,93 @@ async def test_who_waits_for_an_answer_does_not_hear_of_an_outage_that_is_over_b
     assert answer.json()["message"]["content"] == "a long thought"
 
 
-async def test_a_turn_whose_end_could_not_be_stored_does_not_hold_its_session_up(
-    client: Client, provider: Provider, postgres: Proxy
+async def test_a_turn_waits_for_postgres_before_a_tool_after_its_effect_and_with_its_answer(
+    client: Client, provider: Provider, postgres: Proxy, shelf: Shelf
 ) -> None:
-    async def falls(_: dict[str, Any]) -> Response:
-        await postgres.begin("refuses")
-        return says("lost")
+    async def calls_meanwhile(_: dict[str, Any]) -> Response:
+        outages.append(await begun(postgres))
+        return calls(("mcp_stamp_item", {"item_id": "itm-1"}))
 
-    provider.will(falls, says("here I am"))
+    async def answers_meanwhile(_: dict[str, Any]) -> Response:
+        outages.append(await begun(postgres))
+        return says("stamped")
+
+    outages: list[asyncio.Task[None]] = []
+    provider.will(calls_meanwhile, answers_meanwhile)
     session = await client.new_session()
-    async with asyncio.timeout(PATIENCE_S):
-        refused = await client.send(session, "are you there?")
-    assert (refused.status_code, "turn_id" in refused.json()) == (503, True)
+    waiting = asyncio.create_task(client.chat(session, "stamp it"))
+    await shelf.wait_for("stamp itm-1")
+    await stamped_meanwhile(postgres, shelf)
+    answer = await waiting
+    await asyncio.gather(*outages)
+    assert answer["message"]["content"] == "stamped"
+    assert [call["status"] for call in answer["tool_calls"]] == ["succeeded"]
+    [turn] = await client.turns(session)
+    assert (turn["status"], turn["attempts"], shelf.effects) == ("completed", 1, ["stamp itm-1"])
+
+
+async def test_a_plan_goes_on_after_an_outage_in_each_of_its_steps(
+    client: Client, provider: Provider, postgres: Proxy, shelf: Shelf
+) -> None:
+    async def writes_meanwhile(_: dict[str, Any]) -> Response:
+        outages.append(await begun(postgres))
+        return says("The note.")
+
+    outages: list[asyncio.Task[None]] = []
+    steps = [
+        {"id": 1, "description": "Stamp", "tool": "mcp_stamp_item", "args": {"item_id": "itm-1"}},
+        {"id": 2, "description": "Write a note", "tool": None},
+    ]
+    provider.will(planned(steps), writes_meanwhile, says("All done."))
+    session = await client.new_session()
+    waiting = asyncio.create_task(
+        client.chat(session, "Look at itm-1, then stamp it, after that write a note and finally end it")
+    )
+    await shelf.wait_for("stamp itm-1")
+    await stamped_meanwhile(postgres, shelf)
+    answer = await waiting
+    await asyncio.gather(*outages)
+    assert answer["message"]["content"] == "All done."
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "complete"]
+    assert shelf.effects == ["stamp itm-1"]
+
+
+async def test_a_turn_that_postgres_leaves_for_longer_than_a_lease_goes_on_as_after_a_crash(
+    client: Client, provider: Provider, postgres: Proxy, shelf: Shelf
+) -> None:
+    provider.will(calls(("mcp_stamp_item", {"item_id": "itm-1"})), says("whether it was stamped is unknown"))
+    session = await client.new_session()
+    waiting = asyncio.create_task(client.chat(session, "stamp it"))
+    await shelf.wait_for("stamp itm-1")
+    async with awaiting("turn_cut_off") as cut_off, asyncio.timeout(PATIENCE_S):
+        await postgres.begin("refuses")
+        shelf.go.set()
+        await cut_off.wait()
     await postgres.open()
-    async with asyncio.timeout(PATIENCE_S):
-        assert (await client.chat(session, "and now?"))["message"]["content"] == "here I am"
-    assert [message["role"] for message in await client.messages(session)] == ["user", "user", "assistant"]
+    answer = await waiting
+    assert answer["message"]["content"] == "whether it was stamped is unknown"
+    assert [call["status"] for call in answer["tool_calls"]] == ["unknown"]
+    [turn] = await client.turns(session)
+    assert (turn["status"], turn["attempts"], shelf.effects) == ("completed", 2, ["stamp itm-1"])
+
+
+async def begun(postgres: Proxy) -> asyncio.Task[None]:
+    """Begins an outage that ends when a turn waits for that."""
+    started = asyncio.Event()
+
+    async def outage() -> None:
+        async with awaiting("storage_awaited") as noticed, asyncio.timeout(PATIENCE_S):
+            await postgres.begin("refuses")
+            started.set()
+            await noticed.wait()
+        await postgres.open()
+
+    task = asyncio.create_task(outage())
+    await started.wait()
+    return task
+
+
+async def stamped_meanwhile(postgres: Proxy, shelf: Shelf) -> None:
+    outage = await begun(postgres)
+    shelf.go.set()
+    await outage

@@ -6,11 +6,13 @@ the driver has for it.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
 
 import orjson
+import structlog
 from sqlalchemy import event, text
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
@@ -24,10 +26,18 @@ CONNECT_TIMEOUT_S = 2.0
 POOL_TIMEOUT_S = 2.0
 STATEMENT_TIMEOUT_S = 4.0
 PING_TIMEOUT_S = 1.0
+RETRY_S = 0.25
 READ_ONLY = "25006"
+UNAVAILABLE = "storage_unavailable"
 # The budget of a process; docs/deployment.md adds it up.
 WRITING_CONNECTIONS = 5
 READING_CONNECTIONS = 5
+
+Result = TypeVar("Result")
+
+_outage_s: ContextVar[float] = ContextVar("outage_s", default=0.0)
+
+log = structlog.get_logger()
 
 
 class Database:
@@ -45,19 +55,19 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
         """For several statements that hold together."""
-        async with _storage_errors(), self._writing.begin() as connection:
+        async with _opened(self._writing.begin) as connection:
             yield connection
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
         """For single guarded writes: each statement is a transaction of its own."""
-        async with _storage_errors(), self._autocommit.connect() as connection:
+        async with _opened(self._autocommit.connect) as connection:
             yield connection
 
     @asynccontextmanager
     async def read_only(self) -> AsyncIterator[AsyncConnection]:
         """For statements that only read, each for itself. PostgreSQL refuses a write, and a lock of rows."""
-        async with _storage_errors(), self._reading.connect() as connection:
+        async with _opened(self._reading.connect) as connection:
             yield connection
 
     async def ping(self) -> None:
@@ -147,9 +157,47 @@ def asyncpg_url(url: str) -> str:
     return f"postgresql+asyncpg{separator}{rest}" if scheme in ("postgres", "postgresql") else url
 
 
+@contextmanager
+def outlasting(outage_s: float) -> Iterator[None]:
+    """Within the block a connection is waited for as long as this; elsewhere a client waits, and is told at once."""
+    before = _outage_s.set(outage_s)
+    try:
+        yield
+    finally:
+        _outage_s.reset(before)
+
+
+async def outlast(attempt: Callable[[], Awaitable[Result]]) -> Result:
+    """Attempts what may be repeated until Postgres answers, as long as `outlasting` says."""
+    give_up_at = time.monotonic() + _outage_s.get()
+    is_told = False
+    while True:
+        try:
+            return await attempt()
+        except AppError as error:
+            if error.code != UNAVAILABLE or time.monotonic() >= give_up_at:
+                raise
+        if not is_told:
+            log.warning("storage_awaited", for_s=_outage_s.get())
+        is_told = True
+        await asyncio.sleep(RETRY_S)
+
+
+@asynccontextmanager
+async def _opened(
+    connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]],
+) -> AsyncIterator[AsyncConnection]:
+    async def enter() -> AsyncConnection:
+        async with _storage_errors():
+            return await stack.enter_async_context(connect())
+
+    async with _storage_errors(), AsyncExitStack() as stack:
+        yield await outlast(enter)
+
+
 def storage_unavailable() -> AppError:
     return AppError(
-        "storage_unavailable",
+        UNAVAILABLE,
         status=503,
         title="Storage is unavailable",
         detail="The database cannot be reached. Try again in a moment; with an Idempotency-Key nothing is done twice.",

@@ -12,13 +12,13 @@ def turn_timeout(seconds: float) -> AppError:
 
 
 def storage_lost() -> AppError:
-    """Unlike `storage_unavailable` before a turn: the message is stored, and sending it again would repeat it."""
+    """Unlike `storage_unavailable` before a turn: the message is stored, and sending it anew would repeat it."""
     return AppError(
         "storage_unavailable",
         status=503,
         title="Storage is unavailable",
-        detail="The database was lost while the turn ran. The message is kept; read the session's messages before "
-        "sending it again.",
+        detail="The database was lost while the turn ran. The message is kept: do not send it again. Read "
+        "GET /sessions/{session_id}/turns/{turn_id}, or repeat the request with its Idempotency-Key.",
         retryable=True,
         extra={"retry_after_s": 2},
     )

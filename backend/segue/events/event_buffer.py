@@ -49,6 +49,7 @@ class EventBuffer:
         self.ended_in_row = False
         self.next_check = 0.0
         self._postgres_lost = False
+        self._postgres_lost_at: float | None = None
         self._shutting_down = shutting_down
         self._changed = asyncio.Event()
 
@@ -80,13 +81,16 @@ class EventBuffer:
 
     def row_checked(self, *, ended: bool) -> None:
         """Postgres answered. If the turn has ended there, the log gets a moment to deliver its end first."""
-        self._postgres_lost = False
+        self._postgres_lost, self._postgres_lost_at = False, None
         self.ended_in_row = ended
         self.next_check = time.monotonic() + CHECK_ROW_S / (5 if ended else 1)
 
-    def lose_postgres(self) -> None:
-        self._postgres_lost = True
-        self.next_check = time.monotonic() + CHECK_ROW_S
+    def lose_postgres(self, *, outage_s: float) -> None:
+        """Postgres did not answer. It counts as lost after `outage_s`, since a turn waits for it too."""
+        now = time.monotonic()
+        self._postgres_lost_at = self._postgres_lost_at or now
+        self._postgres_lost = now - self._postgres_lost_at >= outage_s
+        self.next_check = now + CHECK_ROW_S
         self._notify()
 
     def shut_down(self) -> None:

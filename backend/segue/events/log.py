@@ -30,12 +30,13 @@ class EventLog:
     """The logs of all turns as one process sees them, while it is entered.
 
     `outcomes_of` gives the outcome of those of the turns, by id, that have ended: `NotFound` for a turn whose session
-    was deleted. It raises AppError if Postgres cannot be reached.
+    was deleted. It raises AppError if Postgres is away: those who wait for an answer hear of it after `outage_s`.
     """
 
-    def __init__(self, streams: Streams, outcomes_of: OutcomesOf) -> None:
+    def __init__(self, streams: Streams, outcomes_of: OutcomesOf, *, outage_s: float) -> None:
         self._streams = streams
         self._outcomes_of = outcomes_of
+        self._outage_s = outage_s
         self._buffers: dict[str, EventBuffer] = {}
         self._publishers: dict[str, EventPublisher] = {}
         self._unsaved: dict[EventBuffer, None] = {}
@@ -238,7 +239,7 @@ class EventLog:
             outcomes = await self._outcomes_of([buffer.turn.turn_id for buffer in buffers])
         except AppError:
             for buffer in buffers:
-                buffer.lose_postgres()
+                buffer.lose_postgres(outage_s=self._outage_s)
             return
         for buffer in buffers:
             outcome = outcomes.get(buffer.turn.turn_id)

@@ -16,11 +16,10 @@ from segue.turns import terminations
 from segue.turns.deps import TurnDeps
 from segue.turns.maintenance import sweep
 from segue.turns.scheduler import TurnWorker
-from segue.turns.terminations import NeglectedTurn
+from segue.turns.terminations import MAX_ATTEMPTS, NeglectedTurn
 from segue.turns.turn_metrics import outcome_of, record_end
 
 RECOVER_EVERY_S = 1.0
-MAX_ATTEMPTS = 3
 
 log = structlog.get_logger()
 

@@ -5,7 +5,9 @@ run and when one stops; readers follow a turn through its event log.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import structlog
@@ -13,11 +15,12 @@ from structlog.contextvars import bound_contextvars
 
 from segue.agent.context import TurnContext
 from segue.agent.llm.metered_model import MeteredModel
-from segue.agent.state import TurnState, acknowledgement_report, web_search_report
+from segue.agent.state import TurnInput, TurnState, acknowledgement_report, web_search_report
+from segue.db.engine import UNAVAILABLE, outlast, outlasting
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import Event
-from segue.domain.session import ChatAnswer, TurnReport
+from segue.domain.session import ChatAnswer, Message, TurnReport
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
 from segue.memory import short_term
 from segue.tools.availability import ToolGuard
@@ -35,32 +38,55 @@ Stop = Literal["cancelled", "handed_back", "lost"]
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended without an answer. `error` is what its turn ends with; None if the turn is to be queued again."""
+
+    claim: Claim
+    error: AppError | None
+    metrics: TurnMetrics
+    account: Account
+
+
 class UnstoredEnds:
-    """Ends of turns that an outage kept from being stored. They are tried again, or the session would wait for a lease
+    """Ends of runs that an outage kept from being stored. They are tried again, or the session would wait for a lease
     to lapse.
     """
 
-    def __init__(self, deps: TurnDeps) -> None:
+    def __init__(self, deps: TurnDeps, wake: Callable[[str], None]) -> None:
         self._deps = deps
-        self._ends: list[tuple[Claim, AppError, TurnMetrics, Account]] = []
+        self._wake = wake
+        self._ends: list[RunEnd] = []
 
-    async def add(self, claim: Claim, error: AppError, metrics: TurnMetrics, account: Account) -> None:
-        self._ends.append((claim, error, metrics, account))
+    async def add(self, end: RunEnd) -> None:
+        self._ends.append(end)
         with suppress(AppError):
             await self.store()
 
     async def store(self) -> None:
         """Stores each end, then emits it to the readers of its turn. Raises AppError `storage_unavailable`."""
+        deps = self._deps
         while self._ends:
-            claim, error, metrics, account = self._ends[0]
-            async with self._deps.database.autocommit() as connection:
-                await account.book(connection)
-                ended = await terminations.end_turn(connection, claim, error, now=self._deps.clock())
+            end = self._ends[0]
+            claim, error, ended = end.claim, end.error, False
+            async with deps.database.autocommit() as connection:
+                await end.account.book(connection)
+                timeout_s = deps.limits.timeout_s
+                if error is None and not await terminations.hand_back(
+                    connection, claim, timeout_s=timeout_s, free=False
+                ):
+                    error = turn_errors.cancelled()
+                if error is not None:
+                    ended = await terminations.end_turn(connection, claim, error, now=deps.clock())
             with suppress(ValueError):  # another failing turn may have stored it
-                self._ends.remove((claim, error, metrics, account))
-            if ended:
-                metrics.record_end(error)
-                self._deps.events.end(claim.key, error)
+                self._ends.remove(end)
+            if error is None:
+                log.warning("turn_queued_again", turn_id=claim.key.turn_id, attempts=claim.attempt)
+                deps.observe(TurnRecovered("queued_again"))
+                self._wake(claim.key.session_id)
+            elif ended:
+                end.metrics.record_end(error)
+                deps.events.end(claim.key, error)
 
 
 class TurnRun:
@@ -110,9 +136,10 @@ class TurnRun:
         """Returns None if the turn failed or another process holds its lease."""
         claim, timeout_s = self.claim, self._deps.limits.timeout_s
         try:
-            async with asyncio.timeout(timeout_s if claim.left_s is None else claim.left_s) as limit:
-                state = await self._answer()
-            return await self._finish(state)
+            with outlasting(self._deps.limits.lease_s):  # after that another process may take the turn
+                async with asyncio.timeout(timeout_s if claim.left_s is None else claim.left_s) as limit:
+                    state = await self._answer()
+                return await self._finish(state)
         except StaleTurn:
             log.warning("turn_lost", epoch=claim.epoch)
             await short_term.forget(self._deps.cache, claim.key.session_id)
@@ -121,27 +148,24 @@ class TurnRun:
             await self._end_stopped()
             raise
         except AppError as error:
-            failure = turn_errors.storage_lost() if error.code == "storage_unavailable" else error
+            if error.code == UNAVAILABLE and claim.attempt < terminations.MAX_ATTEMPTS:
+                span.fail(error.code)
+                log.warning("turn_cut_off", code=error.code)
+                await self._stop_for(None)
+                return None
+            failure = turn_errors.storage_lost() if error.code == UNAVAILABLE else error
         except Exception as error:  # a turn that fails in any way ends with an error of its own
             failure = turn_errors.turn_timeout(timeout_s) if limit.expired() else turn_errors.internal()
             log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
         span.fail(failure.code)
-        await self._fail(failure)
+        await self._stop_for(failure)
         return None
 
     async def _answer(self) -> TurnState:
         deps, claim = self._deps, self.claim
         events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.stream)
         await self._guard.load_global_state()
-        state = await load_context(
-            deps.database,
-            deps.cache,
-            deps.long_term,
-            claim,
-            limits=deps.limits.context,
-            made_by=deps.models.main.made_by,
-            now=deps.clock(),
-        )
+        state = await outlast(self._load_context)
         self._metrics.start_from(state)
 
         def emit(event: Event) -> None:
@@ -163,6 +187,18 @@ class TurnRun:
         )
         return cast(TurnState, await deps.graph.ainvoke(state, context=context))
 
+    async def _load_context(self) -> TurnInput:
+        deps = self._deps
+        return await load_context(
+            deps.database,
+            deps.cache,
+            deps.long_term,
+            self.claim,
+            limits=deps.limits.context,
+            made_by=deps.models.main.made_by,
+            now=deps.clock(),
+        )
+
     async def _finish(self, state: TurnState) -> ChatAnswer:
         claim, touched = self.claim, state["touched_plan"]
         report = TurnReport(
@@ -174,17 +210,7 @@ class TurnRun:
             model=self._model.name,
         )
         self._finishing = True
-        async with self._deps.database.autocommit() as connection:
-            message = await store.finish_turn(
-                connection,
-                claim,
-                answer=state["answer"] or "",
-                message_id=state["answer_id"],
-                report=report,
-                cut_off=state["cut_off"],
-                charges=self._account.unbooked,
-                now=self._deps.clock(),
-            )
+        message = await outlast(lambda: self._store_answer(state, report))
         self._account.booked()
         self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
         if state["cut_off"] is not None:
@@ -195,10 +221,23 @@ class TurnRun:
         self._metrics.record_end()
         return answer
 
+    async def _store_answer(self, state: TurnState, report: TurnReport) -> Message:
+        async with self._deps.database.autocommit() as connection:
+            return await store.finish_turn(
+                connection,
+                self.claim,
+                answer=state["answer"] or "",
+                message_id=state["answer_id"],
+                report=report,
+                cut_off=state["cut_off"],
+                charges=self._account.unbooked,
+                now=self._deps.clock(),
+            )
+
     async def _end_stopped(self) -> None:
         match self.stopped:
             case "cancelled":
-                await self._fail(turn_errors.cancelled())
+                await self._stop_for(turn_errors.cancelled())
             case "handed_back":
                 await self._hand_back()
             case _:
@@ -212,13 +251,15 @@ class TurnRun:
             log.warning("hand_back_failed", code=error.code)
             return
         if not handed:  # it is to be cancelled
-            await self._fail(turn_errors.cancelled())
+            await self._stop_for(turn_errors.cancelled())
             return
         log.info("turn_handed_back")
         self._deps.observe(TurnRecovered("handed_back"))
 
-    async def _fail(self, error: AppError) -> None:
-        """Drops the copy of the session's memory in Redis, because it lacks this turn."""
+    async def _stop_for(self, error: AppError | None) -> None:
+        """Ends the turn with an error, or queues it again. Drops the copy of the session's memory in Redis, because it
+        lacks this turn.
+        """
         self._metrics.stop()
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
-        await self._unstored.add(self.claim, error, self._metrics, self._account)
+        await self._unstored.add(RunEnd(self.claim, error, self._metrics, self._account))

@@ -32,7 +32,7 @@ class TurnWorker:
         self._lines: dict[str, asyncio.Task[None]] = {}
         self._woken: set[str] = set()
         self._running: dict[str, TurnRun] = {}
-        self._unstored = UnstoredEnds(deps)
+        self._unstored = UnstoredEnds(deps, self.wake)
         self._passed_over = False
         self._closed = False
 

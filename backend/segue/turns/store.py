@@ -6,7 +6,7 @@ have names that are no column's, because SQLAlchemy takes a parameter with a col
 
 import hashlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -31,7 +31,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningInsert
 
-from segue.db.engine import Database
+from segue.db.engine import Database, outlast
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
 from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
@@ -182,6 +182,12 @@ _FENCE = select(turns.c.id).where(*IS_HELD).with_for_update(read=True)
 @asynccontextmanager
 async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[AsyncConnection]:
     """A transaction of a running turn. Raises StaleTurn before this process writes anything for a turn it has lost."""
+    async with AsyncExitStack() as stack:
+        yield await outlast(lambda: stack.enter_async_context(_fenced(database, claim)))
+
+
+@asynccontextmanager
+async def _fenced(database: Database, claim: Claim) -> AsyncIterator[AsyncConnection]:
     async with database.transaction() as connection:
         if (await connection.execute(_FENCE, held(claim))).one_or_none() is None:
             raise StaleTurn

@@ -37,6 +37,7 @@ from segue.turns.claims import IS_HELD, Claim, held, runs_beside
 CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
 START_WITHIN_S = 2.0  # the job of a turn that no process has begun by then was lost
 MAX_AT_ONCE = 100
+MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ def _seconds_left() -> ColumnElement[float]:
 
 
 def _requeue() -> ReturningUpdate[*tuple[Any, ...]]:
-    """Queues a running turn again: handed back by its process, or after its lease lapsed, which costs an attempt."""
-    by_owner = bindparam("by_owner", type_=Boolean)
+    """Queues a running turn again: by its process, or after its lease lapsed."""
+    by_owner, free = bindparam("by_owner", type_=Boolean), bindparam("free", type_=Boolean)
     return (
         update(turns)
         .where(*IS_HELD, turns.c.cancel_requested_at.is_(None), or_(by_owner, turns.c.lease_until < func.now()))
@@ -74,7 +75,7 @@ def _requeue() -> ReturningUpdate[*tuple[Any, ...]]:
             status="queued",
             queued_at=func.now(),
             left_s=_seconds_left(),
-            attempts=turns.c.attempts - by_owner.cast(Integer),
+            attempts=turns.c.attempts - free.cast(Integer),
             worker=None,
             lease_until=None,
         )
@@ -85,9 +86,9 @@ def _requeue() -> ReturningUpdate[*tuple[Any, ...]]:
 _REQUEUE = _requeue()
 
 
-async def hand_back(connection: AsyncConnection, claim: Claim, *, timeout_s: float) -> bool:
-    """Queues a claimed turn again without counting the attempt. Returns False if it is cancelled or no longer held."""
-    values = {"by_owner": True, "timeout_s": timeout_s, **held(claim)}
+async def hand_back(connection: AsyncConnection, claim: Claim, *, timeout_s: float, free: bool = True) -> bool:
+    """Queues a claimed turn again; it costs an attempt unless `free`. Returns False if it is cancelled or not held."""
+    values = {"by_owner": True, "free": free, "timeout_s": timeout_s, **held(claim)}
     return (await connection.execute(_REQUEUE, values)).one_or_none() is not None
 
 
@@ -150,7 +151,13 @@ async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> l
 
 async def requeue_lapsed(connection: AsyncConnection, turn: NeglectedTurn, *, timeout_s: float) -> bool:
     """Queues a lapsed turn again. Returns False if its lease was renewed or another process has recovered it."""
-    values = {"by_owner": False, "timeout_s": timeout_s, "held_turn": turn.key.turn_id, "held_epoch": turn.epoch}
+    values = {
+        "by_owner": False,
+        "free": False,
+        "timeout_s": timeout_s,
+        "held_turn": turn.key.turn_id,
+        "held_epoch": turn.epoch,
+    }
     return (await connection.execute(_REQUEUE, values)).one_or_none() is not None
 
 
