@@ -23,6 +23,7 @@ def odd_tools() -> list[object]:
         {"name": "away", "inputSchema": away},
         {"name": "nested", "inputSchema": nested},
         {"name": "huge", "inputSchema": {**fine, "description": "x" * 40_000}},
+        {"name": "wordy", "description": "x" * 70_000, "inputSchema": fine},
         {"name": "n" * 80, "inputSchema": fine},
         {"name": "lire le courrier", "description": "reads\u202e \U000e0049\x07mail" + "!" * 3000, "inputSchema": fine},
         {"name": "loose", "inputSchema": fine, "outputSchema": {"type": "string"}},

@@ -15,9 +15,9 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from segue.domain.tool import ToolFailed
+from segue.mcp.budget import MESSAGE_LIMIT_BYTES
 from segue.mcp.config import read_mcp_config
 from segue.mcp.servers import McpServers
-from segue.mcp.stdio import MESSAGE_LIMIT_BYTES
 from tests.support.server import serving
 
 SECRET = "canary-8f3a91"  # noqa: S105 (made up for the test)

@@ -283,7 +283,7 @@ async def test_a_new_tool_appears_when_the_server_says_so(configure: Configure) 
 async def test_two_servers_claiming_one_name_is_an_error_that_names_both(configure: Configure) -> None:
     before = children()
     with pytest.raises(AppError) as caught:
-        async with McpServers(configure(work=ODD, home=ODD)):
+        async with McpServers(configure(work=ODD, home=ODD), start_timeout_s=PATIENCE_S):
             pass
     assert caught.value.code == "mcp_name_collision"
     assert all(word in caught.value.detail for word in ("work", "home", "mcp_", "prefix"))
@@ -298,7 +298,7 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
                 await call(servers, "loose")
     assert "mcp_lire_le_courrier" in tools
     assert "mcp_loose" in tools
-    assert not {"mcp_list", "mcp_wrong", "mcp_away", "mcp_huge", "mcp_no_schema"} & set(tools)
+    assert not {"mcp_list", "mcp_wrong", "mcp_away", "mcp_huge", "mcp_wordy", "mcp_no_schema"} & set(tools)
     assert len(tools) <= 200
     reading = tools["mcp_lire_le_courrier"]
     assert (reading.original_name, len(reading.description)) == ("lire le courrier", 2000)

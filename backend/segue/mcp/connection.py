@@ -6,10 +6,11 @@ comes in is filtered, since the SDK refuses a whole tool list for one malformed 
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import anyio
 import httpx2
-from anyio.abc import ObjectReceiveStream
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp import Client, MCPError
 from mcp.client.session import MessageHandlerFnT
 from mcp.client.streamable_http import streamable_http_client
@@ -18,8 +19,9 @@ from mcp_types import METHOD_NOT_FOUND, Implementation, JSONRPCResponse, Paginat
 from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone
 from segue.mcp.config import McpServerConfig
-from segue.mcp.stdio import MESSAGE_LIMIT_BYTES, Incoming, McpServerGone, stdio_transport
+from segue.mcp.stdio import Incoming, stdio_transport
 from segue.mcp.tool_mapping import MAX_TOOLS, without_broken_tools
 from segue.net.addresses import NoSuchHost, NotPublic, allowed_for_operator
 from segue.net.http_client import checked_client
@@ -28,7 +30,11 @@ _CLIENT_INFO: Final = Implementation(name="segue", version="0.1.0")
 _HTTP_ERROR: Final = 400
 # A stream may be silent for hours, so reading has no limit of its own: calls and handshakes have theirs.
 _HTTP_TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
+_GOODBYE_S: Final = 1.0
 _MAX_PAGES: Final = 50
+_GET_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 500
+_LINE_BYTES: Final = 20
 
 
 def open_client(server: str, config: McpServerConfig, on_notification: MessageHandlerFnT) -> Client:
@@ -64,14 +70,17 @@ async def list_tools(client: Client) -> list[McpTool]:
 
 
 @asynccontextmanager
-async def _filtered(server: str, config: McpServerConfig) -> AsyncIterator[tuple["_Filter", Any]]:
-    transport = stdio_transport(server, config) if config.url is None else _http(config, config.url)
-    async with transport as (incoming, outgoing):
-        yield _Filter(server, incoming), outgoing
+async def _filtered(server: str, config: McpServerConfig) -> AsyncIterator[tuple["_Filter", "_Outgoing"]]:
+    budget = Budget()
+    transport = stdio_transport(server, config, budget) if config.url is None else _http(config, config.url, budget)
+    async with transport as (incoming, outgoing), anyio.create_task_group() as watching:
+        watching.start_soon(budget.watch)
+        yield _Filter(server, incoming, budget), _Outgoing(outgoing, budget)
+        watching.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def _http(config: McpServerConfig, url: str) -> AsyncIterator[tuple[Any, Any]]:
+async def _http(config: McpServerConfig, url: str, budget: Budget) -> AsyncIterator[tuple[Any, Any]]:
     status = 0
 
     async def check(response: httpx2.Response) -> None:
@@ -79,6 +88,14 @@ async def _http(config: McpServerConfig, url: str) -> AsyncIterator[tuple[Any, A
         status = response.status_code
         if response.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
             raise McpServerGone("it compresses its answers, though it was asked not to")
+        if response.request.method == "GET":
+            budget.read(_GET_BYTES)
+        response.encoding = "utf-8"  # the only one of MCP: decoding a long "punycode" takes hours
+        response.stream = _Metered(cast(httpx2.AsyncByteStream, response.stream), budget)
+
+    async def limit(request: httpx2.Request) -> None:
+        if request.method == "DELETE":  # the goodbye, before the next connection is opened
+            request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_GOODBYE_S).as_dict()}
 
     client = checked_client(
         is_allowed=allowed_for_operator(httpx2.URL(url).host, allow_private=config.allow_private),
@@ -88,7 +105,7 @@ async def _http(config: McpServerConfig, url: str) -> AsyncIterator[tuple[Any, A
         max_body_bytes=MESSAGE_LIMIT_BYTES,
         keep_cookies=True,  # a load balancer may tell its servers apart by them
     )
-    client.event_hooks["response"].append(check)
+    client.event_hooks = {"request": [limit], "response": [check]}
     try:
         async with (
             client,
@@ -102,12 +119,44 @@ async def _http(config: McpServerConfig, url: str) -> AsyncIterator[tuple[Any, A
         raise McpServerGone(f"it answered HTTP {status}") from None
 
 
+class _Metered(httpx2.AsyncByteStream):
+    """A body whose every chunk and line costs more than its bytes: they are what reading it takes."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, budget: Budget) -> None:
+        self._stream = stream
+        self._budget = budget
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            lines = chunk.count(b"\n") + chunk.count(b"\r")
+            self._budget.read(len(chunk) + _CHUNK_BYTES + _LINE_BYTES * lines)
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Outgoing(ObjectSendStream[SessionMessage]):
+    def __init__(self, stream: Any, budget: Budget) -> None:
+        self._stream = stream
+        self._budget = budget
+
+    async def send(self, item: SessionMessage) -> None:
+        self._budget.asks(item.message)
+        await self._stream.send(item)
+        self._budget.sent(item.message)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 class _Filter(ObjectReceiveStream[Incoming]):
     """The messages of a stream, without the tools that the SDK would refuse."""
 
-    def __init__(self, server: str, stream: Any) -> None:
+    def __init__(self, server: str, stream: Any, budget: Budget) -> None:
         self._server = server
         self._stream = stream
+        self._budget = budget
 
     @property
     def last_context(self) -> object:
@@ -116,6 +165,7 @@ class _Filter(ObjectReceiveStream[Incoming]):
 
     async def receive(self) -> Incoming:
         item: Incoming = await self._stream.receive()
+        self._budget.heard(item)
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
             item.message.result = without_broken_tools(self._server, item.message.result)
         return item

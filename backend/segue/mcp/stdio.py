@@ -21,13 +21,14 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone
 from segue.mcp.config import McpServerConfig
 
-MESSAGE_LIMIT_BYTES: Final = 32 * 1024 * 1024
 _STEP_S: Final = 1.0
 _DELIVERY_S: Final = 0.01
 _UNREADABLE_LINES: Final = 100
 _QUEUED_MESSAGES: Final = 64
+_CHUNK: Final = 64 * 1024
 _STDERR_CHUNK: Final = 2000
 _STDERR_CHUNKS_LOGGED: Final = 100
 
@@ -38,17 +39,13 @@ StdioStreams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream
 log = structlog.get_logger()
 
 
-class McpServerGone(Exception):
-    """The connection is over; the message says why and never quotes the server."""
-
-
 class _Pipes(SubprocessStreamProtocol):
     """The child's pipes as streams, and its exit as an event: a process's `wait()` also waits for the pipes, which a
     grandchild may hold open.
     """
 
     def __init__(self) -> None:
-        super().__init__(MESSAGE_LIMIT_BYTES, asyncio.get_running_loop())
+        super().__init__(_CHUNK, asyncio.get_running_loop())
         self.exited = asyncio.Event()
 
     def process_exited(self) -> None:
@@ -71,20 +68,20 @@ class _Child:
 
 
 @asynccontextmanager
-async def stdio_transport(server: str, config: McpServerConfig) -> AsyncIterator[StdioStreams]:
+async def stdio_transport(server: str, config: McpServerConfig, budget: Budget) -> AsyncIterator[StdioStreams]:
     """Runs the server's command while the context is held. It inherits PATH, HOME and a few more variables only.
 
-    Raises McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines that are not MCP or sends
-    a message over 32 MiB.
+    Raises McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines that are not MCP, sends
+    a message over 32 MiB or writes more than `budget` allows.
     """
     child = await _start(config)
     to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
     try:
         async with to_session, incoming, outgoing, from_session, anyio.create_task_group() as pumps:
-            pumps.start_soon(_read_messages, child, to_session)
+            pumps.start_soon(_read_messages, child, to_session, budget)
             pumps.start_soon(_write_messages, from_session, child.stdin)
-            pumps.start_soon(_log_stderr, child.stderr, server, config)
+            pumps.start_soon(_log_stderr, child.stderr, server, config, budget)
             yield incoming, outgoing
             pumps.cancel_scope.cancel()
     finally:
@@ -112,10 +109,10 @@ async def _start(config: McpServerConfig) -> _Child:
     return _Child(transport, pipes.exited, *cast("_Streams", (pipes.stdin, pipes.stdout, pipes.stderr)))
 
 
-async def _read_messages(child: _Child, to_session: MemoryObjectSendStream[Incoming]) -> None:
+async def _read_messages(child: _Child, to_session: MemoryObjectSendStream[Incoming], budget: Budget) -> None:
     unreadable = 0
     async with to_session:
-        while line := await _line(child.stdout):
+        async for line in _lines(child.stdout, budget):
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
@@ -134,13 +131,17 @@ async def _read_messages(child: _Child, to_session: MemoryObjectSendStream[Incom
         raise McpServerGone("it closed its stdout" if code is None else f"the process ended with exit code {code}")
 
 
-async def _line(stdout: asyncio.StreamReader) -> bytes:
-    try:
-        return await stdout.readuntil(b"\n")
-    except asyncio.IncompleteReadError:
-        return b""
-    except asyncio.LimitOverrunError:
-        raise McpServerGone(f"it sent a message over {MESSAGE_LIMIT_BYTES // 1024**2} MiB") from None
+async def _lines(stdout: asyncio.StreamReader, budget: Budget) -> AsyncIterator[bytes]:
+    line = bytearray()
+    while chunk := await stdout.read(_CHUNK):
+        budget.read(len(chunk))
+        begun, *more = chunk.split(b"\n")
+        line += begun
+        if len(line) > MESSAGE_LIMIT_BYTES:
+            raise McpServerGone(f"it sent a message over {MESSAGE_LIMIT_BYTES // 1024**2} MiB")
+        for begun in more:
+            yield bytes(line)
+            line = bytearray(begun)
 
 
 async def _write_messages(from_session: MemoryObjectReceiveStream[SessionMessage], stdin: asyncio.StreamWriter) -> None:
@@ -152,9 +153,10 @@ async def _write_messages(from_session: MemoryObjectReceiveStream[SessionMessage
                 await stdin.drain()
 
 
-async def _log_stderr(stderr: asyncio.StreamReader, server: str, config: McpServerConfig) -> None:
+async def _log_stderr(stderr: asyncio.StreamReader, server: str, config: McpServerConfig, budget: Budget) -> None:
     chunks = 0
     while chunk := await stderr.read(_STDERR_CHUNK):
+        budget.read(len(chunk))
         chunks += 1
         if chunks > _STDERR_CHUNKS_LOGGED:
             continue

@@ -20,9 +20,9 @@ from mcp_types import Tool as McpTool
 from pydantic import ValidationError
 
 from segue.domain.tool import DependencyGroup, Tool, ToolFailed, ToolLost, ToolRetry
+from segue.mcp.budget import McpServerGone
 from segue.mcp.config import McpServerConfig
 from segue.mcp.connection import list_tools, must_listen, open_client, reason_of
-from segue.mcp.stdio import McpServerGone
 from segue.mcp.tool_mapping import MAX_ERROR_CHARS, tools_of, value_of
 
 _FIRST_PAUSE_S: Final = 0.5
@@ -180,17 +180,24 @@ class Supervisor:
         log.warning("mcp_server_failed", server=self.name, reason=reason, retry_in_s=pause)
 
     async def _watch(self, client: Client) -> None:
-        """Lists the tools again after a change and after an error: a server that cannot even list them is gone."""
+        """Lists the tools again after a change and after an error: a server that cannot even list them is gone.
+
+        The pause grows while each listing is followed by the next, and starts anew after a quiet time.
+        """
+        pause, listed_at = _LIST_PAUSE_S, -math.inf
         while True:
             await self._in_doubt.wait()
             self._in_doubt.clear()
+            is_quiet = anyio.current_time() - listed_at > 2 * pause
+            pause = _LIST_PAUSE_S if is_quiet else min(2 * pause, _LONGEST_PAUSE_S)
             if self._stopping.is_set():
                 return
             with anyio.move_on_after(self._timeout_s) as listing:
                 await self._load_tools(client)
             if listing.cancelled_caught:
                 raise McpServerGone("it stopped answering")
-            with anyio.move_on_after(_LIST_PAUSE_S):
+            listed_at = anyio.current_time()
+            with anyio.move_on_after(pause):
                 await self._stopping.wait()
 
     async def _load_tools(self, client: Client) -> None:
@@ -201,7 +208,9 @@ class Supervisor:
         for setting in ("confirm", "disabled"):
             if unknown := sorted(getattr(self._config, setting) - names):
                 log.warning("mcp_config_unknown_tools", server=self.name, setting=setting, tools=unknown)
-        self.tools = self._accept(self, tools_of(self.name, self._config, listed, self.call, self._timeout_s))
+        # In a thread: two hundred large schemas take seconds.
+        tools = await asyncio.to_thread(tools_of, self.name, self._config, listed, self.call, self._timeout_s)
+        self.tools = self._accept(self, tools)
         self._listed = listed
 
     async def _on_notification(self, message: IncomingMessage) -> None:

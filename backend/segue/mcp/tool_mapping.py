@@ -27,6 +27,7 @@ from mcp_types import (
 from mcp_types import Tool as McpTool
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.mcp.config import McpServerConfig
@@ -37,6 +38,7 @@ from segue.tools.parts import UNKNOWN
 MAX_TOOLS: Final = 200
 MAX_ERROR_CHARS: Final = 4000
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
+_MAX_TOOL_BYTES: Final = 64 * 1024
 _MAX_DESCRIPTION: Final = 2000
 _MAX_TITLE: Final = 200
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
@@ -74,12 +76,14 @@ def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
         return None
     without_output = {key: value for key, value in tool.items() if key != "outputSchema"}
     for candidate in (tool, without_output):
+        if len(to_json(candidate)) > _MAX_TOOL_BYTES:
+            continue
         try:
             validate_server_result("tools/list", "2025-11-25", {"tools": [candidate]})
         except ValidationError:
             continue
         return candidate
-    log.warning("mcp_tool_skipped", server=server, tool=str(tool.get("name"))[:64], reason="malformed definition")
+    log.warning("mcp_tool_skipped", server=server, tool=str(tool.get("name"))[:64], reason="malformed or over 64 kB")
     return None
 
 
