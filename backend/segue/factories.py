@@ -34,6 +34,7 @@ from segue.jobs.leased_loop import JobLoop
 from segue.jobs.summaries import Summaries
 from segue.log import never_log
 from segue.mcp.config import read_mcp_config
+from segue.memory.history_window import LEAST_LISTED
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.memory.token_count import estimate
@@ -255,6 +256,7 @@ async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemor
         context.count,
         books,
         max_tokens=settings.context_token_budget,
+        max_listed_tokens=int(settings.context_token_budget * LEAST_LISTED),
         lease_s=settings.llm_timeout_s + settings.turn_lease_s,
     )
     parts = Jobs(

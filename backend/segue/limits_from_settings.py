@@ -68,7 +68,7 @@ def context_limits(settings: Settings, *, summarises: bool) -> ContextLimits:
         count=counter_for(provider_and_id(settings.llm_model)[1]),
         memory_ttl_s=settings.short_term_memory_ttl,
         inline_bytes=settings.tool_result_inline_bytes,
-        all_inline_bytes=fresh_result_bytes(settings),
+        turn_inline_bytes=fresh_result_bytes(settings),
     )
 
 

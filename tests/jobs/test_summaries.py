@@ -195,7 +195,7 @@ async def test_a_summary_that_another_process_has_carried_on_is_not_set_back(
     try:
         async with database.autocommit() as connection:
             late = DueSummary("local", session, None, after=0, until=covered)
-            assert not await store_summary(connection, late, "as it was", covers=covered)
+            assert not await store_summary(connection, late, "as it was", covers=covered, references=[])
     finally:
         await database.close()
     await talk(client, provider, session, range(11, 12))

@@ -41,7 +41,7 @@ async def recalled(client: Client, provider: Provider, message: str) -> list[str
     """The lines of facts in the prompt of a message."""
     provider.will(says("Hm."))
     answer = await client.chat(await client.new_session(), message)
-    lines = fence_after(FACTS, provider.messages(role="system")[0]["content"]).splitlines()
+    lines = fence_after(FACTS, provider.notes()).splitlines()
     assert answer["memory_used"]["long_term"] == len(lines)
     return lines
 

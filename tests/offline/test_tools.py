@@ -46,7 +46,7 @@ TOOLS = [*MAIL, *SHOP, TIME, WEB_SEARCH, WEB_FETCH]
 
 def reply(*said: str | tuple[str, dict[str, Any], str], note: str = "", tools: list[OfferedTool] = TOOLS) -> AIMessage:
     """What the offline model answers after what the user and it said in turn, and calls with their results."""
-    messages: list[BaseMessage] = [SystemMessage(f"{prompts.SYSTEM}\n\n{note}")]
+    messages: list[BaseMessage] = [SystemMessage(prompts.SYSTEM)]
     users_turn = True
     for each in said:
         if isinstance(each, tuple):
@@ -56,7 +56,7 @@ def reply(*said: str | tuple[str, dict[str, Any], str], note: str = "", tools: l
         else:
             messages.append(HumanMessage(each) if users_turn else AIMessage(each))
             users_turn = not users_turn
-    return answer(messages, tools)
+    return answer(prompts.with_note(messages, note) if note else messages, tools)
 
 
 def called(message: AIMessage) -> list[tuple[str, dict[str, Any]]]:
@@ -243,22 +243,9 @@ def test_a_search_that_is_wanted_is_made_if_no_tool_fits_and_one_that_is_not_nev
     assert not reply(banned, note=prompts.SEARCH_FORBIDDEN, tools=MAIL).tool_calls
 
 
-PLANNER = f"{prompts.PLANNER}\n\nTools:\n"
-
-
 def planned(message: str, tools: list[OfferedTool]) -> Steps:
-    lines = "\n".join(
-        prompts.as_json(
-            {
-                "name": each.name,
-                "description": each.about,
-                "effect": "write",
-                "args": {"properties": each.properties, "required": each.required},
-            }
-        )
-        for each in tools
-    )
-    steps = orjson.loads(draft_plan(PLANNER + lines, [SystemMessage(PLANNER + lines), HumanMessage(message)]))["steps"]
+    asked = f"{message}\n\n{prompts.planner_note(locked=[], barred=[])}"
+    steps = orjson.loads(draft_plan([SystemMessage(prompts.SYSTEM), HumanMessage(asked)], tools))["steps"]
     return [(step["tool"], step["args"]) for step in steps]
 
 

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from segue.agent.llm.normal_form import PLACEHOLDERS
-from segue.agent.prompts import SUMMARISER
+from segue.agent.prompts import SUMMARISER, message_and_instruction, notes_and_message
 from segue.agent.untrusted import CLOSE, OPEN, unfenced
 from segue.replay.requests import invalid_history, invalid_tools
 from tests.support.patience import PATIENCE_S
@@ -206,10 +206,20 @@ class Provider:
 
     def messages(self, request: int = -1, *, role: str | None = None) -> list[dict[str, Any]]:
         """The messages of a request but for placeholders, all or those of one role; what tools said without the fence
-        it has to stand in.
+        it has to stand in, and what the user said without the engine's `notes` and `instruction`.
         """
         sent = (each for each in self.requests[request]["messages"] if str(each["content"]) not in PLACEHOLDERS)
-        return [_out_of_its_fence(message) for message in sent if role in (None, message["role"])]
+        plain = (_in_own_words(_out_of_its_fence(message)) for message in sent if role in (None, message["role"]))
+        return [message for message in plain if message["content"] or message["role"] != "user"]
+
+    def notes(self, request: int = -1) -> str:
+        """What the engine noted before the user's last message."""
+        said = [str(each["content"]) for each in self.requests[request]["messages"] if each["role"] == "user"]
+        return next(filter(None, (notes_and_message(text)[0] for text in reversed(said))), "")
+
+    def instruction(self, request: int = -1) -> str:
+        """What the engine wants of the model, behind the last message."""
+        return message_and_instruction(str(self.requests[request]["messages"][-1]["content"]))[1]
 
     async def wait_for_requests(self, count: int) -> None:
         async with self.heard, asyncio.timeout(PATIENCE_S):
@@ -278,6 +288,12 @@ def _out_of_its_fence(message: dict[str, Any]) -> dict[str, Any]:
     content: str = message["content"]
     assert (content.startswith(OPEN), content.endswith(CLOSE)) == (True, True), content
     return {**message, "content": unfenced(content)}
+
+
+def _in_own_words(message: dict[str, Any]) -> dict[str, Any]:
+    if message["role"] != "user" or not isinstance(message["content"], str):
+        return message
+    return {**message, "content": message_and_instruction(notes_and_message(message["content"])[1])[0]}
 
 
 def fence_after(label: str, text: str) -> str:

@@ -43,17 +43,18 @@ def earlier(provider: Provider) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in system["content"].splitlines() if line.startswith('{"tool_call_id"')]
 
 
-async def test_a_small_result_stays_whole_for_three_turns_and_a_reference_after(
-    client: Client, provider: Provider
-) -> None:
+async def test_a_result_is_shown_in_one_form_in_every_turn_after_its_own(client: Client, provider: Provider) -> None:
     session = await client.new_session()
-    [call] = await ran(client, provider, session, ("echo", {"text": "è 好", "id": "eml-1a2b3c"}))
-    seen = [(await shown(client, provider, session))[0] for _ in range(4)]
-    assert seen[:3] == [{"text": "è 好", "id": "eml-1a2b3c"}] * 3
-    assert seen[3]["tool_call_id"] == call["tool_call_id"]
-    assert seen[3].items() >= {"tool_name": "echo", "status": "succeeded", "identifiers": ["eml-1a2b3c"]}.items()
+    small, long = {"text": "è 好", "id": "eml-1a2b3c"}, {"text": "x" * 3000, "id": "eml-4d5e6f"}
+    [_, call] = await ran(client, provider, session, ("echo", small), ("echo", long))
+    seen = [await shown(client, provider, session) for _ in range(4)]
+    assert seen == seen[:1] * 4
+    [whole, reference] = seen[0]
+    assert whole == small
+    assert reference["tool_call_id"] == call["tool_call_id"]
+    assert reference.items() >= {"tool_name": "echo", "status": "succeeded", "identifiers": ["eml-4d5e6f"]}.items()
     stored = [row["content"] for row in await client.messages(session) if row["role"] == "tool"]
-    assert stored[0]["tool_call_id"] == call["tool_call_id"]
+    assert stored[1]["tool_call_id"] == call["tool_call_id"]
 
 
 async def test_what_is_whole_in_the_next_turn_ends_where_the_setting_says(client: Client, provider: Provider) -> None:
@@ -72,7 +73,7 @@ async def test_what_is_whole_in_the_next_turn_ends_where_the_setting_says(client
     assert (failed["status"], failed["summary"]) == ("failed", "echo failed: says so itself")
 
 
-async def test_small_results_take_no_more_room_together_than_one_fresh_result_and_the_newest_go_first(
+async def test_small_results_of_a_turn_take_no_more_room_together_than_one_fresh_result(
     settings: Settings, provider: Provider
 ) -> None:
     async with running(settings.model_copy(update={"context_token_budget": 50_000})) as client:
@@ -80,8 +81,8 @@ async def test_small_results_take_no_more_room_together_than_one_fresh_result_an
         await ran(client, provider, session, *(("echo", {"n": number, "text": "x" * 1900}) for number in range(16)))
         results = await shown(client, provider, session)
     whole = [result["n"] for result in results if "n" in result]
-    assert whole == list(range(6, 16))
-    assert [result["args"]["n"] for result in results[:6]] == list(range(6))
+    assert whole == list(range(10))
+    assert [result["args"]["n"] for result in results[10:]] == list(range(10, 16))
 
 
 async def test_references_outside_the_window_are_listed_once_newest_first(

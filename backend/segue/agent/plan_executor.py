@@ -146,7 +146,8 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
         await _hold(run, step)
         return
     note = prompts.answer_step_note(run.plan, step)
-    reply, started = await stream_reply(context, prompts.with_note(run.conversation, note))
+    conversation, offered = prompts.with_instruction(run.conversation, note), context.guard.offered(run.turn.tools)
+    reply, started = await stream_reply(context, conversation, offered, tool_choice="none")
     text = clean(reply.text) or prompts.NO_ANSWER
     message_id = emit_message(context, text, started)
     moved = update_step(run.plan, step.id, "complete", result_preview=text[: context.limits.retention.preview_chars])
@@ -235,7 +236,9 @@ async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]
     if not open_arguments and accepts(tool, args):
         return args
     note = prompts.fill_step_note(run.plan, step, args, open_arguments)
-    reply = await run.context.model.reply(prompts.with_note(run.conversation, note), [tool.spec], must_call=True)
+    reply = await run.context.model.reply(
+        prompts.with_instruction(run.conversation, note), [tool.spec], tool_choice="required"
+    )
     await mark_refused(run.turn, reply.left_out)
     filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
     merged = {**filled, **args}

@@ -1,7 +1,7 @@
 """Asks the model for a plan, for a changed plan, and how to read a reply to one. The model only proposes."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import orjson
@@ -11,11 +11,12 @@ from pydantic import BaseModel
 from segue.agent import prompts
 from segue.agent.context import TurnContext
 from segue.agent.llm import answer_schemas
-from segue.agent.llm.answer_schemas import Reading
+from segue.agent.llm.answer_schemas import Reading, Schema
+from segue.agent.llm.reply import Reply
 from segue.agent.state import TurnState
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.plan import Plan, Step
-from segue.domain.tool import Tool
+from segue.domain.tool import Tool, ToolSpec
 from segue.plans.plan_parser import first_object, parse_plan
 from segue.plans.policy import WEB_SEARCH, without_forbidden
 from segue.tools.availability import ToolGuard
@@ -32,14 +33,15 @@ class _Classification(BaseModel):
 async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     """Returns no steps if the model sees no need for any or writes nothing usable."""
     tools = _plannable(context.guard, state)
-    notes = [prompts.SEARCH_WANTED] if state["search"].search and WEB_SEARCH in tools else []
-    notes.append(prompts.planner_note(tool.spec for tool in tools.values()))
-    conversation = prompts.with_note(state["prompt"], "\n\n".join(notes))
+    offered, note = _offered(context.guard, tools, state)
+    conversation = prompts.with_instruction(state["prompt"], note)
+    if state["search"].search and WEB_SEARCH in tools:
+        conversation = prompts.with_note(conversation, prompts.SEARCH_WANTED)
     # Every word the planner is shown is in the key, so a request that leans on what was said before is another.
-    key = plan_cache_key(context.owner, _digest(context.model.small_name, conversation))
+    key = plan_cache_key(context.owner, _digest(context.model.small_name, conversation, offered))
     text = await context.cache.get_json(key)
     if not isinstance(text, str):
-        text = (await context.model.reply(conversation, small=True, schema=answer_schemas.PLAN)).text
+        text = (await _ask(context, conversation, offered, answer_schemas.PLAN)).text
         await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
     return _storable(parse_plan(text, tools=tools))
 
@@ -47,18 +49,26 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
 async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tuple[Step, ...]:
     """Returns the steps still to be done; none if the model writes nothing usable."""
     tools = _plannable(context.guard, state)
-    note = prompts.amender_note(plan, [tool.spec for tool in tools.values()])
-    conversation = prompts.with_note(state["prompt"], note)
-    reply = await context.model.reply(conversation, small=True, schema=answer_schemas.PLAN)
+    offered, note = _offered(context.guard, tools, state)
+    conversation = prompts.with_instruction(state["prompt"], prompts.amender_note(note, plan))
+    reply = await _ask(context, conversation, offered, answer_schemas.PLAN)
     return _storable(parse_plan(reply.text, tools=tools, done=len(plan.started_steps)))
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
     """Returns how the model reads a message the rules could not. Never enough to approve what changes the world."""
-    conversation = prompts.with_note(state["prompt"], prompts.reader_note(plan))
-    reply = await context.model.reply(conversation, small=True, schema=answer_schemas.READING)
+    offered = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
+    conversation = prompts.with_instruction(state["prompt"], prompts.reader_note(plan))
+    reply = await _ask(context, conversation, offered, answer_schemas.READING)
     answer = first_object(reply.text, _Classification)
     return answer.verdict if answer else "none"
+
+
+async def _ask(
+    context: TurnContext, conversation: Sequence[BaseMessage], offered: Sequence[ToolSpec], schema: Schema
+) -> Reply:
+    # With the tools that the loop offers the request begins as the loop's does, and providers have it in their cache.
+    return await context.model.reply(conversation, offered, tool_choice="none", small=True, schema=schema)
 
 
 def _storable(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -77,6 +87,15 @@ def _plannable(guard: ToolGuard, state: TurnState) -> dict[str, Tool]:
     return {name: tool for name, tool in tools.items() if not is_blocked(states[name])}
 
 
-def _digest(model: str, conversation: Sequence[BaseMessage]) -> str:
-    texts = [model, *([message.type, message.text] for message in conversation)]
+def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) -> tuple[list[ToolSpec], str]:
+    """Returns the tools that the loop offers, and the planner's instruction with how they differ from `plannable`."""
+    offered = guard.offered(without_forbidden(guard.tools(), state["search"]))
+    names = [spec.name for spec in offered]
+    locked = [tool.spec for name, tool in plannable.items() if name not in names]
+    return offered, prompts.planner_note(locked=locked, barred=[name for name in names if name not in plannable])
+
+
+def _digest(model: str, conversation: Sequence[BaseMessage], offered: Sequence[ToolSpec]) -> str:
+    said = [[message.type, prompts.without_time(message.text)] for message in conversation]
+    texts = [model, [[tool.name, tool.description, tool.input_schema] for tool in offered], *said]
     return hashlib.sha256(orjson.dumps(texts)).hexdigest()

@@ -1,11 +1,12 @@
 """What the model is shown: the prompt of a turn, and messages, calls and results, whole, in brief, or as a reference.
 
-Pure. `memory/history_window.py` decides what is reduced first to fit the token budget. A rendered message must not
-change later, because providers cache it.
+Pure. `memory/history_window.py` decides what is reduced first to fit the token budget. A message is rendered in the
+same way in every turn after its own, because providers cache it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -14,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent.llm.reply import OPAQUE
-from segue.agent.prompts import as_json, facts_block, fixed_text, plan_block, system_text
+from segue.agent.prompts import as_json, plan_block, system_text, turn_notes, with_notes
 from segue.agent.untrusted import fenced
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan
@@ -39,13 +40,17 @@ MESSAGE_TOKENS = 4  # what a provider adds to each message for its role
 
 @dataclass(frozen=True, slots=True)
 class SessionContent:
-    """What a prompt can be made of. The history ends with the running turn; `earlier` results are newest first.
+    """What a prompt can be made of. The history ends with the running turn.
 
+    `references` are the lines that were listed when the summary was written, `earlier` the results, newest first, that
+    may have to be listed beside them: those of turns that the summary does not cover. `now` is in the user's time zone.
     `inline` holds by tool call the results that could be shown whole; results of calls in `expired` are deleted.
     `opaque` holds by message id what the provider wants back with the calls of a message.
     """
 
     summary: str | None
+    references: Sequence[str]
+    now: datetime
     facts: Sequence[Memory]
     plan: Plan | None
     history: Sequence[Message]
@@ -57,7 +62,7 @@ class SessionContent:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One system message, then the history as far as it fits, ending with the running turn.
+    """One system message, then the history as far as it fits, ending with the running turn, which begins with notes.
 
     `cut_off` is the seq of the last turn that should go into the summary, if it is time for that.
     """
@@ -90,8 +95,8 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
         return tokens
 
     plan = session.plan
-    fixed = count(fixed_text(session.summary))
-    fixed += count(facts_block(session.facts)) if session.facts else 0
+    notes = turn_notes(session.now, session.facts)
+    fixed = count(system_text(session.summary, session.references)) + count(notes)
     fixed += count(plan_block(plan)) if plan else 0  # it is in the notes that a node may add
     origin_id = plan.origin_message_id if plan else None
     window = select_window(
@@ -106,11 +111,15 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
         limits,
         WindowCosts(message=cost, reference=cache(lambda call_id: count(line(call_id)))),
     )
-    system = system_text(session.summary, session.facts, [line(reference.tool_call_id) for reference in window.listed])
+    listed = [line(reference.tool_call_id) for reference in window.listed]
+    system = system_text(session.summary, [*listed, *session.references])
+    opening = next(each for each in reversed(window.history) if each.role == "user")
     brief = {key for key, form in window.forms.items() if form == "brief"}
     opaque = {key: parts for key, parts in session.opaque.items() if window.forms.get(key) == "whole"}
     shown = [
         to_model(message, text(key := message_key(message), window.forms[key]), brief=brief, opaque=opaque.get(key))
+        if message is not opening
+        else HumanMessage(with_notes(text(message.id, "whole"), notes))
         for message in window.history
     ]
     return Prompt([SystemMessage(system), *shown], window.cut_off)

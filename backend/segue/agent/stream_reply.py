@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage
 
 from segue.agent.context import TurnContext
-from segue.agent.llm.reply import Reply
+from segue.agent.llm.reply import Reply, ToolChoice
 from segue.agent.llm.streamed_answer import Listener
 from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.ids import new_id
@@ -27,17 +27,21 @@ class StartedMessage:
 
 
 async def stream_reply(
-    context: TurnContext, messages: Sequence[BaseMessage], tools: Sequence[ToolSpec] = ()
+    context: TurnContext,
+    messages: Sequence[BaseMessage],
+    tools: Sequence[ToolSpec] = (),
+    *,
+    tool_choice: ToolChoice = "auto",
 ) -> tuple[Reply, StartedMessage | None]:
     """Returns the model's reply and, if any of it was emitted, the message that `emit_message` has to end.
 
     Raises what `MeteredModel.reply` raises.
     """
     if not await context.listened():  # a whole answer costs less
-        return await context.model.reply(messages, tools), None
+        return await context.model.reply(messages, tools, tool_choice=tool_choice), None
     heard = _HeardMessage(context)
     try:
-        reply = await context.model.reply(messages, tools, listener=heard.listener)
+        reply = await context.model.reply(messages, tools, tool_choice=tool_choice, listener=heard.listener)
     except BaseException:
         heard.withdraw()
         raise

@@ -3,6 +3,7 @@
 `turn_seq` of a message is the seq of the message that opened its turn: `seq` orders arrival, `turn_seq` a history.
 `result_bytes` counts all bytes of results a session ever stored, `stored_before` its value when a result was stored.
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
+`summary_references` are the lines of JSON that list the results of the turns in the summary.
 `summary_seq` is the `turn_seq` of the last turn in the summary, `summary_until` that of the last one it is to cover.
 """
 
@@ -85,6 +86,7 @@ sessions = Table(
     Column("summary_seq", BigInteger, nullable=False, server_default=text("0")),
     Column("summary_until", BigInteger),
     Column("summary_due_at", _time()),
+    Column("summary_references", _json()),
     Column("summary_tries", Integer, nullable=False, server_default=text("0")),
     Column("created_at", _time(), nullable=False),
     Column("updated_at", _time(), nullable=False),

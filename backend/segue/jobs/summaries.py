@@ -3,6 +3,7 @@
 A summary that fails costs nothing but itself: the window is trimmed, the stored history stays whole.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -10,12 +11,16 @@ import orjson
 import structlog
 
 from segue.agent.llm.model import ChatModel
+from segue.agent.render_messages import listed_reference
 from segue.agent.summarizer import condensed, summarise
 from segue.db.engine import Database
 from segue.domain.session import Message
+from segue.domain.tool import Reference
 from segue.memory.history import load_turns
+from segue.memory.short_term import merge_results
 from segue.memory.summary import DueSummary, claim_due, postpone, store_summary
 from segue.memory.token_count import Count
+from segue.tools.results import recent_references
 from segue.usage.account import Books
 
 MAX_MESSAGES = 200
@@ -25,13 +30,17 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """A kind of job. One call to the model gets turns of about `max_tokens`; a job's lease lasts `lease_s` seconds."""
+    """A kind of job. One call to the model gets turns of about `max_tokens`; a job's lease lasts `lease_s` seconds.
+
+    The results of the turns that a summary covers are listed in at most `max_listed_tokens`.
+    """
 
     database: Database
     model: ChatModel
     count: Count
     books: Books
     max_tokens: int
+    max_listed_tokens: int
     lease_s: float
 
     name = "summaries that are due"
@@ -56,7 +65,9 @@ class Summaries:
                 summary = await summarise(self.model, summary, messages, account=account)
         covers = taken[-1][0].seq if taken else job.until
         async with self.database.autocommit() as connection:
-            stored = await store_summary(connection, job, summary, covers=covers)
+            earlier = await recent_references(connection, job.session_id, up_to=covers)
+            listed = self._listed(merge_results(earlier, ()))
+            stored = await store_summary(connection, job, summary, covers=covers, references=listed)
         log.info("summary_written", session_id=job.session_id, covers=covers, chars=len(summary or ""), stored=stored)
         return covers < job.until
 
@@ -69,6 +80,12 @@ class Summaries:
 
     def ids(self, job: DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}
+
+    def _listed(self, newest_first: Sequence[Reference]) -> list[str]:
+        """The lines of the newest results, as far as `max_listed_tokens` go."""
+        lines = [listed_reference(reference, expired=()) for reference in newest_first]
+        sizes = accumulate(map(self.count, lines))
+        return [line for line, size in zip(lines, sizes, strict=True) if size <= self.max_listed_tokens]
 
     def _one_step(self, turns: list[list[Message]]) -> list[list[Message]]:
         """The oldest turns that fit one call; at least one."""

@@ -109,10 +109,11 @@ _WINDOW = (
 
 @dataclass(frozen=True, slots=True)
 class StoredWindow:
-    """`opaque` is by message id."""
+    """`opaque` is by message id. `is_whole` says that no message was left out for the `limit`."""
 
     messages: list[Message]
     opaque: Mapping[str, Mapping[str, Any]]
+    is_whole: bool
 
 
 async def load_window(
@@ -137,7 +138,7 @@ async def load_window(
         kept = select(messages.c.id, messages.c.opaque).where(messages.c.id.in_(wanted))
         opaque = {row.id: row.opaque for row in await connection.execute(kept)}
     rows = await _with_opening(connection, turn.session_id, newest_first[::-1])
-    return StoredWindow(provider_valid(list(map(_message, rows))), opaque)
+    return StoredWindow(provider_valid(list(map(_message, rows))), opaque, is_whole=len(newest_first) < limit)
 
 
 async def _with_opening(connection: AsyncConnection, session_id: str, rows: list[Row[Any]]) -> list[Row[Any]]:

@@ -5,6 +5,7 @@ due time ahead, further with every try: if the process dies another one claims i
 every turn.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -96,13 +97,24 @@ async def postpone(connection: AsyncConnection, due: DueSummary, *, wait_s: floa
     await connection.execute(update(sessions).where(*is_due).values(postponed))
 
 
-async def store_summary(connection: AsyncConnection, due: DueSummary, summary: str | None, *, covers: int) -> bool:
-    """Stores the next summary. Returns False if another process has stored one since, or the session is gone."""
+async def store_summary(
+    connection: AsyncConnection, due: DueSummary, summary: str | None, *, covers: int, references: Sequence[str]
+) -> bool:
+    """Stores the next summary and the lines that list the results of the turns it covers, which change only with it.
+
+    Returns False if another process has stored one since, or the session is gone.
+    """
     more = sessions.c.summary_until > covers
     stored = await connection.execute(
         update(sessions)
         .where(sessions.c.id == due.session_id, sessions.c.summary_seq == due.after)
-        .values(summary=summary, summary_seq=covers, summary_tries=0, summary_due_at=case((more, func.now())))
+        .values(
+            summary=summary,
+            summary_seq=covers,
+            summary_references=list(references),
+            summary_tries=0,
+            summary_due_at=case((more, func.now())),
+        )
         .returning(sessions.c.id)
     )
     return stored.one_or_none() is not None

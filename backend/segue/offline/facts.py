@@ -45,9 +45,9 @@ def _told(sentence: str) -> str:
     return told if any(cued_sentences(told)) and significant_words(told) else ""
 
 
-def facts_in(system: str) -> list[str]:
-    """Returns the facts that a system prompt holds."""
-    block = _FACTS.search(system)
+def facts_in(notes: str) -> list[str]:
+    """Returns the facts that the notes of a turn hold."""
+    block = _FACTS.search(notes)
     return [orjson.loads(line)["fact"] for line in block.group(1).splitlines()] if block else []
 
 

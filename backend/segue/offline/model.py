@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
@@ -67,7 +67,7 @@ class OfflineModel(BaseChatModel):
 
 
 def _reply(messages: list[BaseMessage], options: dict[str, Any]) -> AIMessage:
-    reply = _answer_prompt(messages, options.get("tools", []), must_call="tool_choice" in options)
+    reply = _answer_prompt(messages, options.get("tools", []), must_call=options.get("tool_choice") == "required")
     reply.response_metadata["finish_reason"] = "tool_calls" if reply.tool_calls else "stop"
     reply.usage_metadata = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)  # it costs nothing
     return reply
@@ -75,12 +75,12 @@ def _reply(messages: list[BaseMessage], options: dict[str, Any]) -> AIMessage:
 
 def _answer_prompt(sent: list[BaseMessage], tools: Sequence[dict[str, Any]], *, must_call: bool) -> AIMessage:
     messages = [message for message in sent if message.content not in PLACEHOLDERS]
-    system = messages[0].text
-    if prompts.AMENDER in system or prompts.READER in system:
-        return AIMessage('{"steps": [], "verdict": "none"}')  # it cannot tell, so the engine asks again in plain words
-    if prompts.EXTRACTOR in system:
+    if prompts.EXTRACTOR in messages[0].text:
         return AIMessage(extract_facts(messages[-1].text))
-    if prompts.PLANNER in system:
-        return AIMessage(draft_plan(system, messages))
+    instruction = next((message.text for message in messages[-1:] if isinstance(message, HumanMessage)), "")
+    if prompts.AMENDER in instruction or prompts.READER in instruction:
+        return AIMessage('{"steps": [], "verdict": "none"}')  # it cannot tell, so the engine asks again in plain words
     offered = [offered_tool(tool["function"]) for tool in tools]
+    if prompts.PLANNER in instruction:
+        return AIMessage(draft_plan(messages, offered))
     return fill_call(messages, offered[0]) if must_call else answer(messages, offered)

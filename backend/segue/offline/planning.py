@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from segue.offline.vocabulary import NOUNS, VERBS, concepts, entry, reply_langua
 from segue.plans.search_words import needs_own_things_first
 
 NO_STEPS = '{"steps": []}'
+_BARRED = re.compile(r"^- No step uses (.+)\.$", re.MULTILINE)
 _NAME = re.compile(r"^\"?(.*?)\"?\s*<")
 _FILLED = re.compile(r"^Call \S+ for step \d+ \((.*)\) with complete arguments", re.MULTILINE)
 # What a mail or a document gives to what is made from it.
@@ -21,9 +23,12 @@ _TITLES = ("title", "subject", "summary", "name")
 _TEXTS = ("body", "text", "content", "description", "notes", "message")
 
 
-def draft_plan(system: str, messages: Sequence[BaseMessage]) -> str:
+def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[OfferedTool]) -> str:
     """Returns a plan as JSON. A part that no tool fits is a step without one; the first part needs one."""
-    talk = Talk.of(messages, list(_tools_in(system)))
+    talk = Talk.of(messages, offered)
+    barred = _BARRED.search(talk.instruction)
+    usable = [tool for tool in offered if barred is None or tool.name not in barred[1].split(", ")]
+    talk = replace(talk, tools=[*usable, *_locked_tools(talk.instruction)])
     steps: list[dict[str, Any]] = []
     about: frozenset[str] = frozenset()
     for part in split_steps(talk.message):
@@ -37,7 +42,7 @@ def draft_plan(system: str, messages: Sequence[BaseMessage]) -> str:
 def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:
     """Returns a call with arguments from the newest results; a text it has to write only acknowledges receipt."""
     talk = Talk.of(messages, [tool])
-    step = _FILLED.search(talk.system)
+    step = _FILLED.search(talk.instruction)
     text = step.group(1) if step else talk.message
     read = next((result.value for result in talk.newest_first if isinstance(result.value, dict)), {})
     listing = next((result for result in talk.newest_first if result.names_for(tool)), None)
@@ -119,9 +124,9 @@ def _from_read(read: dict[str, Any], language: str) -> dict[str, str]:
     return made
 
 
-def _tools_in(system: str) -> Iterator[OfferedTool]:
-    """Yields the tools that a planner's prompt lists, one JSON object a line."""
-    for line in system.splitlines():
+def _locked_tools(instruction: str) -> Iterator[OfferedTool]:
+    """Yields the tools that a planner's instruction lists, one JSON object a line."""
+    for line in instruction.splitlines():
         if line.startswith('{"name":'):
             listed = orjson.loads(line)
             yield offered_tool(

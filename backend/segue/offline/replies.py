@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent import prompts
+from segue.agent.prompts import message_and_instruction, notes_and_message
 from segue.memory.fact_cues import may_state_facts
 from segue.offline.arguments import Request, arguments_for, missing_arguments
 from segue.offline.facts import facts_in
@@ -35,18 +36,29 @@ UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_memory"})
 
 @dataclass(frozen=True)
 class Talk:
-    """What a prompt shows of a conversation, and the tools that are offered with it."""
+    """What a prompt shows of a conversation, and the tools that are offered with it.
+
+    The `messages` are without the engine's words: its `notes` on the turn and its `instruction` for the reply.
+    """
 
     messages: Sequence[BaseMessage]
+    notes: str
+    instruction: str
     tools: Sequence[OfferedTool]
 
     @classmethod
     def of(cls, messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> Self:
-        return cls(messages, [tool for tool in tools if tool.name not in UNUSED_TOOLS])
-
-    @property
-    def system(self) -> str:
-        return self.messages[0].text
+        notes = instruction = ""
+        said: list[BaseMessage] = []
+        for message in messages:
+            if isinstance(message, HumanMessage):
+                noted, text = notes_and_message(message.text)
+                text, instruction = message_and_instruction(text)
+                notes = noted or notes
+                said += [HumanMessage(text)] if text else []
+            else:
+                said.append(message)
+        return cls(said, notes, instruction, [tool for tool in tools if tool.name not in UNUSED_TOOLS])
 
     @cached_property
     def requests(self) -> list[str]:
@@ -77,7 +89,7 @@ class Talk:
 
     @property
     def wants_web(self) -> bool:
-        return prompts.SEARCH_WANTED in self.system
+        return prompts.SEARCH_WANTED in self.notes
 
     def request(self, text: str) -> Request:
         return Request(text, self.newest_first, self.tools)
@@ -92,9 +104,9 @@ class Talk:
 def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIMessage:
     """Returns the reply to a conversation: a call, or a text that presents fresh results."""
     talk = Talk.of(messages, tools)
-    if prompts.CARRYING_OUT in talk.system and (step := _STEP.search(talk.system)):
+    if prompts.CARRYING_OUT in talk.instruction and (step := _STEP.search(talk.instruction)):
         return AIMessage(talk.say("no_tool_for_step", part=step.group(1)))
-    if prompts.ENDED in talk.system:
+    if prompts.ENDED in talk.instruction:
         return _reply(talk, _account(talk))
     if talk.fresh:
         shown = (present(result, talk.tools, talk.language) for result in reversed(talk.newest_first[: talk.fresh]))
@@ -113,7 +125,7 @@ def _answer_message(talk: Talk) -> AIMessage:
 
 def _without_ban(talk: Talk) -> str:
     """Returns the message without its "don't search the web"."""
-    if prompts.SEARCH_FORBIDDEN not in talk.system:
+    if prompts.SEARCH_FORBIDDEN not in talk.notes:
         return talk.message
     return ",".join(part for part in _CLAUSE_END.split(talk.message) if not {"search", "web"} & concepts(part)).strip()
 
@@ -126,7 +138,7 @@ def _account(talk: Talk) -> str:
     parts = [f"✓ {brief(result, talk.language)}" for result in results[:-1]]
     parts += [present(results[-1], [], talk.language)] if results else []
     parts += [text for text in said if text]
-    steps = (orjson.loads(line) for line in _FAILED_STEP.findall(talk.system))
+    steps = (orjson.loads(line) for line in _FAILED_STEP.findall(talk.instruction))
     told = "\n".join(parts)
     parts += [
         talk.say("failed", error=step["error"]) for step in steps if step.get("error") and step["error"] not in told
@@ -209,7 +221,7 @@ def _listing_for(tool: OfferedTool, request: Request) -> OfferedTool | None:
 
 def _aside(talk: Talk, text: str, *, accepting: bool) -> str:
     """Returns what to say to a message that no tool fits."""
-    listed, facts = talk.listed(sorted(tool.name for tool in talk.tools)), facts_in(talk.system)
+    listed, facts = talk.listed(sorted(tool.name for tool in talk.tools)), facts_in(talk.notes)
     if accepting:
         return talk.say("nothing_waiting")
     for aspect, key in (("thanks", "welcome"), ("bye", "bye")):

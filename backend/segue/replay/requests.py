@@ -34,10 +34,13 @@ _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
     """Returns `loop` for the ordinary next message, and `other` for a request outside a turn, such as a job's."""
-    if request.get("tools"):
-        return "arguments" if request.get("tool_choice") == "required" else "loop"
-    system = str(request["messages"][0]["content"])
-    return next((asked for note, asked in _NOTES.items() if note in system), "other")
+    if request.get("tool_choice") == "required":
+        return "arguments"
+    last = request["messages"][-1]
+    instruction = str(last["content"]) if last["role"] == "user" else ""
+    return next(
+        (asked for note, asked in _NOTES.items() if note in instruction), "loop" if "tools" in request else "other"
+    )
 
 
 def invalid_history(messages: list[dict[str, Any]], form: Form = ANY_MODEL) -> str | None:

@@ -17,7 +17,7 @@ from segue.db.engine import Database
 from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
-from segue.domain.tool import ToolSpec
+from segue.domain.tool import Tool, ToolSpec
 from segue.domain.tool_state import ManualStatus, SessionToolState, ToolOverview, ToolState, ToolStatus
 from segue.tools import states
 from segue.tools.catalog import ToolCatalog
@@ -163,6 +163,14 @@ class ToolGuard:
     def states(self, specs: Iterable[ToolSpec]) -> dict[str, ToolState]:
         """Returns by name whether each tool may run now, and if not, why."""
         return self._availability.judge(specs, healths(self._stored), self._failed_for_all)
+
+    def offered(self, tools: Mapping[str, Tool]) -> list[ToolSpec]:
+        """Returns the tools that may run now. Those that others unlock come last, so that one is only ever appended:
+        providers cache a request from its beginning, and the tools are its beginning.
+        """
+        states = self.states(tool.spec for tool in tools.values())
+        available = [tool.spec for name, tool in tools.items() if states[name].available]
+        return sorted(available, key=lambda spec: bool(spec.depends_on))
 
     async def load_global_state(self) -> None:
         self._failed_for_all = await self._availability.failed_for_all()

@@ -15,7 +15,7 @@ from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, ins
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import messages, sessions, tool_calls, tool_results
+from segue.db.models import messages, sessions, tool_calls, tool_results, turns
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata
@@ -184,14 +184,18 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
     return await to_thread.run_sync(_ledger_calls, rows)  # megabytes take a while to read
 
 
-async def recent_references(connection: AsyncConnection, session_id: str) -> list[Reference]:
-    """Returns references of a session's finished calls, newest first, to rebuild the short-term memory from."""
+async def recent_references(
+    connection: AsyncConnection, session_id: str, *, up_to: int | None = None
+) -> list[Reference]:
+    """Returns references of a session's finished calls, newest first; only of the turns up to this seq, if given."""
     statement = (
         select(tool_calls)
         .where(tool_calls.c.session_id == session_id, tool_calls.c.status != "running")
         .order_by(tool_calls.c.id.desc())
         .limit(REBUILD_CALLS)
     )
+    if up_to is not None:
+        statement = statement.join(turns, turns.c.id == tool_calls.c.turn_id).where(turns.c.seq <= up_to)
     return [_reference(row) for row in await connection.execute(statement)]
 
 

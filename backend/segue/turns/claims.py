@@ -51,7 +51,8 @@ class Claim:
     `last_turn_id` is the turn that ended last, `answered_turn_id` the last one that ended with an answer.
     `has_plan_in_question` says whether a plan is open or has just expired; only the turn that runs makes plans, so it
     can only become false. `shown_plan` is the open plan and its version at the time the message came: a yes is for that
-    one. `summary` covers the turns up to `summary_seq`. `knows_facts` says whether the owner has any facts,
+    one. `summary` covers the turns up to `summary_seq`, `references` are the results that are listed with it.
+    `knows_facts` says whether the owner has any facts,
     `tells_facts` whether the message may tell more. `queued_s` is how long the turn waited for this claim.
     """
 
@@ -71,6 +72,7 @@ class Claim:
     tells_facts: bool
     summary: str | None
     summary_seq: int
+    references: tuple[str, ...]
     tool_states: Mapping[str, StoredHealth]
     stream: bool
     queued_s: float
@@ -138,6 +140,7 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
             (sessions.c.next_seq - 1).label("message_count"),
             sessions.c.summary,
             sessions.c.summary_seq,
+            sessions.c.summary_references,
             last_ended_turn().label("last_turn_id"),
             sessions.c.last_turn_id.label("answered_turn_id"),
             plan_in_question.label("has_plan_in_question"),
@@ -192,6 +195,7 @@ async def claim_next(
         decided_plan_id=request.get("decided_plan_id"),
         shown_plan=(shown[0], shown[1]) if shown else None,
         stream=request.get("stream", False),
+        references=tuple(row.pop("summary_references") or ()),
         origin=Origin(origin.get("request_id"), origin.get("traceparent")),
         tool_states=read_states(states),
         **row,

@@ -16,7 +16,7 @@ from segue.domain.session import Message
 from segue.domain.tool import Reference
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.memory import short_term
-from segue.memory.history import last_exchange, load_window
+from segue.memory.history import StoredWindow, last_exchange, load_window
 from segue.memory.history_window import WindowLimits
 from segue.memory.long_term import LongTermMemory
 from segue.memory.short_term import ShortTermMemory
@@ -26,13 +26,13 @@ from segue.tools.results import StoredResult, load_results, recent_references, r
 from segue.turns.claims import Claim
 from segue.turns.store import EndedTurn, last_ended
 
-INLINE_TURNS = 3
 TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
 
 
 @dataclass(frozen=True, slots=True)
 class ContextLimits:
-    """A result of at most `inline_bytes` is shown whole for INLINE_TURNS turns, all of them up to `all_inline_bytes`.
+    """A result of at most `inline_bytes` is shown whole for as long as its turn is in the window, those of one turn up to
+    `turn_inline_bytes`.
 
     `count` counts the tokens of a text; `memory_ttl_s` is how long short-term memory lives.
     """
@@ -41,7 +41,7 @@ class ContextLimits:
     count: Count
     memory_ttl_s: int
     inline_bytes: int
-    all_inline_bytes: int
+    turn_inline_bytes: int
 
 
 async def load_context(
@@ -77,16 +77,28 @@ async def load_context(
             known = await _known_results(connection, session_id)
             before, ttl_s = claim.message_count - 1, limits.memory_ttl_s
             memory, _ = await _rebuild(connection, session_id, last, known, message_count=before, ttl_s=ttl_s, now=now)
-        in_view = dict(_in_view(window, known))
+        earlier_results = _beyond_summary(stored_window, known)
+        in_view = dict(_in_view(window, earlier_results))
         kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
     opening = next(message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
     message = str(opening.content)
     facts = await long_term.recall(claim.owner, message, now=now) if claim.knows_facts else []
-    inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.all_inline_bytes)
+    inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.turn_inline_bytes)
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided
     plan = stored.plan if stored else None
-    content = SessionContent(claim.summary, facts, plan, window, known, inline, expired, stored_window.opaque)
+    content = SessionContent(
+        summary=claim.summary,
+        references=claim.references,
+        now=now,
+        facts=facts,
+        plan=plan,
+        history=window,
+        earlier=earlier_results,
+        inline=inline,
+        expired=expired,
+        opaque=stored_window.opaque,
+    )
     prompt = build_prompt(content, recall, limits.count)
     return TurnInput(
         message=message,
@@ -139,22 +151,32 @@ def _in_view(window: Sequence[Message], earlier: Sequence[Reference]) -> Iterato
             yield message.content["tool_call_id"], message.content.get("size_bytes", 0)
 
 
+def _beyond_summary(stored: StoredWindow, known: Sequence[Reference]) -> tuple[Reference, ...]:
+    """Returns the results that have to be listed if the turns that made them do not fit.
+
+    Those that the summary covers were listed with it. As long as the window holds all turns since, the list does not
+    change, so that providers can cache what follows it.
+    """
+    if not stored.is_whole:
+        return tuple(known)
+    in_window = {message.tool_call_id for message in stored.messages}
+    return tuple(reference for reference in known if reference.tool_call_id in in_window)
+
+
 def _inline(
     window: Sequence[Message], kept: Mapping[str, StoredResult], turn_id: str, *, max_bytes: int
 ) -> dict[str, str]:
-    """Returns small successful results of the last turns by tool call: the newest ones, up to `max_bytes` together."""
-    turns = list(dict.fromkeys(message.turn_id for message in window if message.turn_id != turn_id))[-INLINE_TURNS:]
+    """Returns the small successful results of ended turns by tool call: of each turn the first, up to `max_bytes`."""
     inline: dict[str, str] = {}
-    for message in reversed(window):
-        if message.turn_id not in turns or not isinstance(message.content, dict):
+    room: dict[str, int] = {turn_id: 0}
+    for message in window:
+        if not isinstance(message.content, dict) or message.content["status"] != "succeeded":
             continue
         result = kept.get(message.content["tool_call_id"])
-        if result is None or result.content is None or message.content["status"] != "succeeded":
-            continue
-        max_bytes -= message.content["size_bytes"]
-        if max_bytes < 0:
-            break
-        inline[message.content["tool_call_id"]] = result.shown_text()
+        left = room.get(message.turn_id, max_bytes)
+        if result is not None and result.content is not None and message.content["size_bytes"] <= left:
+            room[message.turn_id] = left - message.content["size_bytes"]
+            inline[message.content["tool_call_id"]] = result.shown_text()
     return inline
 
 

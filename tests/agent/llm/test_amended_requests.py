@@ -146,7 +146,7 @@ async def test_where_the_one_tool_that_must_be_called_is_refused_no_call_comes_b
     model: ChatModel, provider: Provider
 ) -> None:
     provider.rule = lambda body: "Invalid schema for function 'mcp_odd'" if body.get("tools") else None
-    reply = await model.reply([SYSTEM, HumanMessage("Look.")], [tool("mcp_odd")], must_call=True)
+    reply = await model.reply([SYSTEM, HumanMessage("Look.")], [tool("mcp_odd")], tool_choice="required")
     assert (reply.calls, list(reply.left_out)) == ((), ["mcp_odd"])
     assert len(provider.requests) == 1
 
@@ -178,7 +178,7 @@ async def test_a_tool_that_the_endpoint_refuses_is_unavailable_in_the_session_wi
     assert (change["tool"], change["to"], change["turn_id"]) == ("mcp_broken", "unavailable", answer["turn_id"])
     await client.chat(session, "Is it?")
     assert len(provider.refused) == 1
-    assert "mcp_broken: it cannot be used with this model" in provider.messages(role="system")[0]["content"]
+    assert "mcp_broken: it cannot be used with this model" in provider.notes()
     reset = await client.http.post(f"/sessions/{session}/tool-states/reset", json={"tool_name": "mcp_broken"})
     assert reset.json()["tool_states"]["mcp_broken"]["available"]
     await client.chat(session, "And now?")
@@ -192,7 +192,7 @@ async def test_an_error_within_an_answer_that_names_a_parameter_is_learned_from(
     provider.will(refused, says("One."), says("Two."))
     for text in ("One.", "Two."):
         with capture_logs() as logs:
-            assert (await model.reply([SYSTEM, HumanMessage("Look.")], TOOLS, must_call=True)).text == text
+            assert (await model.reply([SYSTEM, HumanMessage("Look.")], TOOLS, tool_choice="required")).text == text
         events = [(line["event"], line["parameter"], line["status"]) for line in logs]
         assert events == ([("model_parameter_left_out", "tool_choice", 400)] if text == "One." else [])
     assert ["tool_choice" in request for request in provider.requests] == [True, False, False]

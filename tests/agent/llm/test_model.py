@@ -260,7 +260,7 @@ async def test_five_hundred_calls_at_once_run_no_more_than_a_turn_allows(client:
     answer = await client.chat(session, "What time is it everywhere?")
     assert answer["message"]["content"] == "Enough."
     assert len(answer["tool_calls"]) == 40
-    assert OUT_OF_ROUNDS in provider.messages(role="system")[0]["content"]
+    assert OUT_OF_ROUNDS in provider.instruction()
     provider.will(says("Still here."))
     assert (await client.chat(session, "hello?"))["message"]["content"] == "Still here."
 
@@ -276,7 +276,7 @@ async def test_endless_calls_end_with_an_answer(
     assert answer["message"]["content"] == answered
     assert answer["usage"]["llm_calls"] == 11
     assert [call["tool_name"] for call in answer["tool_calls"]] == ["current_time"]
-    assert [bool(request.get("tools")) for request in provider.requests] == [True] * 10 + [False]
+    assert [request.get("tool_choice") for request in provider.requests] == [None] * 10 + ["none"]
 
 
 async def test_a_turn_that_has_used_half_its_tokens_answers_from_what_it_has(
@@ -290,7 +290,7 @@ async def test_a_turn_that_has_used_half_its_tokens_answers_from_what_it_has(
     provider.will(costly(tool_calls=[call]), says("That was enough."))
     answer = await client.chat(await client.new_session(), "What time is it?")
     assert answer["message"]["content"] == "That was enough."
-    assert OUT_OF_ROUNDS in provider.messages(role="system")[0]["content"]
+    assert OUT_OF_ROUNDS in provider.instruction()
 
 
 async def test_a_turn_has_six_retries_for_all_its_calls_together(patient: Client, provider: Provider) -> None:

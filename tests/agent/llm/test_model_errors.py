@@ -278,8 +278,8 @@ async def test_a_parameter_that_is_refused_is_left_out_from_then_on(
     model = await open_model(parameters=SENT)
     provider.will(fails(400, body=orjson.dumps({"error": error}).decode()), says("One."), says("Two."))
     with capture_logs() as logs:
-        assert (await model.reply(ASKED, [TOOL], must_call=True)).text == "One."
-        assert (await model.reply(ASKED, [TOOL], must_call=True)).text == "Two."
+        assert (await model.reply(ASKED, [TOOL], tool_choice="required")).text == "One."
+        assert (await model.reply(ASKED, [TOOL], tool_choice="required")).text == "Two."
     [line] = logs
     assert (line["event"], line["parameter"], line["status"]) == ("model_parameter_left_out", name, 400)
     assert line["reason"] == error["message"]
@@ -322,7 +322,7 @@ async def test_several_parameters_are_left_out_one_by_one_and_what_did_not_help_
 async def test_one_value_that_is_refused_leaves_others(open_model: OpenModel, provider: Provider) -> None:
     model = await open_model()
     provider.will(fails(400, body='{"error": {"message": "tool_choice \'required\' is not supported"}}'), says("One."))
-    await model.reply(ASKED, [TOOL], must_call=True)
+    await model.reply(ASKED, [TOOL], tool_choice="required")
     assert ["tool_choice" in request for request in provider.requests] == [True, False]
 
 

@@ -125,7 +125,7 @@ async def test_words_thinking_calls_and_tokens_are_read(
     api.will(played.calls(NOON, before=(*played.THOUGHTS, *played.says("I look.").parts)))
     heard: list[str] = []
     listener = Listener(heard.append, lambda: None) if as_stream else None
-    reply = await model.reply(ASKED, [CLOCK], listener=listener, must_call=True)
+    reply = await model.reply(ASKED, [CLOCK], listener=listener, tool_choice="required")
     assert (reply.text, reply.reasoning) == ("I look.", "Let me see.")
     assert "".join(heard) == ("I look." if as_stream else "")
     [call] = reply.calls
@@ -241,7 +241,7 @@ async def test_what_is_set_goes_under_the_providers_own_names(
     async with AsyncExitStack() as stack:
         changed = settings_of.model_copy(update=tuned)
         model = await model_set_by(stack, changed, "llm_model", observe=unobserved, span=untraced)
-        await model.reply(ASKED, [CLOCK], must_call=True)
+        await model.reply(ASKED, [CLOCK], tool_choice="required")
     [body], [headers] = api.requests, api.headers
     for path, value in [*expected, (("seed",), 7)]:
         found: Any = body

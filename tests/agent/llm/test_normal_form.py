@@ -235,7 +235,7 @@ class Session(RuleBasedStateMachine):
         self.conversation, self.before = self._prompt(), []
 
     def _prompt(self) -> list[BaseMessage]:
-        content = SessionContent(self.summary, [], None, provider_valid(self.stored), [], {}, (), self.opaque)
+        content = SessionContent(self.summary, [], AT, [], None, provider_valid(self.stored), [], {}, (), self.opaque)
         limits = WindowLimits(messages=1000, tokens=10**6, summarises=False)
         return build_prompt(content, limits, estimate).messages
 

@@ -206,7 +206,7 @@ def turns_with_opaque_parts(count: int) -> SessionContent:
         ]
     parts = {"by": "here", "message": {"reasoning_content": "Hm. " * 1000}, "calls": [{}]}
     opaque = {message.id: parts for message in history if message.tool_calls}
-    return SessionContent(None, [], None, history, [], {}, (), opaque)
+    return SessionContent(None, [], at, [], None, history, [], {}, (), opaque)
 
 
 @pytest.mark.parametrize(("tokens", "kept"), [(100_000, "1111"), (10_000, "0011"), (1_000, "0001")])

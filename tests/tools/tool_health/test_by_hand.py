@@ -45,8 +45,7 @@ async def test_what_a_person_set_survives_successes_and_failures_until_a_person_
         "status"
     ] == "maintenance"
     await uses(client, provider, session)
-    system = provider.messages(role="system")[0]["content"]
-    assert "- mcp_base_tool: Moving house" in system
+    assert "- mcp_base_tool: Moving house" in provider.notes()
     assert "mcp_base_tool" not in offered(provider)
     shelf.open.clear()
     provider.will(calls((MOODY, {"word": "x"})), says("done"), calls((MOODY, {"word": "y"})), says("done"))

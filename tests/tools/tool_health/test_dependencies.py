@@ -26,7 +26,7 @@ async def test_a_locked_tool_is_not_offered_and_the_model_is_told_what_unlocks_i
     assert call["status"] == "failed"
     unlocking = "To unlock: run mcp_base_tool first (mcp_find_items may help)."
     assert call["error"] == f"{DEPENDENT} cannot run now. {unlocking}"
-    assert f"- {DEPENDENT}: {unlocking}" in provider.messages(0, role="system")[0]["content"]
+    assert f"- {DEPENDENT}: {unlocking}" in provider.notes(0)
     assert DEPENDENT not in offered(provider, 0)
     assert BASE in offered(provider, 0)
     assert shelf.effects == []
@@ -42,7 +42,7 @@ async def test_a_success_unlocks_it_in_the_next_request_of_the_same_turn(
     provider.will(calls((BASE, {"topic": "tea"})), calls((DEPENDENT, {"topic": "tea"})), says("done"))
     answer = await client.chat(session, QUESTION)
     assert [DEPENDENT in offered(provider, request) for request in range(3)] == [False, True, True]
-    assert DEPENDENT not in provider.messages(1, role="system")[0]["content"]
+    assert DEPENDENT not in provider.notes(1)
     assert {call["status"] for call in answer["tool_calls"]} == {"succeeded"}
     assert shelf.effects == ["base tea", "dependent tea"]
     assert (await state(client, session, DEPENDENT))["missing_dependencies"] == []

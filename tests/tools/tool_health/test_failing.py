@@ -52,9 +52,9 @@ async def test_a_tool_that_fails_out_is_not_offered_in_the_next_round_of_the_sam
     await client.chat(session, QUESTION)
     assert [MOODY in offered(provider, request) for request in range(5)] == [True, True, True, False, False]
     assert len(shelf.effects) == 3
-    system = provider.messages(role="system")[0]["content"]
-    assert f"- {MOODY}: it has failed; wait until 2026-11-20T09:05:00Z" in system
-    assert "hacked" not in system
+    notes = provider.notes()
+    assert f"- {MOODY}: it has failed; wait until 2026-11-20T09:05:00Z" in notes
+    assert "hacked" not in notes
 
 
 async def test_one_failing_call_of_a_round_does_not_mark_its_siblings(

@@ -43,7 +43,7 @@ async def test_a_forced_search_without_its_tool_is_reported_and_the_answer_still
     answer = await client.chat(session, QUESTION, force_web_search=True)
     assert answer["web_search"] == {"requested": True, "performed": False, "reason": "unavailable"}
     assert answer["message"]["content"] == "From memory: many."
-    assert "- web_search: No contract" in provider.messages(role="system")[0]["content"]
+    assert "- web_search: No contract" in provider.notes()
     assert searches == []
     await put(client, session, "web_search", "available")
     provider.will(says("Very many."))
@@ -59,7 +59,7 @@ async def test_the_model_writes_the_query_of_what_leans_on_the_user(
     provider.will(calls(("web_search", {"query": "flight status Oslo"})), says("It is late."))
     answer = await client.chat(session, "What became of flight NQNU5R to Oslo?", force_web_search=True)
     assert answer["web_search"] == {"requested": True, "performed": True, "reason": "forced"}
-    assert "The user wants the web searched" in provider.messages(role="system")[0]["content"]
+    assert "The user wants the web searched" in provider.notes()
     provider.will(says("There it is cold."))
     answer = await client.chat(session, "And how cold is it there?", force_web_search=True)
     assert answer["web_search"] == {"requested": True, "performed": False, "reason": "offered"}

@@ -59,7 +59,7 @@ async def test_a_second_yes_to_a_plan_that_is_over_is_no_order_to_do_it_again(
     provider.will(says("told"), says("Gone."), says("It is gone already."))
     await asyncio.gather(client.chat(session, "ok"), client.chat(session, "ok"))
     assert effects == ["delete itm-1"]
-    assert "Do now what you last proposed" not in provider.messages(role="system")[0]["content"]
+    assert "Do now what you last proposed" not in provider.notes()
 
 
 async def test_a_yes_to_a_later_question_does_not_approve_what_waits(

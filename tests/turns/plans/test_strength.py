@@ -143,7 +143,7 @@ async def test_praise_of_an_answer_that_asked_for_nothing_orders_nothing(client:
     session = await client.new_session()
     await client.chat(session, "Quante cose ci sono?")
     await client.chat(session, "perfetto")
-    assert "Do now what you last proposed" not in provider.messages(role="system")[0]["content"]
+    assert "Do now what you last proposed" not in provider.notes()
 
 
 async def test_a_plan_whose_place_another_takes_is_said_to_be_superseded(

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from segue.agent.llm.answer_schemas import Schema
 from segue.agent.llm.model_errors import BAD_REQUEST, ProviderRefusal
 from segue.agent.llm.normal_form import Form, refused_form
+from segue.agent.llm.reply import ToolChoice
 from segue.agent.prompts import without_references
 from segue.agent.untrusted import fenced, unfenced
 from segue.domain.tool import ToolSpec
@@ -53,7 +54,7 @@ class Asked:
 
     messages: Sequence[BaseMessage]
     tools: tuple[ToolSpec, ...]
-    must_call: bool
+    tool_choice: ToolChoice
     form: Form
     schema: Schema | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from segue.agent.llm.answer_schemas import Schema
 from segue.agent.llm.model import Retries
 from segue.agent.llm.model_choice import Models
 from segue.agent.llm.model_errors import budget_spent
-from segue.agent.llm.reply import Reply
+from segue.agent.llm.reply import Reply, ToolChoice
 from segue.agent.llm.streamed_answer import Listener
 from segue.domain.tool import ToolSpec
 from segue.usage.account import Account
@@ -60,7 +60,7 @@ class MeteredModel:
         messages: Sequence[BaseMessage],
         tools: Sequence[ToolSpec] = (),
         *,
-        must_call: bool = False,
+        tool_choice: ToolChoice = "auto",
         listener: Listener | None = None,
         small: bool = False,
         schema: Schema | None = None,
@@ -78,7 +78,7 @@ class MeteredModel:
             reply = await model.reply(
                 messages,
                 tools,
-                must_call=must_call,
+                tool_choice=tool_choice,
                 retries=self._retries,
                 listener=listener,
                 schema=schema,

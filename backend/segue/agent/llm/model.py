@@ -34,7 +34,7 @@ from segue.agent.llm.model_errors import (
 from segue.agent.llm.model_request import ModelRequest
 from segue.agent.llm.normal_form import form_of, normal_form, takes_images, without_images
 from segue.agent.llm.offered_tools import ToolBindings, chosen_tools
-from segue.agent.llm.reply import SCHEMA, Reply
+from segue.agent.llm.reply import SCHEMA, Reply, ToolChoice
 from segue.agent.llm.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.agent.llm.thinking import begins_inside
 from segue.agent.llm.tool_schemas import BOUNDS, Bounds
@@ -126,7 +126,7 @@ class ChatModel:
         messages: Sequence[BaseMessage],
         tools: Sequence[ToolSpec] = (),
         *,
-        must_call: bool = False,
+        tool_choice: ToolChoice = "auto",
         retries: Retries | None = None,
         listener: Listener | None = None,
         schema: Schema | None = None,
@@ -134,12 +134,12 @@ class ChatModel:
     ) -> Reply:
         """Returns the model's whole reply, which says or calls something; `listener` is given its words as they come.
 
-        `must_call` leaves the model no choice but to call a tool. `retries` is what the caller has left of them.
+        `retries` is what the caller has left of them.
         `schema` is the shape of the answer, which not every endpoint holds the model to. What is asked is charged to
         the `account`, also if no answer comes of it.
         Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
-        asked = Asked(messages, chosen_tools(tools, messages), must_call, self._form, schema)
+        asked = Asked(messages, chosen_tools(tools, messages), tool_choice, self._form, schema)
         request = self._request(fitting(asked, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
         deadline_s = self._deadline_s(is_streamed=listener is not None)
@@ -171,7 +171,7 @@ class ChatModel:
 
     def _request(self, asked: Asked, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
-        bound = self._tools.of(asked.tools, must_call=asked.must_call)
+        bound = self._tools.of(asked.tools, tool_choice=asked.tool_choice)
         runnable = bound.runnable
         if asked.schema is not None and self._takes_schemas:
             runnable = runnable.bind(**{SCHEMA: asked.schema})
@@ -192,7 +192,7 @@ class ChatModel:
             except Exception as error:  # noqa: BLE001 (a provider's library has its own; any other is raised again)
                 failure = self._failure(error, attempt, has_begun=answer.has_begun)
                 if not answer.has_begun and (instead := self._amended(request, error)) is not None:
-                    if instead.must_call and not instead.tools:
+                    if instead.tool_choice == "required" and not instead.tools:
                         return Reply("", (), 0, 0, left_out=instead.left_out)
                     request = self._request(instead, request.account)
                     continue

@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage
 from segue.agent.llm.answer_schemas import Schema
 from segue.agent.llm.model import ChatModel, ModelLimits, Retries
 from segue.agent.llm.model_errors import Failure, another_may_answer, is_down, timeout
-from segue.agent.llm.reply import Reply
+from segue.agent.llm.reply import Reply, ToolChoice
 from segue.agent.llm.streamed_answer import Listener
 from segue.domain.errors import AppError
 from segue.domain.tool import ToolSpec
@@ -61,7 +61,7 @@ class ModelWithFallback(ChatModel):
         messages: Sequence[BaseMessage],
         tools: Sequence[ToolSpec] = (),
         *,
-        must_call: bool = False,
+        tool_choice: ToolChoice = "auto",
         retries: Retries | None = None,
         listener: Listener | None = None,
         schema: Schema | None = None,
@@ -74,7 +74,7 @@ class ModelWithFallback(ChatModel):
                 reply = await super().reply(
                     messages,
                     tools,
-                    must_call=must_call,
+                    tool_choice=tool_choice,
                     retries=retries,
                     listener=heard.listener,
                     schema=schema,
@@ -93,7 +93,7 @@ class ModelWithFallback(ChatModel):
                 return await self._fallback.reply(
                     messages,
                     tools,
-                    must_call=must_call,
+                    tool_choice=tool_choice,
                     retries=retries,
                     listener=listener,
                     schema=schema,

@@ -14,7 +14,7 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 
-from segue.agent.llm.reply import MAX_NAME_CHARS, NOT_IN_A_NAME
+from segue.agent.llm.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ToolChoice
 from segue.agent.llm.tool_schemas import Bounds, acceptable_schema, shortened
 from segue.domain.tool import ToolSpec
 from segue.tools.normalize import clean_text
@@ -85,17 +85,19 @@ class ToolBindings:
         self._offers = ToolOffers(bounds)
         self._known: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], ToolBound]] = {}
 
-    def of(self, tools: tuple[ToolSpec, ...], *, must_call: bool) -> ToolBound:
+    def of(self, tools: tuple[ToolSpec, ...], *, tool_choice: ToolChoice) -> ToolBound:
         if not tools:
             return ToolBound(self._model, {})
-        key = (must_call, *(tool.name for tool in tools))
+        key = (tool_choice, *(tool.name for tool in tools))
         known = self._known.get(key)
         if known is not None and known[0] == tools:
             return known[1]
         if len(self._known) >= MAX_BOUND_SETS:
             self._known.clear()
         offered = self._offers.of(tools)
-        runnable = self._model.bind_tools(offered.functions, **({"tool_choice": "required"} if must_call else {}))
+        runnable = self._model.bind_tools(
+            offered.functions, **({} if tool_choice == "auto" else {"tool_choice": tool_choice})
+        )
         self._known[key] = (tools, ToolBound(runnable, offered.names))
         return self._known[key][1]
 

@@ -125,11 +125,9 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
         if turn.count >= context.limits.max_calls or context.model.nearly_spent:
             break
         # Recomputed each round: a call may have unlocked one tool and broken another.
-        states = context.guard.states(tool.spec for tool in turn.tools.values())
-        withheld = prompts.withheld_note(states)
+        withheld = prompts.withheld_note(context.guard.states(tool.spec for tool in turn.tools.values()))
         shown = prompts.with_note(conversation, withheld) if withheld else conversation
-        offered = [tool.spec for name, tool in turn.tools.items() if states[name].available]
-        reply, started = await stream_reply(context, shown, offered)
+        reply, started = await stream_reply(context, shown, context.guard.offered(turn.tools))
         await mark_refused(turn, reply.left_out)
         if not reply.calls:
             return {"answer": reply.text, "started": started}

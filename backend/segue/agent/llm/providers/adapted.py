@@ -38,7 +38,7 @@ class AdaptedModel(AsyncChatModel):
     dialect: Any = Field(exclude=True)
     errors: Any = Field(exclude=True)
     read_error: Any = Field(exclude=True)
-    choices: Mapping[str, str]
+    choices: Mapping[str, Any]
     parameters: Mapping[str, Any] = Field(default_factory=dict)
     refused: set[str] = Field(default_factory=set)
     offered: Any = Field(default=dict, exclude=True)
@@ -65,7 +65,7 @@ class AdaptedModel(AsyncChatModel):
         changed: dict[str, Any] = {}
         if SCHEMA in options:
             changed["parameters"] = {**self.parameters, **self.schema_parameters(options.pop(SCHEMA))}
-        if tools:
+        if tools and (tool_choice != "none" or "none" in self.choices):
             chosen = {"tool_choice": self.choices[tool_choice]} if tool_choice in self.choices else {}
             changed["asked"] = self.asked.bind_tools([self.offered(tool) for tool in tools], **chosen, **options)
         return self.model_copy(update=changed) if changed else self

@@ -52,7 +52,7 @@ async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChat
         errors=anthropic.APIStatusError,
         read_error=lambda error: _refusal(refusals, error),
         parameters={} if options.temperature is None else {"temperature": options.temperature},
-        choices={} if effort else {"required": "any"},  # it refuses a choice while it thinks
+        choices={"none": {"type": "none"}, **({} if effort else {"required": "any"})},  # it must choose while it thinks
         made_by=f"{options.url} {options.model}",
         max_answer_bytes=options.max_answer_bytes,
         cache=False,

@@ -47,6 +47,8 @@ class Learned:
         for name, value in self.refused:
             if name in sent and value in (None, sent[name]):
                 given = sent.pop(name)
+                if (name, given) == ("tool_choice", "none"):
+                    sent.pop("tools", None)  # else the model would call what it may only see
                 if (other := _RENAMED.get(name)) and (other, None) not in self.refused:
                     sent[other] = given
         messages = body.get("messages", ())
