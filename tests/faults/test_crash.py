@@ -10,6 +10,7 @@ import orjson
 import pytest
 from starlette.responses import Response
 
+from segue.agent.prompts import without_time
 from segue.agent.untrusted import unfenced
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import planned
@@ -57,6 +58,10 @@ class Silence:
         return says("never stored")
 
 
+def timeless(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": without_time(str(message["content"]))}
+
+
 @dataclass(frozen=True, slots=True)
 class Cases:
     """The sessions that were cut off, each by the word its messages and its things are known by; the Redis keys that
@@ -86,6 +91,13 @@ class Cases:
         """What became of the calls, as the last request about them showed it."""
         results = [each for each in self.site.provider.about(word)[-1]["messages"] if each["role"] == "tool"]
         return [orjson.loads(unfenced(result["content"])).get("status", "whole") for result in results]
+
+    def asked(self, word: str) -> list[bytes]:
+        """The requests about it, without the time of day in their notes."""
+        return [
+            orjson.dumps({**request, "messages": [timeless(message) for message in request["messages"]]})
+            for request in self.site.provider.about(word)
+        ]
 
     def thought(self, word: str) -> str:
         """What came with the first calls, as it was sent back."""
@@ -225,6 +237,11 @@ async def test_a_turn_without_a_stored_answer_is_answered_and_its_key_finds_the_
     assert again.json() == turn["answer"]
     assert [row["role"] for row in await cases.client.messages(cases.sessions[word])] == ["user", "assistant"]
     await cases.are_unharmed(word)
+
+
+async def test_the_request_that_was_cut_off_is_asked_again_byte_for_byte(cases: Cases) -> None:
+    first, again = cases.asked("silent")
+    assert first == again
 
 
 async def test_what_waited_behind_it_runs_after_it_in_order(cases: Cases) -> None:

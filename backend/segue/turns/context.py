@@ -31,7 +31,7 @@ TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not e
 
 @dataclass(frozen=True, slots=True)
 class ContextLimits:
-    """A result of at most `inline_bytes` is shown whole for as long as its turn is in the window, those of one turn up to
+    """A result of at most `inline_bytes` is shown whole as long as its turn is in the window, those of one turn up to
     `turn_inline_bytes`.
 
     `count` counts the tokens of a text; `memory_ttl_s` is how long short-term memory lives.

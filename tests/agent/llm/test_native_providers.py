@@ -117,6 +117,19 @@ async def test_a_turn_with_tools_and_thinking_is_answered_and_those_after_it(
     assert [row["role"] for row in rows].count("tool") == 6
 
 
+@pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"])
+async def test_the_borders_of_a_prompt_are_marked_for_the_cache(settings_of: Settings, api: NativeApi) -> None:
+    api.will(messages_api.says("One."), messages_api.says("Two."))
+    async with running(settings_of) as client:
+        session = await client.new_session()
+        await client.chat(session, "First?")
+        await client.chat(session, "Second?")
+    sent = api.requests[-1]
+    marked = [message["content"][-1].get("cache_control") for message in sent["messages"]]
+    assert sent["system"][-1]["cache_control"] == {"type": "ephemeral"}
+    assert marked == [None, {"type": "ephemeral"}, {"type": "ephemeral"}]
+
+
 @WAYS
 async def test_words_thinking_calls_and_tokens_are_read(
     model: ChatModel, native: Native, api: NativeApi, *, as_stream: bool

@@ -109,7 +109,7 @@ class AdaptedModel(AsyncChatModel):
         self, messages: list[BaseMessage], reader: AnswerReader, *, is_streamed: bool
     ) -> AsyncGenerator[AIMessage]:
         """Yields the answer, whole or in chunks, asked for again without what is refused of the parameters."""
-        given = [self._given_back(message) for message in messages]
+        given = self.dialect.with_cache_marks([self._given_back(message) for message in messages])
         refused = frozenset(self.refused)
         while True:
             sent = {name: value for name, value in self.parameters.items() if name not in refused}

@@ -4,13 +4,14 @@ That package takes no HTTP client, so nothing here can refuse a redirect or stop
 asked for streams only: what comes of them is bounded.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import anthropic
 from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
 
 from segue.agent.llm.model_errors import ProviderRefusal
 from segue.agent.llm.providers.adapted import AdaptedModel
@@ -18,6 +19,7 @@ from segue.agent.llm.providers.content_blocks import Dialect
 from segue.agent.llm.providers.guard import UNPACKED
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.providers.refusals import RefusalReader
+from segue.agent.prompts import OPEN_NOTES
 
 # Why it stopped, if that means more than that the answer is whole.
 _STOPPED: Final = {
@@ -48,7 +50,7 @@ async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChat
     )
     yield AdaptedModel(
         asked=asked,
-        dialect=Dialect("anthropic", _finish_reason),
+        dialect=Dialect("anthropic", _finish_reason, with_cache_marks=with_cache_marks),
         errors=anthropic.APIStatusError,
         read_error=lambda error: _refusal(refusals, error),
         parameters={} if options.temperature is None else {"temperature": options.temperature},
@@ -57,6 +59,25 @@ async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChat
         max_answer_bytes=options.max_answer_bytes,
         cache=False,
     )
+
+
+def with_cache_marks(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Returns the messages with marks at the borders of a prompt: behind what changes only with the summary, behind the
+    old messages, and behind what the user says in the running turn. Tools come before the first and need none.
+    """
+    opening = next(
+        (at for at in reversed(range(len(messages))) if messages[at].text.startswith(OPEN_NOTES)), len(messages)
+    )
+    answers = (at for at in reversed(range(opening)) if isinstance(messages[at], AIMessage) and messages[at].text)
+    borders = {0, next(answers, 0), opening}
+    return [_marked(message) if at in borders else message for at, message in enumerate(messages)]
+
+
+def _marked(message: BaseMessage) -> BaseMessage:
+    if not isinstance(message.content, str):
+        return message  # as the model gave it
+    marked = {"type": "text", "text": message.content, "cache_control": {"type": "ephemeral"}}
+    return message.model_copy(update={"content": [marked]})
 
 
 def _finish_reason(metadata: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final
 
-from langchain_core.messages import AIMessage, AIMessageChunk, ToolCall
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
 from segue.agent.llm.providers.completion_reader import Words
@@ -45,12 +45,14 @@ _OWN: Final = frozenset({"index"})
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """How one of LangChain's packages writes messages. `finish_reason` reads `response_metadata`; `signatures` is the
-    key of `additional_kwargs` under which signatures of calls stand, by the calls' ids.
+    key of `additional_kwargs` under which signatures of calls stand, by the calls' ids. `with_cache_marks` marks where
+    the beginning of a request ends that later requests will have too.
     """
 
     name: str
     finish_reason: Callable[[Mapping[str, Any]], str | None]
     signatures: str | None = None
+    with_cache_marks: Callable[[Sequence[BaseMessage]], list[BaseMessage]] = list
 
 
 @dataclass(slots=True)
