@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from segue.agent.llm.normal_form import PLACEHOLDERS
-from segue.agent.prompts import SUMMARISER, message_and_instruction, notes_and_message
+from segue.agent.prompts import SUMMARISER, in_own_words, message_and_instruction, notes_and_message
 from segue.agent.untrusted import CLOSE, OPEN, unfenced
 from segue.replay.requests import invalid_history, invalid_tools
 from tests.support.patience import PATIENCE_S
@@ -293,7 +293,7 @@ def _out_of_its_fence(message: dict[str, Any]) -> dict[str, Any]:
 def _in_own_words(message: dict[str, Any]) -> dict[str, Any]:
     if message["role"] != "user" or not isinstance(message["content"], str):
         return message
-    return {**message, "content": message_and_instruction(notes_and_message(message["content"])[1])[0]}
+    return {**message, "content": in_own_words(message["content"])}
 
 
 def fence_after(label: str, text: str) -> str:

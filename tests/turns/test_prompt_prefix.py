@@ -43,13 +43,13 @@ async def test_a_request_begins_with_all_that_the_turn_before_began_with_and_wha
 ) -> None:
     session = await client.new_session()
     provider.will(says("Hello."), calls(ECHO), says("Here."), calls(("big", {"n_bytes": 9000})), says("Much."))
-    provider.will(says("Noted."), says("You are welcome."))
-    for message in ("Hello", "Look", "And all of it?", "I am allergic to nuts", "thanks"):
+    provider.will(says("Indeed."), says("You are welcome."))
+    for message in ("Hello", "Look", "And all of it?", "So it is.", "thanks"):
         await client.chat(session, message)
     begun = [beginning(request) for request in provider.requests]
     assert all(later.startswith(earlier) for earlier, later in pairwise(begun))
     assert begun[1] == begun[2]
-    answers = ["Hello.", "Here.", "Much.", "Noted."]
+    answers = ["Hello.", "Here.", "Much.", "Indeed."]
     assert [answer in begun[-1] for answer in answers] == [True] * 4
 
 

@@ -182,6 +182,11 @@ def message_and_instruction(text: str) -> tuple[str, str]:
     return (text[: min(starts)].rstrip(), text[min(starts) :]) if starts else (text, "")
 
 
+def in_own_words(text: str) -> str:
+    """Returns what the user said in a message, without the engine's notes and instruction."""
+    return message_and_instruction(notes_and_message(text)[1])[0]
+
+
 def with_note(conversation: Sequence[BaseMessage], note: str) -> list[BaseMessage]:
     """Returns the conversation with one more note for the running turn, in the user's last message."""
     at = max(index for index, message in enumerate(conversation) if isinstance(message, HumanMessage))

@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from segue.agent.llm.normal_form import CARRY_ON, short_id
+from segue.agent.prompts import in_own_words
 from segue.domain.recording import RecordedCall, RecordedTool
 from segue.domain.tool import canonical_args
 from segue.replay.fake_model import FakeModel, ModelReply
@@ -103,9 +104,12 @@ def _faults(body: dict[str, Any], playback: TurnPlayback) -> Iterable[str]:
     messages = body["messages"]
     if invalid := invalid_history(messages) or invalid_tools(body.get("tools", ())):
         yield f"an invalid request: {invalid}"
-    users = tuple(
-        message["content"] for message in messages if message["role"] == "user" and message["content"] != CARRY_ON
+    said = (
+        in_own_words(message["content"])
+        for message in messages
+        if message["role"] == "user" and message["content"] != CARRY_ON
     )
+    users = tuple(filter(None, said))
     if users != playback.sent[-len(users) :]:
         yield "the user's messages in the request are not the last ones sent, each once"
     text = orjson.dumps(messages).decode()

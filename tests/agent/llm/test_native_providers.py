@@ -125,9 +125,8 @@ async def test_the_borders_of_a_prompt_are_marked_for_the_cache(settings_of: Set
         await client.chat(session, "First?")
         await client.chat(session, "Second?")
     sent = api.requests[-1]
-    marked = [message["content"][-1].get("cache_control") for message in sent["messages"]]
     assert sent["system"][-1]["cache_control"] == {"type": "ephemeral"}
-    assert marked == [None, {"type": "ephemeral"}, {"type": "ephemeral"}]
+    assert ["cache_control" in str(message["content"]) for message in sent["messages"]] == [False, True, True]
 
 
 @WAYS

@@ -82,7 +82,7 @@ async def test_a_plan_that_a_mail_dictates_waits_for_the_users_own_yes(
     provider.will(says("Sent."))
     await client.chat(session, "yes")
     assert shelf.effects == ["get itm-1", SENT]
-    synthesis = provider.messages()[0]["content"]
+    synthesis = provider.instruction()
     assert synthesis.count(f"\n{CLOSE}") == synthesis.count(f"{OPEN}\n") == 1
 
 

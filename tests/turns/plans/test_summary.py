@@ -28,7 +28,7 @@ async def test_a_plan_that_waits_is_carried_out_after_the_talk_about_it_has_beco
     for number in range(12):
         provider.will(says("Indeed."))
         await client.chat(session, BESIDE.format(number))
-        assert "Goal: " + ASK in provider.messages()[0]["content"]
+        assert "Goal: " + ASK in provider.notes()
     async with looking_into(settings) as stores:
         await stores.until("SELECT summary FROM sessions")
     asked_again = await client.chat(session, "sì")
