@@ -154,6 +154,8 @@ def settings(redis_url: str, database_url: str, provider: Provider, tmp_path: Pa
         openai_base_url=provider.base_url,
         llm_model="scripted",
         llm_max_retries=0,
+        history_limit=20,  # few turns fill it
+        context_token_budget=8000,
         mcp_config=tmp_path / "mcp.json",
         web_search_provider="none",
         migrate_on_start=False,

@@ -101,8 +101,8 @@ class Settings(BaseSettings):
     turn_timeout_s: Seconds = 900
     turn_lease_s: Seconds = 30
     worker_concurrency: Count = 64
-    history_limit: Count = 20
-    context_token_budget: Annotated[int, Field(ge=1000)] = 8000
+    history_limit: Count = 80
+    context_token_budget: Annotated[int, Field(ge=1000)] = 24_000
     short_term_memory_ttl: Count = 3600
 
     mcp_config: Path = Path("mcp.json")

@@ -120,18 +120,18 @@ def test_a_window_that_is_half_empty_is_not_cut() -> None:
     assert shown(turn(1), turn(2), asked(3), messages=10).cut_off is None
 
 
-def test_a_window_that_is_nearly_full_is_cut_so_that_half_of_it_stays() -> None:
-    assert shown(*map(turn, range(1, 5)), asked(5), messages=10).cut_off == 20
+def test_a_window_that_is_nearly_full_is_cut_so_that_a_quarter_of_it_stays() -> None:
+    assert shown(*map(turn, range(1, 7)), asked(7), messages=14).cut_off == 50
 
 
 def test_a_window_that_nearly_fills_the_budget_is_cut_too() -> None:
-    assert shown(*map(turn, range(1, 5)), asked(5), tokens=1099).cut_off == 20
-    assert shown(*map(turn, range(1, 5)), asked(5), tokens=1100).cut_off is None
+    assert shown(*map(turn, range(1, 7)), asked(7), tokens=1499).cut_off == 50
+    assert shown(*map(turn, range(1, 7)), asked(7), tokens=1500).cut_off is None
 
 
 def test_the_turn_a_plan_came_from_and_unknown_outcomes_are_not_cut_off() -> None:
     later = [*map(turn, range(3, 6)), asked(6)]
-    assert shown(turn(1), turn(2), *later, messages=11).cut_off == 30
+    assert shown(turn(1), turn(2), *later, messages=11).cut_off == 50
     assert shown(turn(1), turn(2), *later, messages=11, origin_id="msg_20").cut_off == 10
     assert shown(turn(1), turn(2, "a", status="unknown"), *later, messages=11).cut_off == 10
     assert shown(turn(1), turn(2), *later, messages=11, origin_id="msg_10").cut_off is None

@@ -16,6 +16,7 @@ from segue.domain.tool import Reference, canonical_args
 Form = Literal["whole", "reference", "brief"]
 Turn = list[Message]
 
+KEPT = 1 / 4  # of the window when a summary takes the rest: to cut seldom keeps the beginning of requests the same
 MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # of the room: what references to earlier results may take, and always get
 
 
@@ -100,7 +101,7 @@ def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) 
 def _cut_off(
     turns: Sequence[Turn], sizes: Sequence[int], room: int, limits: WindowLimits, origin_id: str | None
 ) -> int | None:
-    """Returns the seq of the last turn before those that fill half the window, once another turn would not fit.
+    """Returns the seq of the last turn before those that fill KEPT of the window, once another turn would not fit.
 
     Turns that are still open stay: the one that asked for the open plan, and those with an unknown outcome.
     """
@@ -111,7 +112,7 @@ def _cut_off(
     first, messages, tokens = len(turns) - 1, len(turns[-1]), sizes[-1]
     for index in reversed(range(first)):
         messages, tokens = messages + len(turns[index]), tokens + sizes[index]
-        if messages > limits.messages / 2 or tokens > room / 2:
+        if messages > limits.messages * KEPT or tokens > room * KEPT:
             break
         first = index
     for index, turn in enumerate(turns[:first]):

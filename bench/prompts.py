@@ -1,0 +1,268 @@
+"""What the requests of long sessions cost: how much of each a provider has in its cache, tokens, calls and dollars.
+
+    python -m bench.prompts [--program path/to/segue] [--turns 100] [--setting NAME=VALUE]
+
+Starts the program on servers of its own, with twenty tools of an MCP server and a scripted model that keeps every
+request. Talks through a plain session and one with tools. Prints a markdown table, and input tokens by turn.
+
+A provider charges less for the beginning of a request that it has seen: here the longest one that a request shares with
+one of the last TWELVE, from 1,024 tokens on, in steps of 128. Tokens are `estimate`'s. Facts and summaries are noted by
+the model as well and are counted in calls and dollars.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import orjson
+import uvicorn
+from mcp.server.lowlevel import Server
+from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bench.client import Session, connected
+from segue.agent.prompts import EXTRACTOR, PLANNER, SUMMARISER
+from segue.memory.token_count import estimate
+
+TWELVE, MINIMUM, STEP = 12, 1024, 128
+PRICES = {"a million tokens of input": 0.25, "of cached input": 0.025, "of output": 2.00}  # dollars, a small model's
+TOOLS = 20
+PLANNED = 10  # every tenth message asks for several steps
+FILLED = 41  # the turn from which on requests are compared
+START_TIMEOUT_S = 60
+SENTENCE = "the plan for the new warehouse was changed again as deliveries from the north come two days late"
+WORDS = tuple(SENTENCE.split())
+SUMMARY = " ".join([SENTENCE] * 12)
+
+
+@dataclass(slots=True)
+class Requests:
+    """The requests of the session that is being talked through, in order, each by its kind."""
+
+    bodies: list[tuple[str, str]] = field(default_factory=list)
+    turn: int = 0
+    answered: int = 0
+
+    def add(self, body: dict[str, Any]) -> str:
+        messages = body["messages"]
+        system, last = str(messages[0]["content"]), str(messages[-1]["content"])
+        texts = {"summary": SUMMARISER in system, "facts": EXTRACTOR in system, "plan": PLANNER in system + last}
+        kind = next((kind for kind, holds in texts.items() if holds), "answer")
+        parts = [json.dumps(tool) for tool in body.get("tools", ())] + [json.dumps(message) for message in messages]
+        self.bodies.append((kind, "".join(parts)))
+        return kind
+
+
+def words(seed: int, count: int) -> str:
+    return " ".join(WORDS[(seed * 7 + at * 3) % len(WORDS)] for at in range(count))
+
+
+def tools() -> list[Tool]:
+    properties = {name: {"type": "string", "description": words(at, 9)} for at, name in enumerate(("query", "folder"))}
+    schema = {"type": "object", "properties": properties, "required": ["query"]}
+    return [Tool(name=f"look_up_{at:02}", description=words(at, 25), input_schema=schema) for at in range(TOOLS)]
+
+
+async def list_tools(*_: object) -> ListToolsResult:
+    return ListToolsResult(tools=tools())
+
+
+async def call_tool(_: object, params: CallToolRequestParams) -> CallToolResult:
+    number = int((params.arguments or {})["query"].split()[-1])
+    items = [{"id": f"itm-{number}-{at}", "title": words(number + at, 8)} for at in range(4 if number % 2 else 30)]
+    return CallToolResult(content=[TextContent(text=json.dumps({"items": items}))], structured_content={"items": items})
+
+
+def reply(requests: Requests, body: dict[str, Any], *, calls_tools: bool) -> dict[str, Any]:
+    """Returns the model's message: a call in answer to a message about a number, words in answer to its result."""
+    kind, turn = requests.add(body), requests.turn
+    match kind:
+        case "summary":
+            return {"role": "assistant", "content": SUMMARY}
+        case "facts":
+            return {"role": "assistant", "content": '{"facts": []}'}
+        case "plan":
+            return {"role": "assistant", "content": '{"steps": []}'}
+    if calls_tools and body["messages"][-1]["role"] != "tool":
+        asked = {"name": f"mcp_look_up_{turn % TOOLS:02}", "arguments": json.dumps({"query": f"item {turn}"})}
+        call = {"id": f"call_{turn}", "type": "function", "function": asked}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    return {"role": "assistant", "content": f"{words(turn, 60)}."}
+
+
+@asynccontextmanager
+async def scripted(requests: Requests, *, calls_tools: bool) -> AsyncIterator[int]:
+    """Serves the model and the tools; yields the port."""
+
+    async def complete(request: Request) -> Response:
+        message = reply(requests, orjson.loads(await request.body()), calls_tools=calls_tools)
+        reason = "tool_calls" if "tool_calls" in message else "stop"
+        choice = {"index": 0, "message": message, "finish_reason": reason}
+        head = {"id": "chatcmpl-1", "created": 1, "model": "scripted", "object": "chat.completion"}
+        return Response(orjson.dumps({**head, "choices": [choice]}), media_type="application/json")
+
+    server = Server("bench", on_list_tools=list_tools, on_call_tool=call_tool)
+    route = Route("/v1/chat/completions", complete, methods=["POST"])
+    app = server.streamable_http_app(
+        stateless_http=True, json_response=True, host="127.0.0.1", custom_starlette_routes=[route]
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
+        task = asyncio.create_task(serving.serve(sockets=[listener]))
+        yield listener.getsockname()[1]
+        serving.should_exit = True
+        await task
+
+
+@asynccontextmanager
+async def segue(program: str, port: int, folder: Path, settings: dict[str, str]) -> AsyncIterator[int]:
+    """Starts the program with its own stores; yields the port it listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        own: int = taken.getsockname()[1]
+    config = folder / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"bench": {"url": f"http://127.0.0.1:{port}/mcp"}}}), "utf-8")
+    given = {
+        "PATH": os.environ["PATH"],
+        "PORT": str(own),
+        "DATA_DIR": str(folder / "data"),
+        "MCP_CONFIG": str(config),
+        "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
+        "LLM_MODEL": "scripted",
+        "WEB_SEARCH_PROVIDER": "none",
+        **settings,
+    }
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(program, "serve", env=given, cwd=folder, stdout=log, stderr=log)
+        try:
+            await _ready(own, folder)
+            yield own
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def _ready(port: int, folder: Path) -> None:
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while True:
+            try:
+                async with connected(port) as connection:
+                    if len((await connection.get("/tools"))["items"]) > TOOLS:
+                        return
+            except OSError:
+                await asyncio.sleep(0.1)
+            if "Traceback" in (folder / "log").read_text("utf-8"):
+                raise RuntimeError((folder / "log").read_text("utf-8"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`tokens` and `cached` are by request, `turns` the number of requests after each turn."""
+
+    kinds: Counter[str]
+    tokens: list[int]
+    cached: list[int]
+    turns: list[int]
+
+    def share(self, *, since: int = 0) -> float:
+        return sum(self.cached[since:]) / sum(self.tokens[since:])
+
+    def by_turn(self) -> list[int]:
+        return [sum(self.tokens[begun:ended]) for begun, ended in zip([0, *self.turns], self.turns, strict=False)]
+
+    def dollars(self) -> float:
+        """Of 1,000 turns."""
+        full, cached = PRICES["a million tokens of input"], PRICES["of cached input"]
+        fresh = sum(self.tokens) - sum(self.cached)
+        return (fresh * full + sum(self.cached) * cached) / 1e6 / len(self.turns) * 1000
+
+
+def shared_beginning(one: str, other: str) -> int:
+    """Returns how many characters two texts begin with alike."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
+
+
+def cost_of(requests: Requests, turns: list[int]) -> Cost:
+    texts = [text for _, text in requests.bodies]
+    tokens = [estimate(text) for text in texts]
+    cached = []
+    for at, text in enumerate(texts):
+        shared = max((shared_beginning(text, other) for other in texts[max(at - TWELVE, 0) : at]), default=0)
+        seen = estimate(text[:shared]) // STEP * STEP
+        cached.append(seen if seen >= MINIMUM else 0)
+    return Cost(Counter(kind for kind, _ in requests.bodies), tokens, cached, turns)
+
+
+async def talk(program: str, *, turns: int, calls_tools: bool, settings: dict[str, str]) -> Cost:
+    requests, ends = Requests(), []
+    with tempfile.TemporaryDirectory() as folder:
+        async with (
+            scripted(requests, calls_tools=calls_tools) as port,
+            segue(program, port, Path(folder), settings) as own,
+            connected(own) as connection,
+        ):
+            session = await Session.new(connection)
+            for requests.turn in range(turns):
+                text = f"What about {words(requests.turn, 20)} number {requests.turn}?"
+                if requests.turn % PLANNED == PLANNED - 1:
+                    text = (
+                        f"First look up {words(requests.turn, 5)}, then tell me about it and finally say what is next"
+                    )
+                await session.turn(text)
+                ends.append(len(requests.bodies))
+    return cost_of(requests, ends)
+
+
+def rows(costs: dict[str, Cost]) -> list[str]:
+    lines = [f"| 100 × {TOOLS} tools | {' | '.join(costs)} |", f"|---|{'---:|' * len(costs)}"]
+    measures = {
+        "cacheable share of input": [f"{cost.share():.1%}" for cost in costs.values()],
+        f"the same from turn {FILLED} on": [
+            f"{cost.share(since=cost.turns[FILLED - 2]):.1%}" for cost in costs.values()
+        ],
+        "input tokens a turn": [f"{sum(cost.tokens) / len(cost.turns):,.0f}" for cost in costs.values()],
+        f"input tokens a turn, last ten ÷ turns {FILLED} to {FILLED + 9}": [
+            f"{mean(cost.by_turn()[-10:]) / mean(cost.by_turn()[FILLED - 1 : FILLED + 9]):.2f}"
+            for cost in costs.values()
+        ],
+        "dollars of input for 1,000 turns": [f"{cost.dollars():.2f}" for cost in costs.values()],
+    }
+    for kind in ("answer", "plan", "facts", "summary"):
+        measures[f"calls a turn: {kind}"] = [f"{cost.kinds[kind] / len(cost.turns):.2f}" for cost in costs.values()]
+    return [*lines, *(f"| {name} | {' | '.join(values)} |" for name, values in measures.items())]
+
+
+async def main(program: str, turns: int, settings: Sequence[str]) -> None:
+    given = dict(setting.split("=", 1) for setting in settings)
+    costs = {
+        name: await talk(program, turns=turns, calls_tools=calls_tools, settings=given)
+        for name, calls_tools in (("plain", False), ("with a tool", True))
+    }
+    print("\n".join(rows(costs)))
+    for name, cost in costs.items():
+        print(f"\n{name}, input tokens by turn: {' '.join(map(str, cost.by_turn()))}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=Path, default=Path(sys.executable).with_name("segue"))
+    parser.add_argument("--turns", type=int, default=100)
+    parser.add_argument("--setting", action="append", default=[])
+    options = parser.parse_args()
+    asyncio.run(main(str(options.program.absolute()), options.turns, options.setting))
