@@ -58,7 +58,7 @@ async def test_what_is_no_longer_in_the_window_is_in_the_summary_and_nothing_is_
     await talk(client, provider, session, range(11, 12))
     [told] = [given(request) for request in provider.summaries]
     taken = [message["user"] for message in told["messages"] if "user" in message]
-    assert (told["summary"], len(taken)) == ("", 5)
+    assert (told["summary"], len(taken)) == ("", 7)
     assert [*taken, *questions(provider.messages())] == [f"question {number}" for number in range(1, 12)]
     [system] = provider.messages(role="system")
     assert fence_after(SUMMARY, system["content"]) == '"They spoke of questions 1 and on."'
@@ -74,13 +74,13 @@ async def test_a_summary_is_carried_on_from_the_one_before(
         await talk(client, provider, session, range(1, 11))
         covered = await summarised(stores, session)
         provider.summary = says("second")
-        await talk(client, provider, session, range(11, 17))
+        await talk(client, provider, session, range(11, 18))
         assert await summarised(stores, session, beyond=covered) > covered
-    await talk(client, provider, session, range(17, 18))
+    await talk(client, provider, session, range(18, 19))
     before, after = map(given, provider.summaries)
     assert (before["summary"], after["summary"]) == ("", "so far")
     told = [message["user"] for part in (before, after) for message in part["messages"] if "user" in message]
-    assert [*told, *questions(provider.messages())] == [f"question {number}" for number in range(1, 18)]
+    assert [*told, *questions(provider.messages())] == [f"question {number}" for number in range(1, 19)]
     assert "second" in provider.messages()[0]["content"]
     assert "so far" not in provider.messages()[0]["content"]
 
@@ -142,6 +142,7 @@ async def test_what_a_killed_process_left_is_summarised_by_the_next(
         "OPENAI_BASE_URL": provider.base_url,
         "WEB_SEARCH_PROVIDER": "none",
         "MIGRATE_ON_START": "false",
+        "HISTORY_LIMIT": str(settings.history_limit),
         "TURN_LEASE_S": "1",
         "LLM_TIMEOUT_S": "2",
     }

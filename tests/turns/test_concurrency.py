@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
+from segue.agent.prompts import in_own_words
 from segue.agent.untrusted import unfenced
 from segue.config import Settings
 from segue.db.engine import Database
@@ -31,7 +32,8 @@ ZONES = (
 
 async def looks_then_answers(body: dict[str, Any]) -> Response:
     """Calls `current_time` with the zone the user named, then says that zone."""
-    zone = next(message["content"] for message in reversed(body["messages"]) if message["role"] == "user")
+    said = next(message["content"] for message in reversed(body["messages"]) if message["role"] == "user")
+    zone = in_own_words(said)
     return says(zone) if body["messages"][-1]["role"] == "tool" else calls(("current_time", {"timezone": zone}))
 
 
@@ -50,7 +52,7 @@ def heard(messages: Sequence[dict[str, Any]]) -> list[str]:
             [call] = message["tool_calls"]
             told.append(f"calls {orjson.loads(call['function']['arguments'])['timezone']}")
         else:
-            told.append(f"{message['role']} {message['content']}")
+            told.append(f"{message['role']} {in_own_words(message['content'])}")
     return told
 
 
@@ -106,7 +108,7 @@ async def test_sessions_do_not_wait_for_each_other(client: Client, provider: Pro
 
     async def held(body: dict[str, Any]) -> Response:
         await release.wait()
-        return says(body["messages"][-1]["content"])
+        return says(in_own_words(body["messages"][-1]["content"]))
 
     provider.will(*[held] * 5)
     sessions = [await client.new_session() for _ in range(5)]
