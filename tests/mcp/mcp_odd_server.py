@@ -13,7 +13,9 @@ def odd_tools() -> list[object]:
     nested: dict[str, Any] = {"type": "object"}
     for _ in range(80):
         nested = {"type": "object", "properties": {"x": nested}}
+    doubling = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
     return [
+        {"name": "match", "inputSchema": {"type": "object"}, "outputSchema": doubling},
         {"name": "add", "inputSchema": {"type": "object"}},
         {"name": "die", "inputSchema": {"type": "object"}},
         "not a tool",
@@ -50,6 +52,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             return {"result": {"content": [{"type": "text", "text": str(arguments["a"] + arguments["b"])}]}}
         case "die":
             sys.exit(3)
+        case "match":
+            return {"result": {"content": [], "structuredContent": {"text": "a" * 27 + "!"}}}
         case _:
             return {"error": {"code": -32602, "message": "id must be eml- and six digits"}}
 

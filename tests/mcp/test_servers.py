@@ -20,6 +20,7 @@ from segue.mcp.config import McpConfig, read_mcp_config
 from segue.mcp.servers import McpServers
 from tests.support import logs
 from tests.support.commands import python
+from tests.support.loop_lag import loop_kept_free
 from tests.support.patience import PATIENCE_S
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
@@ -288,6 +289,12 @@ async def test_two_servers_claiming_one_name_is_an_error_that_names_both(configu
     assert caught.value.code == "mcp_name_collision"
     assert all(word in caught.value.detail for word in ("work", "home", "mcp_", "prefix"))
     assert children() == before
+
+
+async def test_a_pattern_that_results_are_declared_by_holds_nothing_up(configure: Configure) -> None:
+    async with McpServers(configure(odd=ODD), start_timeout_s=PATIENCE_S) as servers:
+        with loop_kept_free():
+            assert await call(servers, "match") == {"text": "a" * 27 + "!"}
 
 
 async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configure) -> None:

@@ -42,6 +42,7 @@ _MAX_TOOL_BYTES: Final = 64 * 1024
 _MAX_DESCRIPTION: Final = 2000
 _MAX_TITLE: Final = 200
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
+_WRAPPED: Final = "x-fastmcp-wrap-result"
 _JOINERS: Final = "\u200c\u200d"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
@@ -66,8 +67,19 @@ def without_broken_tools(server: str, result: dict[str, Any]) -> dict[str, Any]:
         return result
     if len(listed) > MAX_TOOLS:
         log.warning("mcp_tools_cut", server=server, announced=len(listed), kept=MAX_TOOLS)
-    kept = [fit for tool in listed[:MAX_TOOLS] if (fit := _well_formed(server, tool)) is not None]
+    kept = [_unchecked(fit) for tool in listed[:MAX_TOOLS] if (fit := _well_formed(server, tool)) is not None]
     return {**result, "tools": kept}
+
+
+def _unchecked(tool: dict[str, Any]) -> dict[str, Any]:
+    """Returns the tool with no more of its output schema than `_is_wrapped` reads: the SDK would check results by the
+    rest, in the event loop and with Python's regular expressions, which a pattern can make run for hours.
+    """
+    if not isinstance(schema := tool.get("outputSchema"), dict):
+        return tool
+    kept = {name: schema[name] for name in ("type", "title", _WRAPPED) if name in schema}
+    properties: dict[str, Any] = {"result": {}} if _has_only_a_result(schema) else {}
+    return {**tool, "outputSchema": {**kept, "properties": properties}}
 
 
 def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
@@ -200,12 +212,14 @@ def _clean(node: Any) -> Any:
 def _is_wrapped(tool: McpTool) -> bool:
     """Whether plain return values are declared to come as {"result": …}: FastMCP sets a mark, the SDK a title."""
     schema = tool.output_schema or {}
-    if schema.get("x-fastmcp-wrap-result") is True:
+    if schema.get(_WRAPPED) is True:
         return True
+    return _has_only_a_result(schema) and schema.get("title") == f"{tool.name}Output"
+
+
+def _has_only_a_result(schema: Mapping[str, Any]) -> bool:
     properties = schema.get("properties")
-    return (
-        isinstance(properties, dict) and set(properties) == {"result"} and schema.get("title") == f"{tool.name}Output"
-    )
+    return isinstance(properties, dict) and set(properties) == {"result"}
 
 
 def value_of(result: CallToolResult, *, wrapped: bool) -> object:
