@@ -1,19 +1,25 @@
 """Clients that send slowly, endlessly or not at all, over raw sockets, while the others are served."""
 
 import asyncio
+import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import httpx2
 from structlog.testing import capture_logs
 
 from segue.api.connection import TimedConnection
 from segue.config import Settings
 from segue.main import create_app
+from tests.support.logs import awaiting
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
 from tests.support.server import serving
+from tests.support.service import Client
+from tests.support.streams import replayed
 
 SHORT_S = 0.3
 LIMIT = 100_000
@@ -48,11 +54,24 @@ class Raw:
         return b""
 
 
+class Counting(TimedConnection):
+    """Counts what it reads, by the port of the client."""
+
+    read: ClassVar[Counter[int]] = Counter()
+
+    def data_received(self, data: bytes) -> None:
+        assert self.client is not None
+        self.read[self.client[1]] += len(data)
+        super().data_received(data)
+
+
 @asynccontextmanager
-async def listening(settings: Settings, *, most: int = 100, keep_alive_s: float = 5) -> AsyncIterator[Any]:
+async def listening(
+    settings: Settings, *, most: int = 100, keep_alive_s: float = 5, **options: Any
+) -> AsyncIterator[Any]:
     """Opens connections to the service, for whom a request has to arrive within SHORT_S."""
     app = create_app(settings.model_copy(update={"max_body_bytes": LIMIT}))
-    connection = partial(TimedConnection, read_timeout_s=SHORT_S, max_connections=most)
+    connection = partial(Counting, **{"read_timeout_s": SHORT_S, "max_connections": most, **options})
     async with serving(app, http=connection, timeout_keep_alive=keep_alive_s) as url:
         port = int(url.rpartition(":")[2])
         opened: list[Raw] = []
@@ -83,7 +102,22 @@ FLOODS = {
     "line ends": b"\r\n" * 50_000,
     "a chunk extension": HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"a" * 100_000,
     "trailers": HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 20_000,
+    "chunk extensions": HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + (b"1;" + b"a" * 5000 + b"\r\n \r\n") * 20,
 }
+WHOLE = {
+    "a path": b"GET /" + b"a" * 66_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a header": GET[:-2] + b"X-Big: " + b"a" * 66_000 + b"\r\n\r\n",
+    "many headers": GET[:-2] + b"a: b\r\n" * 2000 + b"\r\n",
+    "trailers": HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + b"a: b\r\n" * 2000 + b"\r\n",
+}
+ENDLESS = {
+    "announced": HEAD + b"Content-Length: 9000000000\r\n\r\n",
+    "announced and asked about": HEAD + b"Content-Length: 9000000000\r\nExpect: 100-continue\r\n\r\n",
+    "chunked": HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
+    "chunked, to nothing": HEAD.replace(b"/sessions", b"/nothing") + b"Transfer-Encoding: chunked\r\n\r\n",
+    "chunked, to what reads none": HEAD.replace(b"POST", b"GET") + b"Transfer-Encoding: chunked\r\n\r\n",
+}
+CHUNK = b"10000\r\n" + b" " * 65_536 + b"\r\n"
 
 
 async def test_a_request_that_does_not_arrive_in_time_is_ended_and_nobody_else_notices(settings: Settings) -> None:
@@ -159,6 +193,49 @@ async def test_what_is_no_body_is_bounded_too(settings: Settings) -> None:
         assert await (await connect(GET)).status() == "200 ok"
 
 
+async def test_a_head_that_comes_at_once_is_bounded_too(settings: Settings) -> None:
+    async with listening(settings) as connect:
+        ends = {name: await (await connect(whole)).status() for name, whole in WHOLE.items()}
+        assert ends == dict.fromkeys(WHOLE, "431 request header fields too large")
+        fits = GET[:-2] + b"X-Big: " + b"a" * 65_000 + b"\r\n\r\n"
+        assert await (await connect(fits)).status() == "200 ok"
+
+
+async def test_a_body_that_goes_on_after_its_answer_is_not_read_on(settings: Settings) -> None:
+    async def flood(client: Raw) -> None:
+        with suppress(ConnectionError):
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    await client.send(CHUNK)
+
+    async def answer(client: Raw) -> tuple[str, bool]:
+        port = client.writer.get_extra_info("sockname")[1]
+        flooding = asyncio.create_task(flood(client))
+        status = await client.status()
+        await flooding
+        return status, Counting.read[port] < 2 * LIMIT + 600_000
+
+    async with listening(settings, read_timeout_s=PATIENCE_S) as connect:
+        clients = {name: await connect(head) for name, head in ENDLESS.items()}
+        ends = dict(zip(clients, await asyncio.gather(*map(answer, clients.values())), strict=True))
+        too_large = ("413 request entity too large", True)
+        others = {"chunked, to nothing": ("404 not found", True), "chunked, to what reads none": ("200 ok", True)}
+        assert ends == dict.fromkeys(ENDLESS, too_large) | others
+
+
+async def test_requests_that_follow_one_another_unasked_are_answered_in_order_up_to_a_bound(settings: Settings) -> None:
+    async with listening(settings) as connect:
+        some, many = await connect(GET * 5 + GET.replace(b"/health/live", b"/nothing")), await connect(GET * 18)
+        assert [await some.status() for _ in range(6)] == ["200 ok"] * 5 + ["404 not found"]
+        assert await many.until_closed() == b""
+
+
+async def test_a_body_that_would_be_lost_to_another_protocol_is_refused(settings: Settings) -> None:
+    async with listening(settings) as connect:
+        client = await connect(HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}")
+        assert await client.status() == "400 send a body without upgrade"
+
+
 async def test_a_body_without_a_length_is_read_up_to_the_limit_and_answered_before_it_ends(settings: Settings) -> None:
     async with listening(settings) as connect:
         client = await connect(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -176,3 +253,53 @@ async def test_beyond_the_most_connections_a_new_one_is_turned_away_and_the_othe
         assert await first.status() == "200 ok"
         await second.send(GET)
         assert await second.status() == "200 ok"
+
+
+class Reader:
+    """Reads an event stream only when it is told to."""
+
+    def __init__(self, url: str, path: str, **options: int) -> None:
+        self._socket = socket.socket()
+        for name, value in options.items():
+            self._socket.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
+        self._socket.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        self._socket.setblocking(False)
+
+    async def rest(self, *, pause_s: float = 0) -> list[int]:
+        """The ids of all whole events, once the connection is closed."""
+        heard = b""
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(PATIENCE_S):
+                while part := await asyncio.get_running_loop().sock_recv(self._socket, 65_536):
+                    heard += part
+                    await asyncio.sleep(pause_s)
+        self._socket.close()
+        events = heard.replace(b"\r\n", b"").split(b"\n\n")[:-1]
+        return [int(event.rpartition(b"id: ")[2].partition(b"\n")[0]) for event in events]
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off_and_one_that_takes_little_gets_all(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("a" * 900_000), says("I am here."))
+    connection = partial(TimedConnection, read_timeout_s=PATIENCE_S, max_connections=100, write_stall_s=SHORT_S)
+    async with (
+        serving(create_app(settings), http=connection) as url,
+        httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
+        awaiting("slow_reader_dropped") as dropped,
+    ):
+        client = Client(http)
+        session = await client.new_session()
+        turn = (await client.chat(session, "hello"))["turn_id"]
+        whole = [sent.id for sent in await replayed(client, session, turn)]
+        path = f"/sessions/{session}/turns/{turn}/events"
+        deaf, slow = Reader(url, path, SO_RCVBUF=4096), Reader(url, path)
+        reading = asyncio.create_task(slow.rest(pause_s=SHORT_S / 8))
+        assert (await client.chat(await client.new_session(), "hello"))["message"]["content"] == "I am here."
+        async with asyncio.timeout(PATIENCE_S):
+            await dropped.wait()
+        heard = await deaf.rest()
+        assert await reading == whole
+        assert [*heard, *(sent.id for sent in await replayed(client, session, turn, after=heard[-1]))] == whole
+        assert len(heard) < len(whole)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
@@ -17,9 +18,9 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.redis import Streams
 from segue.domain import turn_errors
-from segue.domain.events import SearchDecided, StepStarted, TextAdded, TextEnded, TextStarted
-from segue.domain.session import TurnKey, WebSearchReport
-from segue.events.event_buffer import ATTEMPT, END, MAX_LAG, Entry
+from segue.domain.events import StepStarted, TextAdded, TextEnded, TextStarted
+from segue.domain.session import TurnKey
+from segue.events.event_buffer import ATTEMPT, END, WOKEN_AT_ONCE, Entry
 from segue.events.log import SAVE_EVERY_S, EventLog
 from segue.turns.queries import outcomes_of
 from tests.support.patience import PATIENCE_S
@@ -267,10 +268,10 @@ async def log_of(settings: Settings) -> AsyncIterator[EventLog]:
 
 async def followed(log: EventLog, *, after: int = 0, until: int = END) -> list[Entry]:
     found: list[Entry] = []
-    async with aclosing(log.follow(TURN, after=after)) as entries:
-        async for entry in entries:
-            found.append(entry)
-            if entry.position >= until:
+    async with aclosing(log.follow(TURN, after=after)) as parts:
+        async for entries in parts:
+            found += entries
+            if found[-1].position >= until:
                 break
     return found
 
@@ -352,15 +353,37 @@ async def test_what_was_written_twice_is_told_once_and_what_is_not_ours_not_at_a
         assert [entry.position for entry in await followed(there)] == [1, 2, 3, END]
 
 
-async def test_a_reader_that_falls_behind_is_dropped_and_finds_the_rest_where_it_left_off(settings: Settings) -> None:
+async def test_a_reader_that_falls_behind_gets_what_it_has_missed_in_one_part(settings: Settings) -> None:
     async with log_of(settings) as here:
         writer = await here.open(TURN, epoch=1, stream=False)
-        async with aclosing(here.follow(TURN)) as entries:
-            seen = [await anext(entries)]
-            for _ in range(MAX_LAG + 1):
-                writer.emit(SearchDecided(WebSearchReport()))
-            seen += [entry async for entry in entries]
+        async with aclosing(here.follow(TURN)) as parts:
+            assert len(await anext(parts)) == 1
+            for number in range(300):
+                writer.emit(StepStarted(str(number)))
+            assert [entry.position for entry in await anext(parts)] == [*range(2, 302)]
+            here.end(TURN, turn_errors.interrupted())
+            assert [entry.position for part in [part async for part in parts] for entry in part] == [END]
+
+
+async def test_a_thousand_readers_are_told_a_few_at_a_time_while_everything_else_goes_on(settings: Settings) -> None:
+    told: Counter[int] = Counter()
+
+    async def follow(log: EventLog) -> None:
+        async with aclosing(log.follow(TURN, after=1)) as parts:
+            async for entries in parts:
+                told[entries[-1].position] += 1
+
+    async with log_of(settings) as here, asyncio.TaskGroup() as group:
+        writer = await here.open(TURN, epoch=1, stream=False)
+        following = [group.create_task(follow(here)) for _ in range(1000)]
+        await asyncio.sleep(0)
+        at_once = []
+        for event in (StepStarted("plan"), StepStarted("respond")):
+            writer.emit(event)
+            while told[writer.buffer.last] < len(following):
+                before = told.total()
+                await asyncio.sleep(0)
+                at_once.append(told.total() - before)
         here.end(TURN, turn_errors.interrupted())
-        rest = await followed(here, after=seen[-1].position)
-    assert seen[-1].position < MAX_LAG
-    assert [entry.position for entry in seen + rest] == [*range(1, MAX_LAG + 3), END]
+    assert max(at_once) <= WOKEN_AT_ONCE
+    assert told == {2: 1000, 3: 1000, END: 1000}

@@ -1,85 +1,160 @@
-"""One HTTP connection, with bounds that uvicorn lacks: how long a request may take to arrive and how large its head is.
+"""One HTTP connection, with bounds that uvicorn lacks: how long a request may take to arrive, how large its head is,
+how much is read after the answer, how many requests wait, and how long a client may take nothing of what it is sent.
 
 The only file that builds on uvicorn's protocol class, which is no stable API: tests/api/test_connection.py fails if it
 changes. The size of a body is bounded by `BodyLimit`; an answer may take as long as it needs.
 """
 
 import asyncio
+import socket
 from typing import Any
 
+import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 65_536
+HEADER_BYTES = 32  # that a header counts beside its name and value, as in HTTP/2: a Python object is larger than "a: b"
+BYTES_PER_BODY_BYTE = 8  # a chunk of one byte has six
+MAX_PIPELINED = 16  # requests that wait for the answer to an earlier one
+MAX_UNREAD_BYTES = 65_536  # of a body that goes on after its answer
+LINGER_S = 1.0  # for the client to read that answer: closing with bytes unread resets the connection
+SEND_BUFFER_BYTES = 131_072  # the system's own, beside the 64 kB of the event loop's: by default it grows to megabytes
+WRITE_STALL_S = 15.0
 
 _STATUS_LINES = {
+    400: b"400 Send A Body Without Upgrade",
     408: b"408 Request Timeout",
     431: b"431 Request Header Fields Too Large",
     503: b"503 Service Unavailable",
 }
 
+_BODY_HEADERS = (b"content-length", b"transfer-encoding")
+
+log = structlog.get_logger()
+
+
+class _Refused(Exception):
+    """Stops the parser in the middle of what was read."""
+
 
 class TimedConnection(HttpToolsProtocol):
-    """A request must arrive within `read_timeout_s` seconds. Above `max_connections` a new connection gets a 503."""
+    """A request must arrive within `read_timeout_s` seconds. Above `max_connections` a new connection gets a 503. A
+    client that takes nothing of what is sent for `write_stall_s` seconds, at most twice that, is cut off.
+    """
 
-    def __init__(self, *args: Any, read_timeout_s: float, max_connections: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        read_timeout_s: float,
+        max_connections: int,
+        write_stall_s: float = WRITE_STALL_S,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._read_timeout_s = read_timeout_s
         self._max_connections = max_connections
+        self._write_stall_s = write_stall_s
         self._timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         self._in_head = True
-        self._head_bytes = 0
-        self._received_body = False
+        self._head_bytes = 0  # of the fields that the parser has passed on
+        self._other_bytes = 0  # read so far, but for the body: part of a field, chunk extensions, line ends
+        self._body_bytes = 0  # within one read
+        self._unread_bytes = 0
+        self._unsent_bytes = 0  # when last looked at; 0 if it may have grown since
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self._write_timer = self.loop.call_later(self._write_stall_s, self._check_writing)
         if len(self.connections) > self._max_connections:
             self._refuse(503)  # uvicorn's limit_concurrency counts idle connections only when another one asks
         else:
-            self._start_timer()
+            self._start_timer(self._read_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._timer is None:
-            self._start_timer()
-        self._received_body = False
+            self._start_timer(self._read_timeout_s)
+        self._body_bytes = 0
         super().data_received(data)
-        if self._timer is not None and not self._received_body:  # a head that does not end, or trailers after a body
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self._refuse(431)
+        if self._timer is None or self.transport.is_closing():
+            return
+        self._other_bytes = max(self._other_bytes + len(data) - BYTES_PER_BODY_BYTE * self._body_bytes, 0)
+        if self._other_bytes > MAX_HEAD_BYTES:
+            self._refuse(431)
+        elif not self._in_head and self.cycle.response_complete:
+            self._leave_unread(len(data))
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self.transport.close()
+            raise _Refused
         super().on_message_begin()
-        self._start_timer()
-        self._in_head, self._head_bytes = True, 0
+        self._start_timer(self._read_timeout_s)
+        self._in_head, self._head_bytes, self._other_bytes, self._unread_bytes = True, 0, 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + HEADER_BYTES)
         if self._in_head:  # trailers after a body are dropped
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade() and any(name in _BODY_HEADERS for name, _ in self.headers):
+            self._refuse(400)  # the parser would lose the body
+            raise _Refused
         self._in_head = False
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._received_body, self._head_bytes = True, 0
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._stop_timer()
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._other_bytes = True, 0
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._unsent_bytes = 0
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unsent_bytes = 0
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.transport.is_closing():  # uvicorn also calls this after _Refused
+            super().send_400_response(msg)
 
     @property
     def _is_responding(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _start_timer(self) -> None:
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(431)
+            raise _Refused
+
+    def _leave_unread(self, size: int) -> None:
+        self._unread_bytes += size
+        if self._unread_bytes > MAX_UNREAD_BYTES:
+            self.flow.pause_reading()
+            self._start_timer(LINGER_S)
+
+    def _start_timer(self, after_s: float) -> None:
         self._stop_timer()
-        self._timer = self.loop.call_later(self._read_timeout_s, self._time_out)
+        self._timer = self.loop.call_later(after_s, self._time_out)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -92,9 +167,9 @@ class TimedConnection(HttpToolsProtocol):
             return
         match self._is_responding, self._in_head:
             case (True, True):  # it belongs to the next request; an earlier one is being answered
-                self._start_timer()
+                self._start_timer(self._read_timeout_s)
             case (True, False) if self.pipeline:  # the same
-                self._start_timer()
+                self._start_timer(self._read_timeout_s)
             case (True, False) if self.cycle.response_started:
                 self.transport.close()
             case (False, False):  # answered before its body had arrived
@@ -102,7 +177,24 @@ class TimedConnection(HttpToolsProtocol):
             case _:
                 self._refuse(408)
 
+    def _check_writing(self) -> None:
+        """Compares what waits to be sent with the last time, if nothing was added since."""
+        size = self.transport.get_write_buffer_size()
+        if 0 < self._unsent_bytes <= size:
+            log.info("slow_reader_dropped", unsent_bytes=size)
+            self.transport.abort()
+            return
+        is_fixed = self.flow.write_paused or self.transport.is_closing() or not self._is_responding
+        self._unsent_bytes = size if is_fixed else 0
+        self._write_timer = self.loop.call_later(self._write_stall_s, self._check_writing)
+
     def _refuse(self, status: int) -> None:
-        """Writes the response directly: there is no complete request to pass to the application."""
-        self.transport.write(b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % _STATUS_LINES[status])
+        """Writes the response directly, for there is no complete request to pass to the application.
+
+        Writes none if it would fall into the response to an earlier request, or into one that has begun.
+        """
+        is_within_another = self._in_head or self.pipeline or (self.cycle is not None and self.cycle.response_started)
+        if not (self._is_responding and is_within_another):
+            line = _STATUS_LINES[status]
+            self.transport.write(b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % line)
         self.transport.close()

@@ -4,12 +4,11 @@ Everything that can be refused is refused before the stream starts; a stream hol
 """
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from segue.api.deps import Caller, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
@@ -20,7 +19,7 @@ from segue.events.log import EventLog
 from segue.turns.queries import find_turn
 
 HEARTBEAT_S = 10
-SEND_TIMEOUT_S = 30
+PART_BYTES = 16_384  # sent at once: beside the socket's buffer, what a reader that does not read can hold
 MEDIA_TYPE = "text/event-stream"
 EVENTS: dict[str, Any] = {
     MEDIA_TYPE: {
@@ -41,7 +40,7 @@ LastEventId = Annotated[int | None, Header(ge=0, le=END, description="The same, 
 
 
 class EventStream(EventSourceResponse):
-    """LF framing, a heartbeat, and a timeout for clients that no longer read."""
+    """LF framing and a heartbeat. `TimedConnection` ends it for a client that no longer reads."""
 
     def __init__(self, content: AsyncIterator[bytes]) -> None:
         super().__init__(
@@ -49,14 +48,12 @@ class EventStream(EventSourceResponse):
             ping=HEARTBEAT_S,
             ping_message_factory=lambda: ServerSentEvent(comment="heartbeat", sep="\n"),
             sep="\n",  # the default is CRLF
-            send_timeout=SEND_TIMEOUT_S,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(SendTimeoutError):
-            await super().__call__(scope, receive, send)
-            if self.active:  # the process shuts down: the client should see an end, not a broken connection
-                await send({"type": "http.response.body", "body": b""})
+        await super().__call__(scope, receive, send)
+        if self.active:  # the process shuts down: the client should see an end, not a broken connection
+            await send({"type": "http.response.body", "body": b""})
 
 
 @router.get(
@@ -94,6 +91,13 @@ async def answer_or_events(services: Services, turn: TurnKey, *, stream: bool) -
 
 
 async def _framed(log: EventLog, turn: TurnKey, after: int) -> AsyncIterator[bytes]:
-    async with aclosing(log.follow(turn, after=after)) as entries:
-        async for entry in entries:
-            yield b"id: %d\ndata: %b\n\n" % entry
+    async with aclosing(log.follow(turn, after=after)) as parts:
+        async for entries in parts:
+            frames = bytearray()
+            for entry in entries:
+                frames += b"id: %d\ndata: %b\n\n" % entry
+                if len(frames) >= PART_BYTES:
+                    yield bytes(frames)
+                    frames.clear()
+            if frames:
+                yield bytes(frames)

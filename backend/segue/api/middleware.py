@@ -1,19 +1,23 @@
 """Middleware for every request: its id, its trace span, its log line, and the size limit of its body. Plain ASGI."""
 
+import asyncio
 import re
 import secrets
 import sys
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from segue.api.access_control import METRICS_PATH
+from segue.api.connection import LINGER_S
 from segue.api.deps import Services
-from segue.api.problems import REQUEST_ID_HEADER
+from segue.api.problems import REQUEST_ID_HEADER, http_problem
 from segue.domain.errors import AppError
 from segue.domain.telemetry import RequestAnswered, Span, trace_of
 from segue.telemetry.tracing import untraced
@@ -62,7 +66,11 @@ class RequestContext:
 
 
 class BodyLimit:
-    """Stops reading a body after `max_bytes`, whatever Content-Length says, and answers 413."""
+    """Answers 413 to a body of more than `max_bytes`: unread if Content-Length says so, else when that many have come.
+
+    Then the connection ends: when the body does, or LINGER_S later, for a client that still sends to read the answer.
+    As many bytes more are dropped meanwhile.
+    """
 
     def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
         self._app = app
@@ -72,18 +80,53 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        headers = Headers(scope=scope)
+        if int(headers.get("content-length", 0)) > self._max_bytes:
+            problem = await http_problem(Request(scope), self._too_large())
+            await problem(scope, receive, partial(self._send_and_close, receive, send))
+        elif "transfer-encoding" in headers:
+            await self._count(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _too_large(self) -> HTTPException:
+        return HTTPException(413, f"The body is larger than {self._max_bytes} bytes.")
+
+    async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
         received = 0
 
         async def receive_within_limit() -> Message:
             nonlocal received
             message = await receive()
-            if message["type"] == "http.request":
-                received += len(message.get("body", b""))
-                if received > self._max_bytes:
-                    raise HTTPException(413, f"The body is larger than {self._max_bytes} bytes.")
+            received += len(message.get("body", b""))
+            if received > self._max_bytes:
+                raise self._too_large()
             return message
 
-        await self._app(scope, receive_within_limit, send)
+        async def send_or_close(message: Message) -> None:
+            await (self._send_and_close(receive, send, message) if received > self._max_bytes else send(message))
+
+        await self._app(scope, receive_within_limit, send_or_close)
+
+    async def _send_and_close(self, receive: Receive, send: Send, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)["Connection"] = "close"
+        elif not message.get("more_body"):
+            await send({**message, "more_body": True})
+            await self._drop_rest(receive)
+            message = {"type": "http.response.body"}
+        await send(message)
+
+    async def _drop_rest(self, receive: Receive) -> None:
+        dropped = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while dropped <= self._max_bytes:
+                    message = await receive()
+                    dropped += len(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return
+                await asyncio.sleep(LINGER_S)
 
 
 class StartupErrors:

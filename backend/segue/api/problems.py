@@ -48,7 +48,7 @@ log = structlog.get_logger()
 def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(AppError, _app_error)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, http_problem)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -95,7 +95,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return _problem(request, invalid, errors=errors)
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+async def http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 (the same)
     phrase = HTTPStatus(error.status_code).phrase
     code = _CODES.get(error.status_code, phrase.lower().replace(" ", "_"))

@@ -5,10 +5,9 @@ Does no I/O: a publisher or the reader of Redis appends, `after()` serves the fo
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import NamedTuple
-
-import structlog
 
 from segue.domain import turn_errors
 from segue.domain.session import TurnKey
@@ -17,10 +16,8 @@ from segue.events import agui
 # Positions are ids of the Redis stream. Redis refuses an id that is not above the last: also those of a stale owner.
 ATTEMPT = 1_000_000  # positions from one attempt's first to the next one's
 END = 10**12  # of every terminal event: Redis refuses a second entry with this id, and any later one
-MAX_LAG = 256
 CHECK_ROW_S = 1.0
-
-log = structlog.get_logger()
+WOKEN_AT_ONCE = 16
 
 
 class Entry(NamedTuple):
@@ -30,13 +27,37 @@ class Entry(NamedTuple):
     event: bytes
 
 
+class Wakeups:
+    """Wakes the followers of all logs of a process, WOKEN_AT_ONCE in each pass of the event loop.
+
+    A thousand in one pass would let everything else wait for a tenth of a second, and that for each step it makes.
+    """
+
+    def __init__(self) -> None:
+        self._due: deque[asyncio.Future[None]] = deque()
+
+    def wake(self, waiting: Iterable[asyncio.Future[None]]) -> None:
+        is_at_work = bool(self._due)
+        self._due.extend(waiting)
+        if not is_at_work:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        for _ in range(min(WOKEN_AT_ONCE, len(self._due))):
+            waiting = self._due.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+
 class EventBuffer:
     """`published_here`: the turn runs in this process. `loaded`: Redis has been read at least once, or is lost.
 
     `followers` counts all that wait for events, `token_followers` those that also want the answer token by token.
     """
 
-    def __init__(self, turn: TurnKey, *, shutting_down: bool = False) -> None:
+    def __init__(self, turn: TurnKey, wakeups: Wakeups, *, shutting_down: bool = False) -> None:
         self.turn = turn
         self.entries: list[Entry] = []
         self.saved = 0  # how many of the entries are in Redis
@@ -51,7 +72,8 @@ class EventBuffer:
         self._postgres_lost = False
         self._postgres_lost_at: float | None = None
         self._shutting_down = shutting_down
-        self._changed = asyncio.Event()
+        self._wakeups = wakeups
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     @property
     def last(self) -> int:
@@ -98,32 +120,37 @@ class EventBuffer:
         self._shutting_down = True
         self._notify()
 
-    async def after(self, position: int, *, patient: bool) -> AsyncGenerator[Entry]:
-        """Yields the entries after a position up to the terminal event; stops if the reader falls MAX_LAG behind.
+    async def after(self, position: int, *, patient: bool) -> AsyncGenerator[Sequence[Entry]]:
+        """Yields the entries after a position up to the terminal event, all that there are at a time.
 
-        Unless `patient` it raises AppError `storage_unavailable` if Postgres is lost too, and `turn_interrupted` if
-        this process shuts down before the turn has ended.
+        A reader that is slow, or one of very many, gets them in fewer and larger parts. Unless `patient` it raises
+        AppError `storage_unavailable` if Postgres is lost too, and `turn_interrupted` if this process shuts down before
+        the turn has ended.
         """
         read = 0
         while True:
-            fresh = self.entries[read:]
-            read += len(fresh)
-            for entry in fresh:
-                if entry.position > position:
-                    yield entry
-                if len(self.entries) - read > MAX_LAG:
-                    log.info("slow_reader_dropped", turn_id=self.turn.turn_id)
-                    return
-            if read == len(self.entries):
-                if self.complete:
-                    return
-                if self._shutting_down and not patient:
-                    raise turn_errors.interrupted()
-                if self._postgres_lost and not patient and not self.published_here:
-                    raise turn_errors.storage_lost()
-                await self._changed.wait()
+            fresh = [entry for entry in self.entries[read:] if entry.position > position]
+            read = len(self.entries)
+            if fresh:
+                yield fresh
+            if read < len(self.entries):
+                continue
+            if self.complete:
+                return
+            if self._shutting_down and not patient:
+                raise turn_errors.interrupted()
+            if self._postgres_lost and not patient and not self.published_here:
+                raise turn_errors.storage_lost()
+            await self._change()
+
+    async def _change(self) -> None:
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting[waiting] = None
+        try:
+            await waiting
+        finally:
+            self._waiting.pop(waiting, None)
 
     def _notify(self) -> None:
-        if self.followers:
-            self._changed.set()
-            self._changed = asyncio.Event()
+        waiting, self._waiting = self._waiting, {}
+        self._wakeups.wake(waiting)

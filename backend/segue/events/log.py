@@ -15,7 +15,7 @@ from segue.db.redis import Batch, Streams
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import Outcome, TurnKey
 from segue.events import agui
-from segue.events.event_buffer import CHECK_ROW_S, END, Entry, EventBuffer
+from segue.events.event_buffer import CHECK_ROW_S, END, Entry, EventBuffer, Wakeups
 from segue.events.event_publisher import EventPublisher
 
 SAVE_EVERY_S = 0.03
@@ -39,6 +39,7 @@ class EventLog:
         self._outage_s = outage_s
         self._buffers: dict[str, EventBuffer] = {}
         self._publishers: dict[str, EventPublisher] = {}
+        self._wakeups = Wakeups()
         self._unsaved: dict[EventBuffer, None] = {}
         self._something_unsaved = asyncio.Event()
         self._someone_follows = asyncio.Event()
@@ -113,7 +114,7 @@ class EventLog:
         if publisher is not None:
             publisher.end(event)
             return
-        buffer = EventBuffer(turn)
+        buffer = EventBuffer(turn, self._wakeups)
         buffer.append(END, event)
         self._save_soon(buffer)
 
@@ -128,10 +129,10 @@ class EventLog:
     async def answer(self, turn: TurnKey) -> bytes:
         """Waits for the end of a turn and returns its ChatAnswer as JSON. Raises the AppError the turn ended with."""
         try:
-            async with aclosing(self.follow(turn, tokens=False, patient=False)) as entries:
-                async for position, event in entries:
-                    if position == END:
-                        return agui.answer_json(event)
+            async with aclosing(self.follow(turn, tokens=False, patient=False)) as parts:
+                async for entries in parts:
+                    if entries[-1].position == END:
+                        return agui.answer_json(entries[-1].event)
         except AppError as error:
             error.with_extra(turn_id=turn.turn_id)
             raise
@@ -139,8 +140,8 @@ class EventLog:
 
     async def follow(
         self, turn: TurnKey, *, after: int = 0, tokens: bool = True, patient: bool = True
-    ) -> AsyncGenerator[Entry]:
-        """Yields the entries after a position, then each new one; `EventBuffer.after` says how it ends.
+    ) -> AsyncGenerator[Sequence[Entry]]:
+        """Yields the entries after a position, then what is new; `EventBuffer.after` says how it ends.
 
         `tokens`: the follower wants the answer token by token, not only when it is complete.
         """
@@ -152,16 +153,18 @@ class EventLog:
                 self._someone_follows.set()
                 if tokens:
                     await self._streams.mark_watched(turn)
-            async with aclosing(buffer.after(after, patient=patient)) as entries:
-                async for entry in entries:
-                    yield entry
+            async with aclosing(buffer.after(after, patient=patient)) as parts:
+                async for entries in parts:
+                    yield entries
         finally:
             buffer.followers -= 1
             buffer.token_followers -= tokens
             self._release(buffer)
 
     def _buffer(self, turn: TurnKey) -> EventBuffer:
-        return self._buffers.setdefault(turn.turn_id, EventBuffer(turn, shutting_down=self._shutting_down))
+        return self._buffers.setdefault(
+            turn.turn_id, EventBuffer(turn, self._wakeups, shutting_down=self._shutting_down)
+        )
 
     def _release(self, buffer: EventBuffer) -> None:
         held = self._buffers.get(buffer.turn.turn_id) is buffer  # end() without a publisher makes a buffer of its own

@@ -1,5 +1,6 @@
 """Every form of an answer that endpoints give, as JSON and as a stream: what it means is the same."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -430,3 +431,24 @@ async def test_the_first_word_may_take_longer_than_a_pause(open_model: OpenModel
     model = await open_model(idle_s=0.1)
     provider.will(sse(delta(role="assistant", content=""), ": PROCESSING\n\n", 0.4, delta("stop", content="42")))
     assert (await asked(model, as_stream=True)).text == "42"
+
+
+async def test_words_that_come_in_one_piece_do_not_keep_everything_else_waiting(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    passes, at = 0, list[int]()
+
+    async def pass_on() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    model = await open_model()
+    words = [b"data: %b\n\n" % orjson.dumps(delta(content="word ")) for _ in range(200)]
+    provider.will(sse(b"".join(words).decode(), delta("stop"), "data: [DONE]\n\n"))
+    others = asyncio.create_task(pass_on())
+    await model.reply(ASKED, listener=Listener(lambda _: at.append(passes), lambda: None))
+    others.cancel()
+    assert len(at) == 200
+    assert sorted(set(at)) == at

@@ -77,6 +77,7 @@ async def within_pauses(
                 return
             yield chunk
             has_begun = has_begun or not _is_sign_of_life(chunk)
+            await asyncio.sleep(0)  # one read can hold hundreds of chunks, which would keep everything else waiting
 
 
 @dataclass(slots=True)
