@@ -147,6 +147,7 @@ async def provider() -> AsyncIterator[Provider]:
 @pytest.fixture
 def settings(redis_url: str, database_url: str, provider: Provider, tmp_path: Path) -> Settings:
     """A service on real stores that asks the scripted provider and has no MCP servers."""
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
     return Settings(
         _env_file=None,
         database_url=SecretStr(database_url),

@@ -18,6 +18,7 @@ SESSIONS = 2
 
 @pytest.fixture
 def environment(database_url: str, redis_url: str, tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "none.json").write_text('{"mcpServers": {}}')
     return {
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,

@@ -3,16 +3,17 @@
 `.env.example` holds every field with the same default; `make check` compares the two.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import orjson
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from segue.domain.identity import is_loopback
@@ -24,15 +25,19 @@ from segue.usage.prices import ANSWER_TOKENS, read_prices
 _OWN_TO_A_REQUEST = frozenset({"model", "messages", "input", "tools", "stream"})
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _HEADER_VALUE = re.compile(r"[ -~]*")
-_URL = re.compile(r"https?://[^\s/]+", re.IGNORECASE)
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/]+", re.IGNORECASE)
 _PASSWORD_IN_URL = re.compile(r"(?:://[^/:@]*:|[?&]password=)([^/@&]+)(?=@|&|$)")
+_HTTP = ("openai_base_url", "anthropic_base_url", "google_base_url", "searxng_url", "jwt_jwks_url")
 
 # The settings that name a model. What they name may be the same, or nothing.
 MODEL_SETTINGS: Final = ("llm_model", "llm_small_model", "llm_fallback_model")
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Limit = Annotated[int, Field(ge=0)]  # 0 means no limit
+# The bounds are those of times and numbers in PostgreSQL and Redis.
+Seconds = Annotated[float, Field(gt=0, le=31_622_400, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=2_147_483_647)]
+Days = Annotated[int, Field(ge=1, le=36_500)]
+Bytes = Annotated[int, Field(ge=1, le=2**53)]
+Limit = Annotated[int, Field(ge=0, le=2**53)]  # 0 means no limit
 
 
 class Settings(BaseSettings):
@@ -56,7 +61,7 @@ class Settings(BaseSettings):
     limit_tokens_per_day: Limit = 0
     limit_cost_per_day: Annotated[Decimal, Field(ge=0)] = Decimal(0)
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
-    max_body_bytes: Count = 1_048_576
+    max_body_bytes: Bytes = 1_048_576
     request_read_timeout_s: Seconds = 30
     keep_alive_s: Seconds = 5
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -107,12 +112,12 @@ class Settings(BaseSettings):
 
     mcp_config: Path = Path("mcp.json")
     tool_timeout_s: Seconds = 30
-    tool_result_ttl_days: Count = 30
+    tool_result_ttl_days: Days = 30
     tool_result_preview_chars: Count = 500
-    tool_result_inline_bytes: Count = 2000
-    tool_result_max_bytes: Count = 10_000_000
-    tool_result_session_bytes: Count = 200_000_000
-    session_ttl_days: Count | None = None
+    tool_result_inline_bytes: Bytes = 2000
+    tool_result_max_bytes: Bytes = 10_000_000
+    tool_result_session_bytes: Bytes = 200_000_000
+    session_ttl_days: Days | None = None
     tool_failure_threshold: Count = 3
     tool_failure_duration_s: Seconds = 300
     tool_fleet_threshold: Count = 3
@@ -126,11 +131,36 @@ class Settings(BaseSettings):
     def _split_commas(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("openai_base_url", "anthropic_base_url", "google_base_url")
+    @field_validator(*_HTTP, "otel_exporter_otlp_endpoint")
     @classmethod
     def _is_a_url(cls, value: str | None) -> str | None:
-        if value is not None and not _URL.match(value):
+        if value is not None and not _leads_somewhere(value):
             raise ValueError("has to be a URL, such as https://api.example.com/v1")
+        return value
+
+    @field_validator("database_url", "redis_url")
+    @classmethod
+    def _leads_to_a_server(cls, value: SecretStr | None, field: ValidationInfo) -> SecretStr | None:
+        if value is not None:
+            from segue.db import server_urls  # noqa: PLC0415 (its libraries are slow to import)
+
+            check = server_urls.check_postgres if field.field_name == "database_url" else server_urls.check_redis
+            check(value.get_secret_value())
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(map(_ORIGIN.fullmatch, values)):
+            raise ValueError("has to be origins, such as https://app.example.com, without a path or a / at the end")
+        return values
+
+    @field_validator("data_dir")
+    @classmethod
+    def _is_or_becomes_a_folder(cls, value: Path) -> Path:
+        found = next(path for path in (value.expanduser(), *value.expanduser().parents) if os.path.lexists(path))
+        if not found.is_dir():
+            raise ValueError(f"has to be a folder, and {found} is none")
         return value
 
     @field_validator("llm_extra_body", "llm_extra_headers", mode="before")
@@ -182,8 +212,6 @@ class Settings(BaseSettings):
             raise ValueError(f"AUTH=jwt also needs {', '.join(missing)}")
         if self.jwt_jwks_url and self.jwt_key:
             raise ValueError("JWT_JWKS_URL and JWT_KEY are both set: which of the two counts? Set one")
-        if self.jwt_jwks_url and not self.jwt_jwks_url.startswith(("https://", "http://")):
-            raise ValueError("JWT_JWKS_URL has to begin with https:// (or http:// inside your own network)")
         return self
 
     @model_validator(mode="after")
@@ -262,3 +290,11 @@ class Settings(BaseSettings):
     def access_to(self, provider: Provider) -> tuple[SecretStr | None, str | None]:
         """Returns the key and the base URL that are set for a provider."""
         return getattr(self, provider.key.lower()), getattr(self, provider.base_url.lower())
+
+
+def _leads_somewhere(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

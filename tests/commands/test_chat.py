@@ -145,6 +145,7 @@ async def test_ctrl_c_cancels_the_answer_and_then_leaves(
 
 
 async def test_without_a_service_it_starts_one_and_stops_it(tmp_path: Path, home: dict[str, str]) -> None:
+    (tmp_path / "none.json").write_text('{"mcpServers": {}}')
     nothing_there = {"PORT": "1", "DATA_DIR": str(tmp_path / "data"), "MCP_CONFIG": str(tmp_path / "none.json")}
     done = await chats(["ciao"], **nothing_there, **home)
     assert done.returncode == 0, done.stderr

@@ -21,6 +21,7 @@ def refused(**environment: str) -> str:
     result = CliRunner().invoke(app, ["serve"], env={"OPENAI_API_KEY": "sk-canary", **environment})
     assert result.exit_code == 2
     assert "sk-canary" not in result.output
+    assert result.output.count("\n") == 1, result.output
     return result.output
 
 
@@ -63,6 +64,39 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"AUTH": "jwt", "JWT_AUDIENCE": "segue", "JWT_ISSUER": "us"}, "JWT_JWKS_URL or JWT_KEY"),
         ({**JWT, "JWT_JWKS_URL": "https://id.example/keys", "JWT_KEY": "x"}, "JWT_JWKS_URL and JWT_KEY"),
         ({**JWT, "JWT_JWKS_URL": "file:///etc/passwd"}, "JWT_JWKS_URL"),
+        ({**JWT, "JWT_JWKS_URL": "https://id.example:keys/"}, "JWT_JWKS_URL has to be a URL"),
+        ({"OPENAI_BASE_URL": "http://[::1/v1"}, "OPENAI_BASE_URL has to be a URL"),
+        ({"WEB_SEARCH_PROVIDER": "searxng", "SEARXNG_URL": "searx"}, "SEARXNG_URL has to be a URL"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "127.0.0.1:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT has to be a URL"),
+        ({"CORS_ORIGINS": "https://a.example,https://b.example/"}, "CORS_ORIGINS has to be origins"),
+        ({"DATABASE_URL": "sk-canary"}, "DATABASE_URL has to be a URL, such as postgresql://"),
+        ({"DATABASE_URL": "mysql://me:sk-canary@db/segue"}, "DATABASE_URL has to be a URL"),
+        ({"DATABASE_URL": "postgresql+psycopg://me:sk-canary@db/segue"}, "DATABASE_URL has to be a URL"),
+        ({"DATABASE_URL": "postgresql://me:sk-canary@db:54321x/segue"}, "DATABASE_URL has to be a URL"),
+        ({"DATABASE_URL": "postgresql://me:sk-canary@db:99999/segue"}, "DATABASE_URL has to be a URL"),
+        ({"DATABASE_URL": "postgresql://me:sk-canary@db/segue?sslmode=require"}, "stands for sslmode"),
+        ({"DATABASE_URL": "postgresql://me:sk-canary@db/segue?ssl=true"}, "DATABASE_URL has a parameter"),
+        ({"REDIS_URL": "sk-canary"}, "REDIS_URL has to be a URL, such as redis://"),
+        ({"REDIS_URL": "http://:sk-canary@redis"}, "REDIS_URL has to be a URL"),
+        ({"REDIS_URL": "redis://:sk-canary@redis:6379x/0"}, "REDIS_URL has to be a URL"),
+        ({"REDIS_URL": "redis://:sk-canary@[::1/0"}, "REDIS_URL has to be a URL"),
+        ({"REDIS_URL": "redis://:sk-canary@redis/first"}, "REDIS_URL has to be a URL"),
+        ({"REDIS_URL": "redis://:sk-canary@redis?db=first"}, "REDIS_URL has to be a URL"),
+        ({"REDIS_URL": "redis://:sk-canary@redis?decode_responses=1"}, "REDIS_URL has a parameter"),
+        ({"DATA_DIR": __file__}, "DATA_DIR has to be a folder"),
+        ({"DATA_DIR": f"{__file__}/data"}, "DATA_DIR has to be a folder"),
+        ({"MCP_CONFIG": "/nowhere.json"}, "MCP_CONFIG=/nowhere.json cannot be read"),
+        ({"MCP_CONFIG": "x" * 300}, "cannot be read"),
+        ({"MCP_CONFIG": __file__}, "is not JSON"),
+        ({"MCP_CONFIG": "/"}, "cannot be read"),
+        ({"PRICES_FILE": __file__}, "PRICES_FILE"),
+        ({"PRICES_FILE": "/"}, "PRICES_FILE"),
+        ({"HOST": "\udcff"}, "have to be UTF-8"),
+        ({"TURN_LEASE_S": "1e308"}, "TURN_LEASE_S should be less"),
+        ({"SESSION_TTL_DAYS": "9" * 30}, "SESSION_TTL_DAYS should be less"),
+        ({"TOOL_RESULT_MAX_BYTES": "9" * 30}, "TOOL_RESULT_MAX_BYTES should be less"),
+        ({"WORKER_CONCURRENCY": "9" * 5000}, "WORKER_CONCURRENCY"),
+        ({"LIMIT_COST_PER_DAY": "sk-canary"}, "LIMIT_COST_PER_DAY"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(environment: dict[str, str], named: str) -> None:
@@ -81,6 +115,14 @@ def test_a_provider_whose_package_is_missing_says_which_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert f"pip install 'segue-agent[{extra}]'" in refused(LLM_MODEL=model).replace("\n", " ")
+
+
+@pytest.mark.parametrize("command", [("serve",), ("worker",), ("migrate",), ("doctor",), ("keys", "list")])
+def test_every_command_refuses_a_url_that_is_none_in_one_line_without_its_password(command: tuple[str, ...]) -> None:
+    code, said = segue(*command, DATABASE_URL="postgresql://u:canary@[::1/x", REDIS_URL="redis://:canary@127.0.0.1:1")
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("DATABASE_URL has to be a URL")
+    assert "canary" not in said
 
 
 @pytest.mark.parametrize("command", [("serve", "--port", "0"), ("migrate",)])
@@ -146,6 +188,7 @@ def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_i
     code, said = segue("keys", "create", "--user", "ada", "--scope", "ops", "--name", "laptop", **stores)
     assert code == 0, said
     key = said.split()[-1]
+    (tmp_path / "none.json").write_text('{"mcpServers": {}}')
     service = Process({**stores, "MCP_CONFIG": str(tmp_path / "none.json")})
     url = service.start()
     try:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import gc
+import os
 import resource
 import signal
 import socket
@@ -22,6 +23,7 @@ from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.limits_from_settings import SHUTDOWN_SHARE
 from segue.main import create_app, run_worker
+from segue.mcp.config import read_mcp_config
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
 STARTUP_FAILURE = 3
@@ -48,7 +50,7 @@ def serve(
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the turns to `segue worker`.")] = False,
 ) -> None:
     """Serves the HTTP API, and runs turns. Exits with 3 if the service cannot start."""
-    settings = settings_with(host=host, port=port)
+    settings = _settings_with(host=host, port=port)
     _refuse_taken_port(settings.host, settings.port)
     application = create_app(settings, takes_turns=not no_worker)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
@@ -70,6 +72,19 @@ def serve(
         server.run()
     if not server.started:
         raise typer.Exit(code=STARTUP_FAILURE)
+
+
+def _settings_with(**flags: object) -> Settings:
+    """Also raises typer.Exit if the file of MCP servers is invalid, or named and not there."""
+    settings = settings_with(**flags)
+    path = settings.mcp_config
+    if path != Settings.model_fields["mcp_config"].default and not os.access(path, os.F_OK):
+        raise refusal(f"MCP_CONFIG={path} cannot be read. Correct it, or leave it out for no MCP servers.")
+    try:
+        read_mcp_config(path)
+    except AppError as error:
+        raise refusal(error.detail) from None
+    return settings
 
 
 def _refuse_taken_port(host: str, port: int) -> None:
@@ -98,7 +113,7 @@ def worker(
     concurrency: Annotated[int | None, typer.Option(help="How many turns to run at once. [WORKER_CONCURRENCY]")] = None,
 ) -> None:
     """Runs turns that other processes accept, on the same stores."""
-    settings = settings_with(worker_concurrency=concurrency)
+    settings = _settings_with(worker_concurrency=concurrency)
 
     def started() -> None:
         _keep_modules_from_the_garbage_collector()

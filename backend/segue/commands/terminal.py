@@ -29,6 +29,8 @@ def settings_with(**flags: Any) -> Settings:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
         raise refusal("\n".join(_sentence(one) for one in error.errors())) from None
+    except (OSError, UnicodeError):
+        raise refusal("The environment and .env have to be UTF-8 text that you may read.") from None
     never_log(settings.secrets)
     configure_logging(level=settings.log_level, log_format=settings.log_format)
     return settings

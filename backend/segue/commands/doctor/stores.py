@@ -9,7 +9,7 @@ from socket import gaierror
 from typing import Any
 
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.commands.doctor.report import Report
@@ -66,12 +66,8 @@ async def opened(stack: AsyncExitStack, settings: Settings) -> OpenStores:
     given = settings.database_url, settings.redis_url, settings.data_dir
     # Joining the servers otherwise would restart one that has died, and hide that it had.
     urls = await stack.enter_async_context(server_urls(*given, join_only=True))
-    try:
-        database = Database(urls.database_url, writing=1, reading=2)
-        stores = OpenStores(urls, database, Cache(urls.redis_url), Streams(urls.redis_url))
-    except (ArgumentError, ValueError) as error:
-        detail = "DATABASE_URL or REDIS_URL is not a URL, as postgresql://… and redis://… are."
-        raise AppError("url_invalid", status=500, title="Not a URL", detail=detail) from error
+    database = Database(urls.database_url, writing=1, reading=2)
+    stores = OpenStores(urls, database, Cache(urls.redis_url), Streams(urls.redis_url))
     for client in (stores.database, stores.cache, stores.streams):
         stack.push_async_callback(client.close)
     return stores
