@@ -1,6 +1,7 @@
 """Migrations over asyncpg, under an advisory lock so that processes that start together migrate once."""
 
 import asyncio
+import time
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -12,6 +13,8 @@ from segue.db.models import metadata
 
 MIGRATION_LOCK = 0x5E60E
 LOCK_TIMEOUT = "60s"
+WAIT_S = 600
+ASK_AGAIN_S = 0.2
 # Columns that this release does not use and the one before still reads: a later one drops them.
 LET_GO = frozenset({("tool_calls", "args_hash")})
 
@@ -28,10 +31,11 @@ def database_url() -> str:
 
 def migrate(connection: Connection) -> None:
     connection.exec_driver_sql(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
-    connection.exec_driver_sql(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
+    _take_turns(connection)
     try:
         context.configure(
             connection=connection,
+            transaction_per_migration=True,
             target_metadata=metadata,
             compare_server_default=True,
             include_name=lambda name, _, parents: (parents.get("table_name"), name) not in LET_GO,
@@ -42,6 +46,19 @@ def migrate(connection: Connection) -> None:
     finally:
         connection.exec_driver_sql(f"SELECT pg_advisory_unlock({MIGRATION_LOCK})")
         connection.commit()
+
+
+def _take_turns(connection: Connection) -> None:
+    """Asks again and again for the lock that keeps others out. A statement that waited for it would be waited for by an
+    index that is built concurrently. Ends its transactions, since a migration may commit in between.
+    """
+    for _ in range(round(WAIT_S / ASK_AGAIN_S)):
+        taken = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({MIGRATION_LOCK})").scalar()
+        connection.commit()
+        if taken:
+            return
+        time.sleep(ASK_AGAIN_S)
+    raise TimeoutError(f"another process has been migrating it for {WAIT_S} s")
 
 
 async def run() -> None:

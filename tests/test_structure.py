@@ -15,10 +15,11 @@ PACKAGE = Path(__file__).parents[1] / "backend" / "segue"
 
 STATEMENTS = {"select", "insert", "update", "delete", "text", "union_all"}
 OWNERS_OF_TABLES = {
-    "db/engine.py": "has no table: asks whether pgvector is there",
+    "db/engine.py": "has no table: asks for the time, and whether pgvector is there",
     "db/erasure.py": "deletes from every table, by its metadata",
     "db/inspection.py": "measures every table, by its metadata",
     "db/models.py": "defines the tables",
+    "db/order.py": "has no table: how the rows of those with a seq are ordered",
     "identity/api_keys.py": "api_keys",
     "jobs/fact_extraction.py": "turns.facts_due_at",
     "memory/facts.py": "memories",

@@ -17,6 +17,7 @@ from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.llm.model_choice import Models
 from segue.config import Settings
+from segue.db.clock import StoreClock
 from segue.db.engine import Database
 from segue.db.rate_limits import Rates
 from segue.db.redis import Cache, Streams
@@ -104,12 +105,16 @@ class Jobs:
 
 
 async def foundation(
-    stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, clock: Clock
+    stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, clock: Clock | None
 ) -> Foundation:
+    """Without a clock, the time is PostgreSQL's."""
     span = await stack.enter_async_context(tracing(settings.otel_exporter_otlp_endpoint))
     metrics = Metrics()
     models = await chat_models(stack, settings, model, metrics.observe, span)
-    return Foundation(settings, clock, metrics, span, models, await stores(stack, settings))
+    opened = await stores(stack, settings)
+    if clock is None:
+        clock = await stack.enter_async_context(StoreClock(opened.database))
+    return Foundation(settings, clock, metrics, span, models, opened)
 
 
 async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:

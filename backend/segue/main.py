@@ -29,7 +29,7 @@ from segue.api.deps import Services, State
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from segue.config import Settings
-from segue.domain.clock import Clock, utc_now
+from segue.domain.clock import Clock
 from segue.domain.telemetry import LoopLagged
 from segue.telemetry.loop_lag import LoopLag
 from segue.telemetry.metrics_server import metrics_served
@@ -55,7 +55,7 @@ ROUTES = [route for resource in RESOURCES for route in resource.router.routes]
 
 
 def create_app(
-    settings: Settings, *, model: BaseChatModel | None = None, clock: Clock = utc_now, takes_turns: bool = True
+    settings: Settings, *, model: BaseChatModel | None = None, clock: Clock | None = None, takes_turns: bool = True
 ) -> FastAPI:
     """Returns the ASGI application. It opens its stores and runs turns while its lifespan lasts.
 
@@ -83,7 +83,7 @@ def create_app(
 async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callable[[], None]) -> None:
     """Runs turns that other processes accept, until `stopped` is set. Calls `started` once it takes turns."""
     async with AsyncExitStack() as stack:
-        services = await _start(stack, settings, None, utc_now, takes_turns=True)
+        services = await _start(stack, settings, None, None, takes_turns=True)
         if settings.worker_metrics_port is not None:
             served = metrics_served(services.metrics, settings.host, settings.worker_metrics_port)
             await stack.enter_async_context(served)
@@ -110,7 +110,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
 
 
 async def _start(
-    stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, clock: Clock, *, takes_turns: bool
+    stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, clock: Clock | None, *, takes_turns: bool
 ) -> Services:
     """Starts the parts in order; the stack stops them in reverse order."""
     base = await factories.foundation(stack, settings, model, clock)
@@ -135,7 +135,7 @@ async def _start(
         planning=settings.planning,
         confirm=settings.confirm,
         mcp_states=tooling.mcp_states,
-        clock=clock,
+        clock=base.clock,
         long_term=long_term,
         memory_ttl_s=settings.short_term_memory_ttl,
         metrics_public=settings.metrics_public,

@@ -33,7 +33,7 @@ async def test_another_owner_can_neither_read_nor_change_nor_write_to_a_session(
     made = await sessions.create_session(connection, OWNER, title="mine", metadata={}, now=NOW)
     attempts: dict[str, Attempt] = {
         "get": lambda at, owner: sessions.get_session(at, owner, made.id),
-        "update": lambda at, owner: sessions.update_session(at, owner, made.id, changes={"title": "ours"}, now=NOW),
+        "update": lambda at, owner: sessions.update_session(at, owner, made.id, changes={"title": "ours"}),
         "delete": lambda at, owner: sessions.delete_session(at, owner, made.id),
         "lock": lambda at, owner: sessions.lock_session(at, owner, made.id),
     }

@@ -21,7 +21,7 @@ ROME, TOKYO = {"timezone": "Europe/Rome"}, {"timezone": "Asia/Tokyo"}
 def result(
     number: int, status: CallStatus = "succeeded", *, tool: str = "find", args: dict[str, Any] | None = None
 ) -> Reference:
-    """Calls are numbered as they were made."""
+    """Calls are numbered as they were made, and given newest first."""
     return Reference(
         tool_call_id=f"call_{number:02}",
         tool_name=tool,
@@ -48,7 +48,7 @@ def numbers(references: tuple[Reference, ...]) -> list[int]:
         pytest.param([result(1, "failed")], [result(2)], [2], id="a success replaces an error"),
         pytest.param([result(1, "failed")], [result(2, "failed")], [2], id="the latest of two errors"),
         pytest.param([], [result(3, "failed"), result(2), result(1)], [2], id="all in one turn"),
-        pytest.param([], [result(1), result(3), result(2, "failed")], [3], id="in whatever order they ended"),
+        pytest.param([result(3)], [result(2), result(1, "failed")], [2], id="their ids do not order them"),
         pytest.param(
             [result(1, args={"a": 1, "b": {"c": 2, "d": 3}})],
             [result(2, args={"b": {"d": 3, "c": 2}, "a": 1})],
@@ -58,7 +58,7 @@ def numbers(references: tuple[Reference, ...]) -> list[int]:
         pytest.param([result(1, args={"a": "1"})], [result(2, args={"a": 1})], [2, 1], id="1 is not '1'"),
         pytest.param([result(1)], [result(2, tool="look")], [2, 1], id="two tools"),
         pytest.param(
-            [result(1), result(2, args=ROME)], [result(3, "failed")], [2, 1], id="newest first, whatever failed after"
+            [result(2, args=ROME), result(1)], [result(3, "failed")], [2, 1], id="newest first, whatever failed after"
         ),
         pytest.param([result(2), result(1, args=ROME)], [result(3, args=TOKYO)], [3, 2, 1], id="newest first"),
     ],
@@ -70,8 +70,8 @@ def test_results_are_one_for_each_call_and_the_best_of_it(
 
 
 def test_the_oldest_results_make_room_for_new_ones() -> None:
-    many = [result(number, args={"n": number}) for number in range(MAX_REFERENCES + 5)]
-    assert numbers(merge_results(many[:-3], many[-3:])) == list(range(5, MAX_REFERENCES + 5))[::-1]
+    many = [result(number, args={"n": number}) for number in range(MAX_REFERENCES + 5)][::-1]
+    assert numbers(merge_results(many[3:], many[:3])) == list(range(5, MAX_REFERENCES + 5))[::-1]
 
 
 @pytest.fixture

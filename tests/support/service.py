@@ -12,7 +12,7 @@ from typing import IO, Any
 import httpx2
 
 from segue.config import Settings
-from segue.domain.clock import Clock, utc_now
+from segue.domain.clock import Clock
 from segue.main import create_app
 from tests.support.commands import ROOT, Started, Starter, forked, surroundings
 from tests.support.logs import until
@@ -78,7 +78,7 @@ class Client:
 
 
 @asynccontextmanager
-async def running(settings: Settings, *, clock: Clock = utc_now, takes_turns: bool = True) -> AsyncIterator[Client]:
+async def running(settings: Settings, *, clock: Clock | None = None, takes_turns: bool = True) -> AsyncIterator[Client]:
     """The service in this process, over real HTTP. Leaving it is a clean shutdown."""
     async with (
         serving(create_app(settings, clock=clock, takes_turns=takes_turns)) as url,

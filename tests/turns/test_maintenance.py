@@ -35,6 +35,11 @@ async def stores(settings: Settings) -> AsyncIterator[Stores]:
         yield opened
 
 
+async def unused_for(stores: Stores, session: str, **time: float) -> None:
+    aged = "UPDATE sessions SET updated_at = now() - $2::interval WHERE id = $1"
+    await stores.database.execute(aged, session, timedelta(**time))
+
+
 async def gone(stores: Stores, session: str) -> None:
     await stores.until("SELECT count(*) = 0 FROM sessions WHERE id = $1", session)
 
@@ -44,18 +49,18 @@ async def lacks_keys_of(stores: Stores, session: str) -> bool:
 
 
 async def test_a_session_nobody_has_used_for_long_goes_with_everything_in_it(
-    settings: Settings, provider: Provider, clock: Frozen, stores: Stores
+    settings: Settings, provider: Provider, stores: Stores
 ) -> None:
     use_toolbox(settings)
-    async with running(settings, clock=clock) as client:
+    async with running(settings) as client:
         idle = await client.new_session()
         provider.will(calls(("echo", {"n": 1})), says("one"), says("two"))
         await client.chat(idle, "call it")
-        clock.now += timedelta(days=DAYS - 1)
-        used = await client.new_session()
-        await client.chat(used, "hello")
         assert await stores.keys(idle)
-        clock.now += timedelta(days=1, seconds=1)
+        used = await client.new_session()
+        await unused_for(stores, used, days=2 * DAYS)
+        await client.chat(used, "hello")
+        await unused_for(stores, idle, days=DAYS, seconds=1)
         await gone(stores, idle)
         assert len(await client.messages(used)) == 2
         await stores.until_key(lambda: lacks_keys_of(stores, idle))
@@ -63,9 +68,7 @@ async def test_a_session_nobody_has_used_for_long_goes_with_everything_in_it(
     assert await stores.rows() == {"sessions": 1, "turns": 1, "messages": 2, "tool_calls": 0, "tool_results": 0}
 
 
-async def test_a_session_in_which_a_turn_runs_stays(
-    settings: Settings, provider: Provider, clock: Frozen, stores: Stores
-) -> None:
+async def test_a_session_in_which_a_turn_runs_stays(settings: Settings, provider: Provider, stores: Stores) -> None:
     entered, release = asyncio.Event(), asyncio.Event()
 
     async def thinks(_: dict[str, Any]) -> Response:
@@ -74,12 +77,13 @@ async def test_a_session_in_which_a_turn_runs_stays(
         return says("at last")
 
     provider.will(thinks)
-    async with running(settings, clock=clock) as client:
+    async with running(settings) as client:
         busy = await client.new_session()
         turn = asyncio.create_task(client.chat(busy, "think long"))
         await entered.wait()
         idle = await client.new_session()
-        clock.now += timedelta(days=10 * DAYS)
+        await unused_for(stores, busy, days=20 * DAYS)
+        await unused_for(stores, idle, days=10 * DAYS)
         await gone(stores, idle)
         release.set()
         assert (await turn)["message"]["content"] == "at last"
@@ -95,6 +99,7 @@ async def test_sessions_are_kept_for_ever_unless_a_time_is_set(
         provider.will(calls(("echo", {"n": 1})), says("one"))
         await client.chat(session, "call it")
         clock.now += timedelta(days=4000)
+        await unused_for(stores, session, days=4000)
         await stores.until("SELECT count(*) = 0 FROM tool_results")
         assert len(await client.messages(session)) == 4
 

@@ -76,8 +76,9 @@ async def offer_plan(
     origin_message_id: str,
     steps: tuple[Step, ...],
     opaque: Mapping[str, Any] | None = None,
-) -> StoredPlan:
-    """Stores a new plan and returns it. The session's open plan, if any, is superseded.
+) -> StoredPlan | None:
+    """Stores a new plan and returns it. The session's open plan, if any, is superseded. Returns None and stores nothing
+    if that one is approved for a later turn.
 
     `opaque` is what came with the calls that are its steps, as `reply.opaque_parts` returns it.
     """
@@ -92,8 +93,9 @@ async def offer_plan(
     )
     async with context.transaction() as connection:
         offered = StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id, opaque=clean(opaque))
-        stored = await store.offer(connection, offered)
-    context.emit(PlanChanged(stored.plan))
+        stored = await store.offer(connection, offered, context.turn)
+    if stored is not None:
+        context.emit(PlanChanged(stored.plan))
     return stored
 
 

@@ -69,7 +69,7 @@ class TurnState(TurnInput, total=False):
     conversation: what the model has been shown in this turn.
     answer: None until something answers; `started` is its message if part of it was emitted already, `answer_id` the
         id it is stored under, `postscript` a text that follows it.
-    tool_calls, references: the calls this turn made, and the references to their results, newest first.
+    tool_calls, references: the calls this turn made, in order, and the references to their results, newest first.
     """
 
     acknowledgement: Acknowledgement

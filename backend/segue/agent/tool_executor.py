@@ -103,10 +103,10 @@ async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall]) -> list[t
         request = RequestedCall(recorded.call.tool_call_id, recorded.call.tool_name, recorded.call.args)
         tool = turn.tools.get(request.name)
         if recorded.outcome is None:
+            turn.ledger[request.id] = None
             cut_off.append(interrupted_call(request, tool))
             continue
-        turn.ledger.append(recorded.call)
-        turn.references.insert(0, recorded.reference)
+        turn.ledger[request.id] = recorded.call, recorded.reference
         turn.keep_images(request, recorded.outcome)
         ended.append((request, _keep_answer(turn, request, tool, recorded.outcome)))
     turn.count += len(earlier)
@@ -156,6 +156,7 @@ async def record_start(
 
 async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: WriteWithEnd | None = None) -> Outcome:
     """Runs a call if its tool may run at this moment, records how it ended, and returns that."""
+    turn.ledger.setdefault(call.request.id, None)
     if isinstance(call, SettledCall):
         await _record_end(turn, call, call.outcome, also)
         return call.outcome
@@ -245,8 +246,7 @@ async def _record_end(
         if changed.moved:
             context.emit(ToolStateChanged(tool.spec.name, context.guard.state(tool.spec)))
     turn.stored_messages += 1
-    turn.ledger.append(ledger)
-    turn.references.insert(0, reference)
+    turn.ledger[call.request.id] = ledger, reference
     context.emit(CallEnded(reference, message_id))
 
 

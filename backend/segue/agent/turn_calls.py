@@ -23,17 +23,16 @@ MAX_IMAGES_BYTES = 6_000_000  # of a turn: every later request of it repeats the
 class TurnCalls:
     """The calls of a turn so far. `count` is all of them, `stored_messages` the messages they added to the history.
 
+    `ledger` has them in the order they were made, by id: None for one that has not ended, or leaves no row.
     `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
-    have. `references` are newest first. `images` are by call those that the model has not been shown, in all no more
-    than `image_bytes_left` allows.
+    have. `images` are by call those that the model has not been shown, in all no more than `image_bytes_left` allows.
     `approved_in` is an answer that the user said yes to: one call that it asked about needs no second yes. If the turn
     is `cautious`, every call that changes the world needs a yes.
     """
 
     context: TurnContext
     tools: Mapping[str, Tool]
-    ledger: list[ToolCall] = field(default_factory=list)
-    references: list[Reference] = field(default_factory=list)
+    ledger: dict[str, tuple[ToolCall, Reference] | None] = field(default_factory=dict)
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
     images: dict[str, tuple[BinaryPart, ...]] = field(default_factory=dict)
     image_bytes_left: int = MAX_IMAGES_BYTES
@@ -41,6 +40,16 @@ class TurnCalls:
     stored_messages: int = 0
     approved_in: str | None = None
     cautious: bool = False
+
+    @property
+    def recorded(self) -> list[ToolCall]:
+        """The calls that have ended and have a row, in the order they were made."""
+        return [each[0] for each in self.ledger.values() if each is not None]
+
+    @property
+    def references(self) -> list[Reference]:
+        """The references to their results, newest first."""
+        return [each[1] for each in reversed(self.ledger.values()) if each is not None]
 
     def needs_yes(self, spec: ToolSpec) -> bool:
         mode = self.context.limits.confirm
@@ -58,5 +67,5 @@ class TurnCalls:
 
     def new_images(self) -> list[BaseMessage]:
         """Returns the images of the calls that have ended since, in a message that goes behind their results."""
-        images, self.images = dict(sorted(self.images.items())), {}
+        images = {made: self.images.pop(made) for made in self.ledger if made in self.images}
         return [image_message(images)] if images else []

@@ -3,16 +3,20 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import Field, TypeAdapter
 
 from segue.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
 from segue.api.problems import PROBLEMS
-from segue.api.schemas import Cursor, Limit, NewMemory, Page, decode_cursor, id_position, invalid_cursor, page
+from segue.api.schemas import Cursor, Limit, NewMemory, Page, decode_cursor, invalid_cursor, page
+from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory, NewFact
 from segue.memory import facts
 
 router = APIRouter(prefix="/memories", tags=["memories"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
-_POSITION = id_position("mem")
+_POSITION: TypeAdapter[facts.Position] = TypeAdapter(
+    tuple[Annotated[int, Field(strict=True, ge=0, lt=2**63)], Annotated[str, Field(pattern=id_pattern("mem"))]]
+)
 
 
 @router.get("")
@@ -31,7 +35,8 @@ async def list_memories(
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         found = await facts.list_facts(connection, caller, before=before, limit=limit + 1)
-    return page(found, limit, lambda memory: memory.id)
+    listed = page(found, limit, lambda each: each[1])
+    return Page([memory for memory, _ in listed.items], listed.next_cursor)
 
 
 @router.post("", status_code=201)

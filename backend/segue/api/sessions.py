@@ -67,7 +67,7 @@ async def get_session(session_id: SessionId, services: ServicesDep, caller: Call
 async def update_session(session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller) -> Session:
     changes = body.model_dump(include=body.model_fields_set)
     async with services.database.autocommit() as connection:
-        return await sessions.update_session(connection, caller, session_id, changes=changes, now=services.clock())
+        return await sessions.update_session(connection, caller, session_id, changes=changes)
 
 
 @router.delete("/{session_id}", status_code=204)
@@ -100,4 +100,4 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
         ttl_s=services.memory_ttl_s,
         now=services.clock(),
     )
-    return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=known)
+    return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=[memory for memory, _ in known])

@@ -54,7 +54,7 @@ def revoke(key_id: Annotated[str, typer.Argument(help="The id that `segue keys l
 
     async def run(database: Database, _: Cache) -> ApiKey:
         async with database.transaction() as connection:
-            return await revoke_key(connection, key_id, now=utc_now())
+            return await revoke_key(connection, key_id)
 
     revoked = on_the_stores(run)
     typer.echo(f"{revoked.id} of {revoked.owner} is revoked; nothing accepts it after {CHECK_EVERY_S:g} s.")

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from datetime import datetime
 from typing import Any, TypeVar, cast
 
 import orjson
@@ -78,6 +79,12 @@ class Database:
             if await connection.scalar(text("SELECT current_setting('transaction_read_only')::boolean")):
                 self._drop_connections()
                 raise storage_unavailable()
+
+    async def time(self) -> datetime:
+        """Returns PostgreSQL's time of day."""
+        async with self.read_only() as connection:
+            told: datetime = (await connection.execute(text("SELECT clock_timestamp()"))).scalar_one()
+        return told
 
     async def has_vectors(self) -> bool:
         """Whether the database has pgvector. Installs it first if the server offers it and this role may."""

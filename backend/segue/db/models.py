@@ -1,5 +1,7 @@
 """All tables, and the unique indexes that settle races.
 
+`seq` of a turn or message counts in its session; that of other rows is counted by PostgreSQL, and is 0 for those older
+than the column, which their ids order. An id or a time never does: each is of the clock of one process.
 `turn_seq` of a message is the seq of the message that opened its turn: `seq` orders arrival, `turn_seq` a history.
 `result_bytes` counts all bytes of results a session ever stored, `stored_before` its value when a result was stored.
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
@@ -52,6 +54,10 @@ def _time() -> DateTime:
 
 def _json() -> JSONB:
     return JSONB(none_as_null=True)
+
+
+def _seq() -> Column[int]:
+    return Column("seq", BigInteger, Identity(), nullable=False)
 
 
 def _session_key() -> ForeignKey:
@@ -159,6 +165,7 @@ plans = Table(
     "plans",
     metadata,
     Column("id", _id(), primary_key=True),
+    _seq(),
     Column("session_id", _id(), _session_key(), nullable=False),
     Column("origin_message_id", _id(), nullable=False),
     Column("goal", Text, nullable=False),
@@ -180,7 +187,7 @@ plans = Table(
     CheckConstraint(
         "status IN ('active', 'waiting', 'completed', 'failed', 'cancelled', 'expired', 'superseded')", name="status"
     ),
-    Index("plans_session_id_idx", "session_id", "id"),
+    Index("plans_session_id_seq_idx", "session_id", "seq", "id"),
     Index("plans_one_open_key", "session_id", unique=True, postgresql_where=text("status IN ('active', 'waiting')")),
 )
 
@@ -188,6 +195,7 @@ tool_calls = Table(
     "tool_calls",
     metadata,
     Column("id", _id(), primary_key=True),
+    _seq(),
     Column("session_id", _id(), _session_key(), nullable=False),
     Column("turn_id", _id(), ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
     Column("message_id", _id(), ForeignKey("messages.id", ondelete="CASCADE"), nullable=False),
@@ -205,7 +213,7 @@ tool_calls = Table(
     Column("duration_ms", Integer),
     Column("expires_at", _time()),
     CheckConstraint("status IN ('running', 'succeeded', 'failed', 'unknown')", name="status"),
-    Index("tool_calls_session_id_idx", "session_id", "id"),
+    Index("tool_calls_session_id_seq_idx", "session_id", "seq", "id"),
     Index("tool_calls_turn_id_idx", "turn_id"),
     Index("tool_calls_message_id_idx", "message_id"),
 )
@@ -241,6 +249,7 @@ tool_state_changes = Table(
     "tool_state_changes",
     metadata,
     Column("id", _id(), primary_key=True),
+    _seq(),
     Column("session_id", _id(), _session_key(), nullable=False),
     Column("tool", Text, nullable=False),
     Column("before", Text, nullable=False),
@@ -249,13 +258,15 @@ tool_state_changes = Table(
     Column("reason_code", Text),
     Column("turn_id", _id()),
     Column("at", _time(), nullable=False),
-    Index("tool_state_changes_session_id_idx", "session_id", "id"),
+    Index("tool_state_changes_session_id_seq_idx", "session_id", "seq", "id"),
+    Index("tool_state_changes_at_idx", "at"),
 )
 
 memories = Table(
     "memories",
     metadata,
     Column("id", _id(), primary_key=True),
+    _seq(),
     Column("owner", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("content", Text, nullable=False),
@@ -271,7 +282,7 @@ memories = Table(
     Column("created_at", _time(), nullable=False),
     Column("last_used_at", _time()),
     CheckConstraint("kind IN ('fact', 'preference', 'personal_info', 'contact', 'project')", name="kind"),
-    Index("memories_owner_idx", "owner", "id", postgresql_where=text("superseded_by IS NULL")),
+    Index("memories_owner_seq_idx", "owner", "seq", "id", postgresql_where=text("superseded_by IS NULL")),
     Index(
         "memories_told_once_key", "owner", "content_hash", unique=True, postgresql_where=text("superseded_by IS NULL")
     ),

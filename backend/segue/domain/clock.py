@@ -1,4 +1,4 @@
-"""The time of day: what gives it, and the default."""
+"""The time of day: what gives it, and this machine's. A service goes by PostgreSQL's (`db/clock.py`)."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

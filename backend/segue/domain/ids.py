@@ -1,4 +1,7 @@
-"""Ids: a prefix for the kind of thing and a ULID, so that ids sort by creation time."""
+"""Ids: a prefix for the kind of thing and a ULID, so that new rows lie side by side in an index.
+
+Nothing is ordered by an id: its time is of one process's clock. Rows have a `seq`.
+"""
 
 import itertools
 import re

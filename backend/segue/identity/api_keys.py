@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, bindparam, insert, select, update
+from sqlalchemy import Row, bindparam, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
@@ -58,7 +58,7 @@ async def create_key(
             name=name,
             scopes=sorted(set(scopes)),
             digest=_digest(secret),
-            created_at=now,
+            created_at=func.now(),
         )
     )
     return f"segue_{key_id.removeprefix('key_')}_{secret}"
@@ -66,18 +66,18 @@ async def create_key(
 
 async def list_keys(connection: AsyncConnection, owner: str | None) -> list[ApiKey]:
     """Oldest first; the keys of all owners if none is given."""
-    statement = select(api_keys).order_by(api_keys.c.id)
+    statement = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id)
     if owner is not None:
         statement = statement.where(api_keys.c.owner == owner)
     return [ApiKey(**row._asdict()) for row in await connection.execute(statement)]
 
 
-async def revoke_key(connection: AsyncConnection, key_id: str, *, now: datetime) -> ApiKey:
+async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
     """Raises NotFound for an unknown key and for one that was revoked before."""
     revoked = await connection.execute(
         update(api_keys)
         .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
-        .values(revoked_at=now)
+        .values(revoked_at=func.now())
         .returning(*api_keys.c)
     )
     row = revoked.one_or_none()

@@ -30,6 +30,7 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, REAL, insert
@@ -37,6 +38,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import UserDefinedType
 
 from segue.db.models import memories
+from segue.db.order import newest_first, oldest_first
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.memory import Memory, NewFact
@@ -50,6 +52,8 @@ CONFIGURATIONS = (
 )
 ALWAYS_USEFUL = ("personal_info", "preference")
 RECENT_DAYS = 90
+Position = tuple[int, str]  # a fact's seq and id
+
 _IS_CURRENT = memories.c.superseded_by.is_(None)
 _SHOWN = [memories.c[field.name] for field in fields(Memory)]  # in the order `_memory` needs
 
@@ -125,12 +129,15 @@ async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, 
     )
 
 
-async def list_facts(connection: AsyncConnection, owner: str, *, before: str | None, limit: int) -> list[Memory]:
-    """Returns the newest first; `before` is the id of the last one already seen."""
-    statement = select(*_SHOWN).where(memories.c.owner == owner, _IS_CURRENT).order_by(memories.c.id.desc())
+async def list_facts(
+    connection: AsyncConnection, owner: str, *, before: Position | None, limit: int
+) -> list[tuple[Memory, Position]]:
+    """Returns the newest first, each with its position; `before` is that of the last one seen, which may be gone."""
+    statement: Select[Any] = select(*_SHOWN, memories.c.seq).where(memories.c.owner == owner, _IS_CURRENT)
     if before is not None:
-        statement = statement.where(memories.c.id < before)
-    return [_memory(row) for row in await connection.execute(statement.limit(limit))]
+        statement = statement.where(tuple_(*oldest_first(memories)) < before)
+    rows = await connection.execute(statement.order_by(*newest_first(memories)).limit(limit))
+    return [(_memory(row), (row.seq, row.id)) for row in rows]
 
 
 async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> None:
@@ -164,7 +171,7 @@ def _find_statement() -> Select[Any]:
             or_(matches, memories.c.kind.in_(ALWAYS_USEFUL)),
         )
         .order_by(
-            matches.desc(), case((matches, rank)).desc(), memories.c.importance.desc(), days, memories.c.id.desc()
+            matches.desc(), case((matches, rank)).desc(), memories.c.importance.desc(), days, *newest_first(memories)
         )
         .limit(bindparam("at_most"))
     )

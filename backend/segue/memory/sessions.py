@@ -4,7 +4,7 @@ Owns the table `sessions`, but for what the statements of a turn and the summary
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -26,17 +26,15 @@ async def create_session(
     connection: AsyncConnection, owner: str, *, title: str | None, metadata: Mapping[str, Any], now: datetime
 ) -> Session:
     session_id = new_id("ses", now)
-    await connection.execute(
-        insert(sessions).values(
-            id=session_id, owner=owner, title=title, metadata=dict(metadata), created_at=now, updated_at=now
-        )
-    )
+    given = {"id": session_id, "owner": owner, "title": title, "metadata": dict(metadata)}
+    made = insert(sessions).values(**given, created_at=func.now(), updated_at=func.now())
+    at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
     return Session(
         id=session_id,
         title=title,
         metadata=dict(metadata),
-        created_at=now,
-        updated_at=now,
+        created_at=at,
+        updated_at=at,
         message_count=0,
         running_turn_id=None,
     )
@@ -77,27 +75,27 @@ async def list_sessions(
 
 
 async def update_session(
-    connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any], now: datetime
+    connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
     """`changes` may hold `title` and `metadata`; the rest stays. Raises NotFound as `get_session`."""
     if changes:
         await connection.execute(
             update(sessions)
             .where(sessions.c.id == session_id, sessions.c.owner == owner)
-            .values({**changes, "updated_at": now})
+            .values({**changes, "updated_at": func.now()})
         )
     return await get_session(connection, owner, session_id)
 
 
-async def lock_idle(connection: AsyncConnection, *, before: datetime) -> tuple[str, str] | None:
-    """Locks the session that has been idle for longest and returns its owner and id; None if none is since `before`.
+async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str] | None:
+    """Locks the session that has been idle for longest and returns its owner and id; None if none is for these days.
 
     A session with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
     """
     open_turn = select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
     idle = (
         select(sessions.c.owner, sessions.c.id)
-        .where(sessions.c.updated_at < before, ~open_turn.exists())
+        .where(sessions.c.updated_at < func.now() - timedelta(days=days), ~open_turn.exists())
         .order_by(sessions.c.updated_at)
         .limit(1)
         .with_for_update(skip_locked=True)

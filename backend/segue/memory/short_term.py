@@ -56,14 +56,10 @@ async def forget(cache: Cache, session_id: str) -> None:
 
 
 def merge_results(known: Iterable[Reference], newer: Iterable[Reference]) -> tuple[Reference, ...]:
-    """Returns the references newest first, by their ids: of each call the latest success, else the latest failure."""
-
-    def rank(reference: Reference) -> tuple[bool, str]:
-        return reference.status == "succeeded", reference.tool_call_id
-
-    current = {
-        (reference.tool_name, canonical_args(reference.args)): reference
-        for reference in sorted((*known, *newer), key=rank)
-    }
-    newest_first = sorted(current.values(), key=lambda reference: reference.tool_call_id, reverse=True)
-    return tuple(newest_first[:MAX_REFERENCES])
+    """Returns references newest first, as both are given: of each call the latest success, else the latest failure."""
+    newest_first = [*newer, *known]
+    current: dict[tuple[str, str], Reference] = {}
+    for reference in sorted(newest_first, key=lambda each: each.status != "succeeded"):
+        current.setdefault((reference.tool_name, canonical_args(reference.args)), reference)
+    kept = {id(reference) for reference in current.values()}
+    return tuple(reference for reference in newest_first if id(reference) in kept)[:MAX_REFERENCES]

@@ -14,9 +14,11 @@ from pydantic import TypeAdapter
 from sqlalchemy import ColumnElement, Row, Select, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import plans, sessions, written
+from segue.db.models import plans, sessions, turns, written
+from segue.db.order import came_before, newest_first
 from segue.domain.errors import AppError
 from segue.domain.plan import OPEN, Decision, Plan, Step, end, update_step
+from segue.domain.session import TurnKey
 
 BATCH = 100  # plans that expire in one transaction
 
@@ -37,7 +39,8 @@ class StalePlan(AppError):
 class StoredPlan:
     """A plan and what is not shown of it.
 
-    - A yes is a grant: for the step `granted_step`, in the turn `granted_to`, until that step starts.
+    - A yes is a grant: for the step `granted_step`, in the turn `granted_to`, until that step starts. `granted_seq` is
+      that turn's seq as it was read; it is not stored.
     - `tool_hash`: of the tool definition that was shown with the waiting step; another one asks again.
     - `asked_in`: the turn whose answer asked for a yes last. `blocked_tools`: what that answer said cannot run.
     - `reminded`: an answer about something else has mentioned the plan.
@@ -50,6 +53,7 @@ class StoredPlan:
     session_id: str
     granted_to: str | None = None
     granted_step: int | None = None
+    granted_seq: int | None = None
     tool_hash: str | None = None
     asked_in: str | None = None
     blocked_tools: tuple[str, ...] = ()
@@ -65,26 +69,33 @@ class StoredPlan:
     def grants(self, step: Step, turn_id: str) -> bool:
         return self.granted_to == turn_id and self.granted_step == step.id
 
+    def is_for_a_later_turn(self, turn: TurnKey) -> bool:
+        """Returns whether a button approved it for a turn that comes after this one: then it is not this turn's."""
+        return self.granted_seq is not None and self.granted_seq > turn.turn_seq
+
 
 _read = TypeAdapter(StoredPlan).validate_python
+_WITH_GRANT = select(
+    plans, select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_subquery().label("granted_seq")
+)
 
 
 async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan | None:
     """Returns the session's open plan, None if it has none."""
-    return await _first(connection, select(plans).where(plans.c.session_id == session_id, is_open()))
+    return await _first(connection, _WITH_GRANT.where(plans.c.session_id == session_id, is_open()))
 
 
 async def plan_in_question(
     connection: AsyncConnection, session_id: str, *, answered_turn_id: str | None
 ) -> StoredPlan | None:
     """Returns the plan that a yes is for: the open one, or the one that expired after the last answer asked for it."""
-    statement = select(plans).where(plans.c.session_id == session_id, is_open() | just_expired(answered_turn_id))
-    return await _first(connection, statement.order_by(is_open().desc(), plans.c.id.desc()))
+    statement = _WITH_GRANT.where(plans.c.session_id == session_id, is_open() | just_expired(answered_turn_id))
+    return await _first(connection, statement.order_by(is_open().desc(), *newest_first(plans)))
 
 
 async def newest_has_expired(connection: AsyncConnection, session_id: str) -> bool:
     """Returns whether the session's newest plan has expired."""
-    newest = select(plans.c.status).where(plans.c.session_id == session_id).order_by(plans.c.id.desc()).limit(1)
+    newest = select(plans.c.status).where(plans.c.session_id == session_id).order_by(*newest_first(plans)).limit(1)
     return (await connection.execute(newest)).scalar_one_or_none() == "expired"
 
 
@@ -107,7 +118,7 @@ async def get_plan(connection: AsyncConnection, plan_id: str) -> StoredPlan:
 async def plan_taken_on(connection: AsyncConnection, turn_id: str, session_id: str) -> StoredPlan | None:
     """Returns the plan that a turn has made, decided or amended, open or not."""
     statement = select(plans).where(plans.c.session_id == session_id, plans.c.taken_on_by == turn_id)
-    return await _first(connection, statement.order_by(plans.c.id.desc()))
+    return await _first(connection, statement.order_by(*newest_first(plans)))
 
 
 async def list_plans(
@@ -118,19 +129,24 @@ async def list_plans(
         select(plans)
         .join(sessions, sessions.c.id == plans.c.session_id)
         .where(sessions.c.id == session_id, sessions.c.owner == owner)
-        .order_by(plans.c.id.desc())
+        .order_by(*newest_first(plans))
         .limit(limit)
     )
     if before is not None:
-        statement = statement.where(plans.c.id < before)
+        statement = statement.where(came_before(plans, before))
     return [_stored_plan(row).plan for row in await connection.execute(statement)]
 
 
-async def offer(connection: AsyncConnection, stored: StoredPlan) -> StoredPlan:
-    """Stores a new plan as the session's open one, in place of the open one before it. Raises StalePlan as `swap`."""
-    before = await open_plan(connection, stored.session_id)
-    if before is not None:
-        await swap(connection, before, end(before.plan, "superseded"))
+async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) -> StoredPlan | None:
+    """Stores a turn's new plan as the session's open one, in place of the open one before it.
+
+    Returns None, and stores nothing, if that one is approved for a later turn.
+    """
+    while (before := await open_plan(connection, stored.session_id)) is not None:
+        if before.is_for_a_later_turn(turn):
+            return None
+        with suppress(StalePlan):  # a button came in between: it is read again
+            await swap(connection, before, end(before.plan, "superseded"))
     await connection.execute(insert(plans).values(_columns(stored)))
     return stored
 
@@ -157,6 +173,7 @@ async def swap(
         plan=moved,
         granted_to=grant[0] if grant else None,
         granted_step=grant[1] if grant else None,
+        granted_seq=None,
         tool_hash=tool_hash,
         asked_in=asked_in or stored.asked_in,
         blocked_tools=stored.blocked_tools if blocked_tools is None else blocked_tools,
@@ -239,4 +256,5 @@ def _stored_plan(row: Row[Any]) -> StoredPlan:
 
 def _columns(stored: StoredPlan) -> dict[str, Any]:
     columns = asdict(stored)
+    del columns["granted_seq"]
     return {**columns.pop("plan"), **columns, "blocked_tools": stored.blocked_tools or None}

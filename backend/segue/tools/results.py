@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions, tool_calls, tool_results, turns
+from segue.db.order import came_before, newest_first, oldest_first
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata
@@ -137,11 +138,11 @@ async def list_calls(
     limit: int,
 ) -> list[ToolCall]:
     """Returns calls, newest first, without reading payloads."""
-    statement = _owned(owner, session_id).order_by(tool_calls.c.id.desc()).limit(limit)
+    statement = _owned(owner, session_id).order_by(*newest_first(tool_calls)).limit(limit)
     wanted = {"tool_name": tool, "turn_id": turn_id, "status": status}
     statement = statement.where(*(tool_calls.c[name] == value for name, value in wanted.items() if value is not None))
     if before is not None:
-        statement = statement.where(tool_calls.c.id < before)
+        statement = statement.where(came_before(tool_calls, before))
     return [_tool_call(row) for row in await connection.execute(statement)]
 
 
@@ -157,7 +158,7 @@ async def search_calls(
         .add_columns(func.count().over().label("found"))
         .join(messages, messages.c.id == tool_calls.c.message_id)
         .where(tool_calls.c.status != "running", *(_SEARCHED.icontains(word, autoescape=True) for word in words))
-        .order_by(messages.c.seq.desc(), tool_calls.c.id.desc())
+        .order_by(messages.c.seq.desc(), *newest_first(tool_calls))
     )
     rows = (await connection.execute(statement.offset(offset).limit(limit))).all()
     return [_tool_call(row) for row in rows], rows[0].found if rows else 0
@@ -165,7 +166,7 @@ async def search_calls(
 
 async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
     """Returns the calls of each turn in the order they were made."""
-    statement = select(tool_calls).where(tool_calls.c.turn_id.in_(turn_ids)).order_by(tool_calls.c.id)
+    statement = select(tool_calls).where(tool_calls.c.turn_id.in_(turn_ids)).order_by(*oldest_first(tool_calls))
     found: dict[str, tuple[ToolCall, ...]] = {}
     for row in await connection.execute(statement):
         found[row.turn_id] = (*found.get(row.turn_id, ()), _tool_call(row))
@@ -178,7 +179,7 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
         select(tool_calls, tool_results.c.kind, tool_results.c.payload)
         .outerjoin(tool_results, tool_results.c.tool_call_id == tool_calls.c.id)
         .where(tool_calls.c.turn_id == turn_id)
-        .order_by(tool_calls.c.id)
+        .order_by(*oldest_first(tool_calls))
     )
     rows = (await connection.execute(statement)).all()
     return await to_thread.run_sync(_ledger_calls, rows)  # megabytes take a while to read
@@ -191,7 +192,7 @@ async def recent_references(
     statement = (
         select(tool_calls)
         .where(tool_calls.c.session_id == session_id, tool_calls.c.status != "running")
-        .order_by(tool_calls.c.id.desc())
+        .order_by(*newest_first(tool_calls))
         .limit(REBUILD_CALLS)
     )
     if up_to is not None:

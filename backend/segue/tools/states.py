@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions, tool_state_changes, tool_states
+from segue.db.order import came_before, newest_first
 from segue.domain.ids import new_id
 from segue.domain.tool_state import StatusMoved, ToolStatus
 from segue.tools.health import NEVER_RAN, ToolHealth
@@ -122,8 +123,8 @@ async def list_changes(
     if tool is not None:
         statement = statement.where(tool_state_changes.c.tool == tool)
     if before is not None:
-        statement = statement.where(tool_state_changes.c.id < before)
-    rows = await connection.execute(statement.order_by(tool_state_changes.c.id.desc()).limit(limit))
+        statement = statement.where(came_before(tool_state_changes, before))
+    rows = await connection.execute(statement.order_by(*newest_first(tool_state_changes)).limit(limit))
     return [
         StatusMoved(row.id, row.tool, row.before, row.after, row.reason, row.reason_code, row.at, row.turn_id)
         for row in rows
@@ -134,8 +135,7 @@ async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> 
     """Deletes at most BATCH changes of before then, and returns how many."""
     oldest = (
         select(tool_state_changes.c.id)
-        .where(tool_state_changes.c.id < new_id("chg", before))  # ids sort by time
-        .order_by(tool_state_changes.c.id)
+        .where(tool_state_changes.c.at < before)
         .limit(BATCH)
         .with_for_update(skip_locked=True)
         .cte("oldest")

@@ -4,7 +4,6 @@ Counted in Redis, and by each process for itself while Redis is lost. What a day
 rows are in PostgreSQL.
 """
 
-import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from segue.db.engine import Database
 from segue.db.rate_limits import Rates
 from segue.db.redis import Cache, turn_places_key
 from segue.domain import turn_errors
+from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.ids import new_id
 from segue.domain.usage import Charge
@@ -64,7 +64,7 @@ class Limiter:
         self._rates = rates
         self._books = books
         self._first_call = first_call
-        self._concurrency = ConcurrencyLimit(cache, books.database, at_most=limits.concurrent_turns)
+        self._concurrency = ConcurrencyLimit(cache, books.database, books.clock, at_most=limits.concurrent_turns)
         self._requests = RateLimitItemPerMinute(limits.requests_per_minute, namespace="user")
         self._turns = RateLimitItemPerMinute(limits.turns_per_minute, namespace="user")
 
@@ -104,9 +104,10 @@ class ConcurrencyLimit:
     a place costs one round trip, ends with its turn although no process gives it back, and survives a crash.
     """
 
-    def __init__(self, cache: Cache, database: Database, *, at_most: int) -> None:
+    def __init__(self, cache: Cache, database: Database, clock: Clock, *, at_most: int) -> None:
         self._cache = cache
         self._database = database
+        self._clock = clock
         self._at_most = at_most
         self._local: dict[str, Holders] = {}
 
@@ -127,7 +128,7 @@ class ConcurrencyLimit:
 
     async def _try(self, user: str, turn_id: str, ended: Collection[str]) -> Holders:
         """Takes a place. Returns the holders of all places if none was free."""
-        now = time.time()
+        now = self._clock().timestamp()
         answer = await self._cache.evaluate(
             _TAKE, (turn_places_key(user),), turn_id, now, self._at_most, KEPT_S, *ended
         )
@@ -148,7 +149,7 @@ class ConcurrencyLimit:
         """Returns the holders that have no open turn, except those that may be about to get their row."""
         async with self._database.read_only() as connection:
             stored = await statuses_of(connection, holders)
-        accepting_since = time.time() - ACCEPTING_S
+        accepting_since = self._clock().timestamp() - ACCEPTING_S
         return [
             turn
             for turn, since in holders.items()

@@ -43,9 +43,8 @@ async def sweep(
             "changes": await drop_old_changes(connection, before=now - timedelta(days=limits.change_days)),
         }
     if limits.session_days is not None:
-        before = now - timedelta(days=limits.session_days)
         gone["sessions"] = 0
-        while gone["sessions"] < MOST_SESSIONS and await _drop_idle(database, cache, events, before=before):
+        while gone["sessions"] < MOST_SESSIONS and await _drop_idle(database, cache, events, limits.session_days):
             gone["sessions"] += 1
     sizes = {"results": sum(payloads)}
     for kind, rows in gone.items():
@@ -55,10 +54,10 @@ async def sweep(
         log.info("retention_swept", **gone, bytes=sum(sizes.values()))
 
 
-async def _drop_idle(database: Database, cache: Cache, events: EventLog, *, before: datetime) -> bool:
+async def _drop_idle(database: Database, cache: Cache, events: EventLog, days: int) -> bool:
     """Deletes one session with all its rows, which is a batch of its own. Returns False if no session is idle."""
     async with database.transaction() as connection:
-        idle = await sessions.lock_idle(connection, before=before)
+        idle = await sessions.lock_idle(connection, days=days)
         if idle is None:
             return False
         owner, session_id = idle

@@ -215,8 +215,7 @@ class TurnRun:
         self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
         if state["cut_off"] is not None:
             self._deps.summaries.wake()
-        calls = tuple(sorted(state.get("tool_calls", []), key=lambda call: call.tool_call_id))
-        answer = chat_answer(claim.key, message, report, calls)
+        answer = chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
         self._deps.events.end(claim.key, answer)
         self._metrics.record_end()
         return answer

@@ -113,7 +113,7 @@ def _begin() -> ReturningInsert[int]:
         update(sessions)
         .where(sessions.c.id == session_id, sessions.c.owner == bindparam("caller"))
         .where(sessions.c.next_seq == seen.c.next_seq, seen.c.open_turns < bindparam("room", type_=Integer))
-        .values(next_seq=sessions.c.next_seq + 1, updated_at=now)
+        .values(next_seq=sessions.c.next_seq + 1, updated_at=func.clock_timestamp())
         .returning((sessions.c.next_seq - 1).label("seq"))
         .cte("owned")
     )
@@ -212,7 +212,7 @@ def _finish() -> ReturningInsert[int]:
         .where(sessions.c.id == finished.c.session_id)
         .values(
             next_seq=sessions.c.next_seq + 1,
-            updated_at=NEW_MESSAGE_COLUMNS["created_at"],
+            updated_at=func.clock_timestamp(),
             last_turn_id=NEW_MESSAGE_COLUMNS["turn_id"],
             **due_columns(bindparam("cut_off", type_=BigInteger), bindparam("seen_seq", type_=BigInteger)),
         )

@@ -44,8 +44,7 @@ async def _plan_update(context: TurnContext, state: TurnState) -> Update:
         return await _resume_own(context, state, earlier.plan)
     if decided is not None:
         return await _resume_decided(context, state, decided)
-    # Ids sort by time: a plan granted to a later turn was approved by button while this turn waited for its own.
-    if stored is None or (stored.granted_to is not None and stored.granted_to > context.turn.turn_id):
+    if stored is None or stored.is_for_a_later_turn(context.turn):
         return await _make_or_skip(context, state)
     # A yes that was sent before the question stood as it does is no answer to it.
     was_seen = state["shown_plan"] == (stored.plan.id, stored.plan.version)
@@ -101,7 +100,7 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
     if not steps or (len(steps) == 1 and mode != "always"):
         return skip
     made = await offer_plan(context, goal=state["message"], origin_message_id=state["message_id"], steps=steps)
-    return skip | _run(made)
+    return skip | _run(made) if made else skip
 
 
 async def _answer_waiting(context: TurnContext, state: TurnState, stored: StoredPlan, *, was_seen: bool) -> Update:

@@ -44,7 +44,7 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     search = await _search_first(turn, state, conversation)
     carry_out = _run_plan if state["plan_runs"] else _ask_and_call
     update = await carry_out(turn, state, conversation)
-    update |= {"search": search, "tool_calls": turn.ledger}
+    update |= {"search": search, "tool_calls": turn.recorded}
     if (report := web_search_report(cast(TurnState, {**state, **update}))) != web_search_report(state):
         context.emit(SearchDecided(report))
     return {
@@ -134,13 +134,19 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
         ran = await run_tool_calls(turn, reply, started=started)
         conversation += ran.messages
         if ran.held:
-            update = await _ask_for_yes(turn, state, reply, ran.held)
+            update = await _ask_for_yes(turn, state, reply, ran.held, conversation)
             return {**update, "started": None if ran.messages else started}
     return {"answer": None}
 
 
-async def _ask_for_yes(turn: TurnCalls, state: TurnState, reply: Reply, held: Sequence[HeldCall]) -> Update:
-    """Stores the held calls as a plan that waits at its first step, and asks for it after the model's text."""
+async def _ask_for_yes(
+    turn: TurnCalls, state: TurnState, reply: Reply, held: Sequence[HeldCall], conversation: list[BaseMessage]
+) -> Update:
+    """Stores the held calls as a plan that waits at its first step, and asks for it after the model's text.
+
+    If an approved plan is about to run, nothing is stored, and the model says so.
+    """
+    context = turn.context
     distinct: dict[tuple[str, str], HeldCall] = {}
     for call in held:
         distinct.setdefault(call_key(call.request), call)
@@ -150,12 +156,16 @@ async def _ask_for_yes(turn: TurnCalls, state: TurnState, reply: Reply, held: Se
         for index, call in enumerate(offered, start=1)
     )
     stored = await offer_plan(
-        turn.context,
+        context,
         goal=state["message"],
         origin_message_id=state["message_id"],
         steps=steps,
         opaque=opaque_parts(reply, (call.made for call in offered)),
     )
+    if stored is None:
+        asked = prompts.with_instruction(conversation, prompts.APPROVED_FIRST)
+        said = await context.model.reply(asked, context.guard.offered(turn.tools), tool_choice="none")
+        return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
     run = await execute_plan(turn, stored, [])
     told = await told_about(turn, run.plan, state["earlier_results"])
     question = plan_messages.ask(run.stored, state["language"], told=told)

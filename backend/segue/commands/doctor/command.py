@@ -13,6 +13,7 @@ from segue.commands.doctor.session import SESSION_PARTS, look_at_session
 from segue.commands.doctor.stores import OpenStores, look_at_stores, opened
 from segue.commands.terminal import refusal, settings_with
 from segue.config import Settings
+from segue.db.clock import StoreClock
 from segue.domain.clock import utc_now
 from segue.domain.errors import AppError, NotFound
 from segue.domain.telemetry import unobserved
@@ -66,11 +67,12 @@ async def _examine_session(
 ) -> None:
     builtin = await factories.builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
     catalog = ToolCatalog(builtin, mcp.tools)
+    clock = await stack.enter_async_context(StoreClock(stores.database))
     tools = factories.tool_availability(
-        settings, catalog, stores.database, stores.cache, clock=utc_now, observe=unobserved
+        settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved
     )
     try:
-        await look_at_session(session_id, stores, tools, utc_now, report)
+        await look_at_session(session_id, stores, tools, clock, report)
     except NotFound:
         raise
     except AppError as error:
