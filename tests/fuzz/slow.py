@@ -91,9 +91,9 @@ def slow(data: bytes) -> None:
     before, after = _piece(draw), _piece(draw)
     again = "".join(_piece(draw) for _ in range(1 + draw.number(4))) or "a"
     text = (before + again * (longest // len(again)) + after)[:longest]
-    took = _seconds(read, text)
+    took = seconds(read, text)
     if took > MOST_S:
-        took = min(_seconds(read, text) for _ in range(3))  # on a loaded machine the same takes longer now and then
+        took = min(seconds(read, text) for _ in range(3))  # on a loaded machine the same takes longer now and then
     assert took <= MOST_S, (name, before, again, after, took)
 
 
@@ -101,7 +101,7 @@ def _piece(draw: Draw) -> str:
     return draw.text(8) if draw.number(5) == 4 else draw.one_of(("", *PIECES))
 
 
-def _seconds(read: Callable[[str], object], text: str) -> float:
+def seconds(read: Callable[[str], object], text: str) -> float:
     started = time.thread_time()
     read(text)
     return time.thread_time() - started

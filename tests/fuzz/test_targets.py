@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests.fuzz.slow import READERS, seconds
 from tests.fuzz.targets import TARGETS
+from tests.support.loop_lag import HELD_S, TOLERANCE
 
 SLOW_TO_TRY = frozenset({"slow", "acknowledgement", "cues"})
 
@@ -20,3 +22,14 @@ def test_a_target_holds_for_what_is_cut_short(name: str) -> None:
     for seed in target.seeds:
         for length in range(0, len(seed), 1 + len(seed) // 20):
             target.check(seed[:length])
+
+
+# Pieces that once took from a tenth of a second to minutes.
+@pytest.mark.parametrize(
+    ("name", "piece"),
+    [("search_web", "-"), ("offline", "/"), ("offline", "a"), ("several_steps", "①"), ("plan", "}{"), ("plan", "[")],
+)
+def test_a_text_as_long_as_it_may_be_is_read_at_once(name: str, piece: str) -> None:
+    read, longest = READERS[name]
+    text = piece * (longest // len(piece))
+    assert min(seconds(read, text) for _ in range(2)) <= HELD_S * TOLERANCE

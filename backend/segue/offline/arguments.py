@@ -22,7 +22,7 @@ from segue.offline.vocabulary import VERBS, concepts, ordinal, strip_words, word
 
 _ID = re.compile(r"\b[a-z]{2,12}[-_](?:[0-9a-f]{6,}|(?=[a-z]*\d)[0-9a-z]{4,40})\b", re.IGNORECASE)
 _CODE = re.compile(r"(?<![\w@.-])(?=[A-Za-z_-]*\d)[A-Za-z0-9][A-Za-z0-9_-]{2,39}(?![\w@-])")
-_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_ADDRESS = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 _QUOTED = re.compile(r"[\"“”«「『]([^\"“”«»「」『』]+)[\"“”»」』]")
 _NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])")
 _PAIR = r"(?<!\w){name}\s*[=:：]\s*(?:[\"“«「]([^\"”»」]+)[\"”»」]|([^\s,;，；\"]+))"

@@ -24,6 +24,7 @@ from segue.offline.vocabulary import NOUNS, VERBS, concepts, entry, is_order, re
 from segue.plans.acknowledgement import classify
 from segue.plans.question import asked_in
 
+LONGEST_READ = 1_000  # characters of each message
 _QUESTION = re.compile("[?？؟]")
 _SPELLED_OUT = re.compile(r"[\"“”«»「」]|\w\s*=")
 _CLAUSE_END = re.compile(r"[,;:.!，；：。！،؛]")
@@ -54,6 +55,7 @@ class Talk:
             if isinstance(message, HumanMessage):
                 noted, text = notes_and_message(message.text)
                 text, instruction = message_and_instruction(text)
+                text = text[:LONGEST_READ]
                 notes = noted or notes
                 said += [HumanMessage(text)] if text else []
             else:

@@ -14,7 +14,7 @@ from segue.offline.vocabulary import NOUNS, VERBS, concepts, names_only_a_place,
 from segue.tools.identifiers import identifiers
 
 URL = re.compile(r"https?://[^\s\"'<>）」»]+")
-FILE = re.compile(r"(?<![\w@])[\w./~-]*\w\.[A-Za-z]\w{0,4}(?!\w)")
+FILE = re.compile(r"(?<![\w@])[\w./~-]{0,100}\w\.[A-Za-z]\w{0,4}(?!\w)")
 QUERY_ARGUMENTS = ("query", "q", "search", "keywords", "text")
 URL_ARGUMENTS = ("url", "uri", "link")
 NAMING_ENDINGS = ("id", "key", "sku", "code", "number", "path", "file", "filename", "file_name", "slug")

@@ -35,7 +35,10 @@ _QUOTED: Final = re.compile(
 _SENTENCE_END: Final = re.compile(r"[.!?]+(?=\s|$)|[。！？；;؛؟।\n]+")
 _PIECE_END: Final = re.compile(r"[,，、،:：&+]|[-=]>|→|\s[-–—]+\s")
 _ITEM: Final = re.compile(r"^[ \t]*(?:\(?\d{1,2}[.)、．）:]|\(?[a-h]\)|[-*•‣▪◦·–—]\s|[①-⑳])[ \t]*(\S.*)$", re.MULTILINE)
-_INLINE_ITEMS: Final = re.compile(r"(?:(?<![\w.])1[.)、．）]|①)(.+?)(?:(?<![0-9A-Za-z.])2[.)、．）]|②)(.+)", re.DOTALL)
+# The first beginning is the only one that is tried: what follows no other 1) follows it.
+_INLINE_ITEMS: Final = re.compile(
+    r"\A(?>.*?(?:(?<![\w.])1[.)、．）]|①))(.+?)(?:(?<![0-9A-Za-z.])2[.)、．）]|②)(.+)", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)

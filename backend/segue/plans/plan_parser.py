@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any, TypeVar
 
 import orjson
@@ -18,8 +19,9 @@ from segue.domain.plan import MAX_STEPS, Step
 
 REFERENCE = "$from"
 MAX_DESCRIPTION_CHARS = 300
-MAX_TEXT_CHARS = 100_000
+MAX_TEXT_CHARS = 50_000
 MAX_DEPTH = 64
+MAX_CANDIDATES = 100
 _OPENING = re.compile(r"[{\[]")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|[{}\[\]]', re.DOTALL)  # an open string ends with the text
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
@@ -131,8 +133,8 @@ def first_object(text: str, shape: type[Shape]) -> Shape | None:
 
 
 def find_json(text: str) -> Iterator[Any]:
-    """Yields every outermost {…} or […] of a text that parses as JSON; a bare list as `{"steps": list}`."""
-    for candidate in _balanced(text):
+    """Yields the outermost {…} and […] of a text that parse as JSON, of the first 100; a list as `{"steps": list}`."""
+    for candidate in islice(_balanced(text), MAX_CANDIDATES):
         for attempt in (candidate, _TRAILING_COMMA.sub(r"\1", candidate)):
             try:
                 value = orjson.loads(attempt)

@@ -22,7 +22,7 @@ SHORTEST_QUESTION: Final = 3  # words
 LONGEST_QUERY: Final = 200  # characters; a longer message is more than a question
 
 _FILE: Final = re.compile(
-    r"(?<![\w/.])[\w-]+\.(?:py|[jt]sx?|md|txt|pdf|docx?|xlsx?|pptx?|csv|json|toml|ya?ml|html?|png|jpe?g|eml|log|sh|go|rs)\b",
+    r"(?<![\w/.-])[\w-]{1,100}+\.(?:py|[jt]sx?|md|txt|pdf|docx?|xlsx?|pptx?|csv|json|toml|ya?ml|html?|png|jpe?g|eml|log|sh|go|rs)\b",
     re.IGNORECASE,
 )
 # Addresses, and whatever may be an id: a number of five digits, a word of letters and digits.
