@@ -21,6 +21,7 @@ from bench.meter import flushes_ms
 from bench.peers import measure_peer, peers
 from bench.processes import BareCaller, Group, Setup, bare_caller, serving, setup
 from bench.profiling import profile
+from bench.prompts import measures_of, parts_of, prompt_costs
 from bench.report import Results
 from bench.sessions import BATCH, FILLED, candidate, plain_turns, set_bare_window, streamed_turns, tool_turns
 from segue.embedded.servers import embedded_servers
@@ -37,6 +38,8 @@ ROUND_TIMEOUT_S = 30
 PROFILE_S = 5
 PROFILE_TIMEOUT_S = 60
 PEER_TIMEOUT_S = 60
+PROMPTS_TIMEOUT_S = 240
+PROMPT_TURNS = 100
 PEER_ROUNDS = 10
 
 
@@ -94,6 +97,8 @@ class Bench:
             if len(self.versions) == 1 and loads:
                 await self._peers()
                 await self._profile(loads[0])
+        for version in self.versions:
+            await self._prompts(version)
 
     @property
     def _all_results(self) -> list[Results]:
@@ -170,6 +175,13 @@ class Bench:
         log("where the time goes")
         async with self.own_line("where the time goes", [alone.results], PROFILE_TIMEOUT_S):
             alone.results.profile += await profile(alone, self.within.folder, seconds=PROFILE_S)
+
+    async def _prompts(self, version: Version) -> None:
+        log("what requests cost")
+        async with self.own_line("what requests cost", [version.results], PROMPTS_TIMEOUT_S):
+            costs = await prompt_costs(version.program, turns=PROMPT_TURNS)
+            version.results.measures += measures_of(costs)
+            version.results.prompt_parts = parts_of(costs["with a tool"])
 
 
 def log(what: str) -> None:

@@ -3,7 +3,8 @@
     python -m bench.prompts [--program path/to/segue] [--turns 100] [--setting NAME=VALUE]
 
 Starts the program on servers of its own, with twenty tools of an MCP server and a scripted model that keeps every
-request. Talks through a plain session and one with tools. Prints a markdown table, and input tokens by turn.
+request. Talks through a plain session and one with tools; one message in ten asks for several steps. `make bench` has
+it too.
 
 A provider charges less for the beginning of a request that it has seen: here the longest one that a request shares with
 one of the last TWELVE, from 1,024 tokens on, in steps of 128. Tokens are `estimate`'s. Facts and summaries are noted by
@@ -22,7 +23,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import orjson
@@ -34,6 +34,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bench.client import Session, connected
+from bench.report import Measure, count, table
 from segue.agent.prompts import EXTRACTOR, PLANNER, SUMMARISER
 from segue.memory.token_count import estimate
 
@@ -41,6 +42,7 @@ TWELVE, MINIMUM, STEP = 12, 1024, 128
 PRICES = {"a million tokens of input": 0.25, "of cached input": 0.025, "of output": 2.00}  # dollars, a small model's
 TOOLS = 20
 PLANNED = 10  # every tenth message asks for several steps
+CYCLE = 30  # turns in which a window of any of the sessions fills up once
 FILLED = 41  # the turn from which on requests are compared
 START_TIMEOUT_S = 60
 SENTENCE = "the plan for the new warehouse was changed again as deliveries from the north come two days late"
@@ -53,17 +55,32 @@ class Requests:
     """The requests of the session that is being talked through, in order, each by its kind."""
 
     bodies: list[tuple[str, str]] = field(default_factory=list)
+    parts: list[dict[str, int]] = field(default_factory=list)
     turn: int = 0
-    answered: int = 0
 
     def add(self, body: dict[str, Any]) -> str:
         messages = body["messages"]
         system, last = str(messages[0]["content"]), str(messages[-1]["content"])
         texts = {"summary": SUMMARISER in system, "facts": EXTRACTOR in system, "plan": PLANNER in system + last}
         kind = next((kind for kind, holds in texts.items() if holds), "answer")
-        parts = [json.dumps(tool) for tool in body.get("tools", ())] + [json.dumps(message) for message in messages]
-        self.bodies.append((kind, "".join(parts)))
+        tools = "".join(map(json.dumps, body.get("tools", ())))
+        texts_sent = list(map(json.dumps, messages))
+        self.bodies.append((kind, tools + "".join(texts_sent)))
+        if kind == "answer" and len(self.parts) == self.turn:
+            self.parts.append(_parts(tools, texts_sent, messages))
         return kind
+
+
+def _parts(tools: str, sent: Sequence[str], messages: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Returns the tokens of the first request of a turn by part."""
+    opening = max(at for at, message in enumerate(messages) if message["role"] == "user")
+    texts = {
+        "tools": tools,
+        "instructions, summary, references": sent[0],
+        "old messages": "".join(sent[1:opening]),
+        "this turn": "".join(sent[opening:]),
+    }
+    return {name: estimate(text) for name, text in texts.items()}
 
 
 def words(seed: int, count: int) -> str:
@@ -175,6 +192,7 @@ class Cost:
     tokens: list[int]
     cached: list[int]
     turns: list[int]
+    parts: list[dict[str, int]]
 
     def share(self, *, since: int = 0) -> float:
         return sum(self.cached[since:]) / sum(self.tokens[since:])
@@ -206,7 +224,7 @@ def cost_of(requests: Requests, turns: list[int]) -> Cost:
         shared = max((shared_beginning(text, other) for other in texts[max(at - TWELVE, 0) : at]), default=0)
         seen = estimate(text[:shared]) // STEP * STEP
         cached.append(seen if seen >= MINIMUM else 0)
-    return Cost(Counter(kind for kind, _ in requests.bodies), tokens, cached, turns)
+    return Cost(Counter(kind for kind, _ in requests.bodies), tokens, cached, turns, requests.parts)
 
 
 async def talk(program: str, *, turns: int, calls_tools: bool, settings: dict[str, str]) -> Cost:
@@ -229,34 +247,49 @@ async def talk(program: str, *, turns: int, calls_tools: bool, settings: dict[st
     return cost_of(requests, ends)
 
 
-def rows(costs: dict[str, Cost]) -> list[str]:
-    lines = [f"| 100 × {TOOLS} tools | {' | '.join(costs)} |", f"|---|{'---:|' * len(costs)}"]
-    measures = {
-        "cacheable share of input": [f"{cost.share():.1%}" for cost in costs.values()],
-        f"the same from turn {FILLED} on": [
-            f"{cost.share(since=cost.turns[FILLED - 2]):.1%}" for cost in costs.values()
-        ],
-        "input tokens a turn": [f"{sum(cost.tokens) / len(cost.turns):,.0f}" for cost in costs.values()],
-        f"input tokens a turn, last ten ÷ turns {FILLED} to {FILLED + 9}": [
-            f"{mean(cost.by_turn()[-10:]) / mean(cost.by_turn()[FILLED - 1 : FILLED + 9]):.2f}"
-            for cost in costs.values()
-        ],
-        "dollars of input for 1,000 turns": [f"{cost.dollars():.2f}" for cost in costs.values()],
+async def prompt_costs(program: Path, *, turns: int = 100, **settings: str) -> dict[str, Cost]:
+    """Returns what a session of plain turns costs, and one in which each calls a tool."""
+    kinds = {"plain": False, "with a tool": True}
+    return {
+        name: await talk(str(program), turns=turns, calls_tools=calls_tools, settings=settings)
+        for name, calls_tools in kinds.items()
     }
-    for kind in ("answer", "plan", "facts", "summary"):
-        measures[f"calls a turn: {kind}"] = [f"{cost.kinds[kind] / len(cost.turns):.2f}" for cost in costs.values()]
-    return [*lines, *(f"| {name} | {' | '.join(values)} |" for name, values in measures.items())]
 
 
-async def main(program: str, turns: int, settings: Sequence[str]) -> None:
-    given = dict(setting.split("=", 1) for setting in settings)
-    costs = {
-        name: await talk(program, turns=turns, calls_tools=calls_tools, settings=given)
-        for name, calls_tools in (("plain", False), ("with a tool", True))
-    }
-    print("\n".join(rows(costs)))
+def measures_of(costs: dict[str, Cost]) -> list[Measure]:
+    measures = []
     for name, cost in costs.items():
-        print(f"\n{name}, input tokens by turn: {' '.join(map(str, cost.by_turn()))}")
+        turns, by_turn = len(cost.turns), cost.by_turn()
+        whole = cost.share(since=cost.turns[FILLED - 2])
+        growing = max(by_turn[-CYCLE:]) / max(by_turn[FILLED - 1 : FILLED - 1 + CYCLE])
+        title = f"{turns} turns, {TOOLS} tools, {name}"
+        measures += [
+            Measure(f"{title}: cacheable share of input", 100 * cost.share(), "%", at_least=90),
+            Measure(f"{title}: the same from turn {FILLED} on", 100 * whole, "%", at_least=90),
+            count(f"{title}: input tokens a turn", sum(cost.tokens) / turns, digits=0),
+            Measure(f"{title}: input tokens, end of the session ÷ turn {FILLED}", growing, digits=2, at_most=1.1),
+            count(f"{title}: dollars of input for 1,000 turns", cost.dollars(), digits=2),
+            *(
+                count(f"{title}: calls for {kind} a turn", number / turns, digits=2)
+                for kind, number in cost.kinds.items()
+            ),
+        ]
+    return measures
+
+
+def parts_of(cost: Cost) -> dict[str, list[float]]:
+    """Returns the tokens of the first request of each turn by part, one series on top of the other."""
+    stacked: dict[str, list[float]] = {}
+    below = [0] * len(cost.parts)
+    for name in cost.parts[0]:
+        below = [under + parts[name] for under, parts in zip(below, cost.parts, strict=True)]
+        stacked[name] = list(map(float, below))
+    return stacked
+
+
+async def main(program: Path, turns: int, settings: Sequence[str]) -> None:
+    costs = await prompt_costs(program, turns=turns, **dict(setting.split("=", 1) for setting in settings))
+    print("\n".join(table(measures_of(costs), {})))
 
 
 if __name__ == "__main__":
@@ -265,4 +298,4 @@ if __name__ == "__main__":
     parser.add_argument("--turns", type=int, default=100)
     parser.add_argument("--setting", action="append", default=[])
     options = parser.parse_args()
-    asyncio.run(main(str(options.program.absolute()), options.turns, options.setting))
+    asyncio.run(main(options.program.absolute(), options.turns, options.setting))

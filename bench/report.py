@@ -65,6 +65,7 @@ class Results:
     processor_ms: dict[str, dict[str, float]] = field(default_factory=dict)
     rounds_ms: dict[str, list[float]] = field(default_factory=dict)
     profile: list[str] = field(default_factory=list)
+    prompt_parts: dict[str, list[float]] = field(default_factory=dict)
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -137,12 +138,12 @@ def processor_table(processor_ms: Mapping[str, Mapping[str, float]]) -> Iterator
         yield f"| {load} | {' | '.join(f'{row[name]:.2f}' if name in row else '' for name in columns)} |"
 
 
-def chart(rounds_ms: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """Yields a Mermaid chart with a line for each series of medians."""
+def chart(series: Mapping[str, Sequence[float]], title: str, unit: str, digits: int = 1) -> Iterator[str]:
+    """Yields a Mermaid chart with a line for each series."""
     yield "```mermaid\nxychart-beta"
-    yield f'  title "ms, a median of each round: {", ".join(rounds_ms)}"'
-    yield f'  y-axis "ms" 0 --> {math.ceil(max(max(line) for line in rounds_ms.values()))}'
-    yield from (f"  line [{', '.join(f'{value:.1f}' for value in line)}]" for line in rounds_ms.values())
+    yield f'  title "{title}: {", ".join(series)}"'
+    yield f'  y-axis "{unit}" 0 --> {math.ceil(max(max(line) for line in series.values()))}'
+    yield from (f"  line [{', '.join(f'{value:.{digits}f}' for value in line)}]" for line in series.values())
     yield "```"
 
 
@@ -158,7 +159,10 @@ def page(results: Results, before: Results | None) -> Iterator[str]:
         yield from processor_table(results.processor_ms)
     if results.rounds_ms:
         yield "\n## Over one session\n"
-        yield from chart(results.rounds_ms)
+        yield from chart(results.rounds_ms, "ms, a median of each round", "ms")
+    if results.prompt_parts:
+        yield "\n## What a request holds, in a session with tools\n"
+        yield from chart(results.prompt_parts, "tokens of a turn's first request, each on top of the last", "tokens", 0)
     if results.profile:
         yield "\n## Where a plain turn's processor time goes\n"
         yield from results.profile

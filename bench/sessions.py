@@ -19,7 +19,8 @@ from bench.provider import TOOL, TOOL_MESSAGE
 from bench.report import Measure, Results, count, deviation, growth, p99, ratio
 
 BATCH = 10
-FILLED = 30  # turns after which the window is full
+FILLED = 50  # turns after which the window has been full
+BETWEEN_SUMMARIES = 40  # turns at most; from one to the next a prompt grows
 SETTLE_S = 1.1  # PostgreSQL publishes its statistics once a second
 
 
@@ -107,7 +108,7 @@ async def plain_turns(bare: BareCaller, candidates: Sequence[Candidate], *, numb
         series = first[at] + second[at]
         each.results.measures += [
             *_plain_measures(each.results, series),
-            *_stored_measures(starts[at], middles[at], ends[at], turns=(number // 2 + 1) * BATCH * 2),
+            *_stored_measures(starts[at], middles[at], ends[at], turns=(number // 2 * BATCH + BETWEEN_SUMMARIES) * 2),
             *_wait_measures(series, (await waits_ms(each.database, each.plain.id))[FILLED:]),
         ]
 
@@ -136,7 +137,7 @@ def _milliseconds(name: str, batches: Sequence[Sequence[float]]) -> Measure:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the plain session has stored, transactions of all sessions, and the size of the newest prompt."""
+    """What the plain session has stored, transactions of all sessions, and the size of the largest prompt of late."""
 
     rows: int
     bytes: int
@@ -147,8 +148,9 @@ class Snapshot:
 
 async def _snapshot(each: Candidate) -> Snapshot:
     await asyncio.sleep(SETTLE_S)
-    answers = [await each.plain.turn() for _ in range(BATCH)]  # on every connection, so that each publishes its count
-    committed, prompt = await transactions(each.database), answers[-1]["usage"]["input_tokens"]
+    # On every connection, so that each publishes its count.
+    prompt = max([(await each.plain.turn())["usage"]["input_tokens"] for _ in range(BETWEEN_SUMMARIES)])
+    committed = await transactions(each.database)
     return Snapshot(*await stored(each.database, each.plain.id), transactions=committed, prompt=prompt)
 
 
@@ -175,8 +177,8 @@ def _wait_measures(series: Series, waits: Sequence[float]) -> list[Measure]:
 
 async def tool_turns(bare: BareCaller, candidates: Sequence[Candidate], *, number: int) -> None:
     async def prompt_bytes(each: Candidate) -> int:
-        size: int = (await each.tool.turn())["usage"]["input_tokens"]
-        return size
+        sizes: list[int] = [(await each.tool.turn())["usage"]["input_tokens"] for _ in range(BETWEEN_SUMMARIES // 2)]
+        return max(sizes)
 
     starts = [await prompt_bytes(each) for each in candidates]
     measured = await rounds(bare, candidates, lambda each: each.tool.timed_turn(TOOL_MESSAGE), number=number)
