@@ -1,7 +1,9 @@
 """What a deleted session and an erased user leave behind: nothing, and nobody else loses anything."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +81,18 @@ async def value_of(stores: Stores, key: str) -> Any:
     return await stores.redis.execute_command(command, key, *arguments)  # type: ignore[no-untyped-call]  # redis-py
 
 
+def exported_rows(user: str, output: Path, urls: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    code, said = segue("export", "--user", user, "--output", str(output), **urls)
+    assert code == 0, said
+    assert output.stat().st_mode & 0o777 == 0o600
+    code, said = segue("export", "--user", user, "--output", str(output), **urls)
+    assert (code, "--output takes the name of a new file" in said) == (2, True)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for line in map(json.loads, output.read_text("utf-8").removesuffix("\n").split("\n")):
+        rows.setdefault(line["table"], []).append(line["row"])
+    return rows
+
+
 def test_every_table_goes_with_its_owner_or_with_a_session() -> None:
     for table in metadata.sorted_tables:
         assert "owner" in table.c or belongs_to_sessions(table, ["ses"]) is not None, (
@@ -101,7 +115,7 @@ async def test_a_deleted_session_leaves_no_word_of_what_was_said(
 
 
 async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_others_are_not(
-    service: Client, settings: Settings, provider: Provider, stores: Stores
+    service: Client, settings: Settings, provider: Provider, stores: Stores, tmp_path: Path
 ) -> None:
     assert settings.database_url is not None
     assert settings.redis_url is not None
@@ -117,6 +131,14 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
             "DATABASE_URL": settings.database_url.get_secret_value(),
             "REDIS_URL": settings.redis_url.get_secret_value(),
         }
+        await stores.database.execute(
+            "INSERT INTO reservations VALUES ('job', 1, 'ada*', current_date, 1, 1, now() + interval '1 hour')"
+        )
+        await stores.database.execute(
+            "INSERT INTO tool_state_changes (id, session_id, tool, before, after, at)"
+            " SELECT id, id, 'x', 'available', 'failed', now() FROM sessions WHERE owner = 'ada*'"
+        )
+        exported = await asyncio.to_thread(exported_rows, "ada*", tmp_path / "ada.ndjson", urls)
         code, said = await asyncio.to_thread(segue, "erase", "--user", "ada*", **urls)
         assert code == 0, said
         told = {line.rpartition("  ")[0]: int(line.rpartition("  ")[2]) for line in said.splitlines()}
@@ -131,6 +153,12 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
         assert told["messages"] > 4
         assert told["redis keys"] > 4
         assert metadata.tables.keys() <= told.keys()
+        assert {name: len(exported.get(name, ())) for name in metadata.tables} == {
+            name: told[name] for name in metadata.tables
+        }
+        assert exported.keys() == metadata.tables.keys(), "give ada a row of each table, so that its export is seen"
+        assert {row["id"] for row in exported["sessions"]} == set(gone)
+        assert not {"digest", "search"} & {name for rows in exported.values() for row in rows for name in row}
         for session in gone:
             assert await rows_with(stores, session) == set()
             assert await keys_with(stores, session) == set()

@@ -176,22 +176,33 @@ async def test_a_model_that_gives_no_answer_is_asked_again(settings: Settings, p
         assert await known(client) == ["I have a cat"]
 
 
-async def test_a_session_that_is_deleted_leaves_the_facts_and_no_trace_of_itself_in_them(
+async def test_the_facts_of_a_session_outlive_it_and_are_found_and_deleted_by_it(
     client: Client, provider: Provider, settings: Settings
 ) -> None:
     provider.will(says("Nice."), notes(fact("I have a cat")))
     session = await client.new_session()
     await client.chat(session, "I have a cat")
     await all_taken_in(settings)
-    [memory] = (await client.get("/memories"))["items"]
-    assert memory["session_id"] == session
+    await tell(client, "I prefer tea")
     await client.http.delete(f"/sessions/{session}")
-    [memory] = (await client.get("/memories"))["items"]
-    assert (memory["session_id"], memory["message_id"]) == (None, None)
+    [memory] = (await client.get("/memories", session_id=session))["items"]
+    assert (memory["content"], memory["session_id"], memory["message_id"]) == ("I have a cat", session, None)
+    assert (await client.http.get("/memories", params={"session_id": session, "query": "cat"})).status_code == 422
+    assert (await client.http.delete("/memories")).status_code == 422
+    async with looking_into(settings) as stores:
+        await stores.database.execute("UPDATE memories SET owner = 'somebody else' WHERE session_id = $1", session)
+        assert await known(client, session_id=session) == []
+        assert (await client.http.delete("/memories", params={"session_id": session})).status_code == 204
+        await stores.database.execute("UPDATE memories SET owner = 'local'")
+    assert await known(client, session_id=session) == ["I have a cat"]
+    for _ in range(2):
+        assert (await client.http.delete("/memories", params={"session_id": session})).status_code == 204
+        assert await known(client) == ["I prefer tea"]
 
 
+@pytest.mark.parametrize("deleted", ["/sessions/{}", "/memories?session_id={}"])
 async def test_a_session_that_is_deleted_before_it_was_read_for_facts_leaves_none(
-    client: Client, provider: Provider, settings: Settings
+    deleted: str, client: Client, provider: Provider, settings: Settings
 ) -> None:
     release = asyncio.Event()
 
@@ -203,7 +214,7 @@ async def test_a_session_that_is_deleted_before_it_was_read_for_facts_leaves_non
     session = await client.new_session()
     await client.chat(session, "I have a cat")
     await provider.wait_for_requests(2)
-    await client.http.delete(f"/sessions/{session}")
+    assert (await client.http.delete(deleted.format(session))).status_code == 204
     release.set()
     await client.chat(await client.new_session(), "I have a dog")
     await all_taken_in(settings)

@@ -8,11 +8,15 @@ from pydantic import Field, TypeAdapter
 from segue.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewMemory, Page, decode_cursor, invalid_cursor, page
+from segue.domain.errors import AppError
 from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory, NewFact
+from segue.jobs.fact_extraction import cancel_extraction
 from segue.memory import facts
 
 router = APIRouter(prefix="/memories", tags=["memories"], route_class=StrictJsonRoute, responses=PROBLEMS)
+
+ToldIn = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
 
 _POSITION: TypeAdapter[facts.Position] = TypeAdapter(
     tuple[Annotated[int, Field(strict=True, ge=0, lt=2**63)], Annotated[str, Field(pattern=id_pattern("mem"))]]
@@ -26,15 +30,19 @@ async def list_memories(
     query: Annotated[str | None, Query(max_length=500)] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
+    session_id: ToldIn | None = None,
 ) -> Page[Memory]:
     """Newest first; with a query those it finds, best first, on one page."""
     if query:
+        if session_id is not None:
+            detail = "Ask for the facts of a session or for those that a query finds, not for both."
+            raise AppError("query_in_session", status=422, title="No query in a session", detail=detail)
         if cursor is not None:
             raise invalid_cursor()
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
-        found = await facts.list_facts(connection, caller, before=before, limit=limit + 1)
+        found = await facts.list_facts(connection, caller, before=before, limit=limit + 1, session_id=session_id)
     listed = page(found, limit, lambda each: each[1])
     return Page([memory for memory, _ in listed.items], listed.next_cursor)
 
@@ -44,6 +52,14 @@ async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> 
     """A fact that is known already is given as it is."""
     async with services.database.autocommit() as connection:
         return await facts.add_fact(connection, caller, NewFact(body.content, body.kind), now=services.clock())
+
+
+@router.delete("", status_code=204)
+async def delete_memories(session_id: ToldIn, services: ServicesDep, caller: Caller) -> None:
+    """Deletes what was told in a session, and notes nothing more of what has been said in it so far."""
+    async with services.database.transaction() as connection:
+        await cancel_extraction(connection, caller, session_id)
+        await facts.delete_facts_of_session(connection, caller, session_id)
 
 
 @router.delete("/{memory_id}", status_code=204)

@@ -32,6 +32,9 @@ COMMANDS = {
         "there is no such session.",
     ),
     "keys": Subcommand("users:keys", "API keys, for AUTH=api_key."),
+    "export": Subcommand(
+        "users:export", "Write everything a user has, a JSON object a line: to hand it out, or before `erase`."
+    ),
     "erase": Subcommand(
         "users:erase", "Remove everything a user has, for good: rows, payloads, keys and streams. Says what there was."
     ),

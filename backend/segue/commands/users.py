@@ -1,6 +1,11 @@
-"""`segue keys` makes, lists and revokes API keys; `segue erase` removes all that a user has."""
+"""`segue keys` is about API keys, `segue export` writes all that a user has, `segue erase` removes it."""
 
-from typing import Annotated
+import os
+import sys
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import IO, Annotated
 
 import typer
 
@@ -8,6 +13,7 @@ from segue.commands.stores import on_the_stores
 from segue.commands.terminal import refusal
 from segue.db.engine import Database
 from segue.db.erasure import Erased, erase_user
+from segue.db.personal_data import rows_of_user
 from segue.db.redis import Cache
 from segue.domain.clock import utc_now
 from segue.domain.identity import SCOPES, Scope, is_user
@@ -58,6 +64,32 @@ def revoke(key_id: Annotated[str, typer.Argument(help="The id that `segue keys l
 
     revoked = on_the_stores(run)
     typer.echo(f"{revoked.id} of {revoked.owner} is revoked; nothing accepts it after {CHECK_EVERY_S:g} s.")
+
+
+def export(
+    user: User,
+    output: Annotated[Path | None, typer.Option(help="A new file, for this account only; without it stdout.")] = None,
+) -> None:
+    """Writes all rows of a user: `{"table": …, "row": …}` a line, and how many of each on stderr."""
+    owner = _user(user)
+
+    async def run(database: Database, _: Cache) -> Counter[str]:
+        rows: Counter[str] = Counter()
+        with nullcontext(sys.stdout) if output is None else _private(output) as file:
+            async for table, row in rows_of_user(database, owner):
+                file.write(f'{{"table": "{table}", "row": {row}}}\n')
+                rows[table] += 1
+        return rows
+
+    for table, count in on_the_stores(run).items():
+        typer.echo(f"{table}  {count}", err=True)
+
+
+def _private(path: Path) -> IO[str]:
+    try:
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
+    except OSError as error:
+        raise refusal(f"{path} cannot be written: {error.strerror}. --output takes the name of a new file.") from None
 
 
 def erase(user: User) -> None:

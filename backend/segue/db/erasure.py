@@ -19,7 +19,7 @@ from segue.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_place
 BATCH = 20
 
 _ID = re.compile(r"(?:ses|turn)_[0-9a-z]{26}")
-_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
+TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,15 @@ def belongs_to_sessions(table: Table, session_ids: Collection[str]) -> ColumnEle
 def tables_of(session_ids: Collection[str]) -> list[tuple[Table, ColumnElement[bool]]]:
     """Returns the tables that depend on sessions, each with the condition for the rows of these sessions."""
     conditions = (
-        (table, belongs_to_sessions(table, session_ids)) for table in metadata.sorted_tables if table not in _OF_OWNERS
+        (table, belongs_to_sessions(table, session_ids))
+        for table in metadata.sorted_tables
+        if table not in TABLES_OF_OWNERS
     )
     return [(table, belongs) for table, belongs in conditions if belongs is not None]
 
 
 async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> None:
-    for table in _OF_OWNERS:
+    for table in TABLES_OF_OWNERS:
         async with database.transaction() as connection:
             removed = await connection.execute(delete(table).where(table.c.owner == owner))
         rows[table.name] += removed.rowcount

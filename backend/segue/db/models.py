@@ -272,7 +272,7 @@ memories = Table(
     Column("content", Text, nullable=False),
     Column("content_hash", Text, nullable=False),
     Column("importance", SmallInteger, nullable=False),
-    Column("session_id", _id(), ForeignKey("sessions.id", ondelete="SET NULL")),
+    Column("session_id", _id()),  # stays when the session is deleted
     Column("message_id", _id(), ForeignKey("messages.id", ondelete="SET NULL")),
     # Erasing a fact erases the facts that it replaced.
     Column("superseded_by", _id(), ForeignKey("memories.id", ondelete="CASCADE")),

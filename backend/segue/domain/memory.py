@@ -13,7 +13,7 @@ EXPLICIT_IMPORTANCE = 4  # of a fact that the user asked to have remembered
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`session_id` and `message_id` say where it was told, as long as that is still there."""
+    """`session_id` and `message_id` say where it was told; of a session that was deleted only its id is left."""
 
     id: str
     kind: MemoryKind

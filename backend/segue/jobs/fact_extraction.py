@@ -10,7 +10,7 @@ from datetime import timedelta
 from itertools import repeat
 
 import structlog
-from sqlalchemy import case, exists, func, null, select, update
+from sqlalchemy import Update, case, exists, func, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.fact_proposals import propose_facts
@@ -78,9 +78,10 @@ class FactExtraction:
             session = select(sessions.c.id).where(sessions.c.id == job.session_id, sessions.c.owner == job.owner)
             if await connection.scalar(session.with_for_update(read=True, key_share=True)) is None:
                 return True
+            if await connection.scalar(_settled(job)) is None:
+                return True
             for fact, embedding in zip(facts, embeddings or repeat(None), strict=False):
                 await self.long_term.store(connection, job.owner, fact, now=now, source=source, embedding=embedding)
-            await connection.execute(update(turns).where(turns.c.id == job.turn_id).values(facts_due_at=None))
         log.info("facts_extracted", turn_id=job.turn_id, kept=len(facts), not_said=len(proposed) - len(facts))
         return True
 
@@ -95,6 +96,19 @@ class FactExtraction:
 
     def ids(self, job: DueExtraction) -> dict[str, str]:
         return {"turn_id": job.turn_id}
+
+
+async def cancel_extraction(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Notes no more facts from what has been said in a session; a job that runs finds its mark gone."""
+    mine = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
+    of_session = (turns.c.session_id.in_(mine), turns.c.facts_due_at.is_not(None))
+    await connection.execute(update(turns).where(*of_session).values(facts_due_at=None))
+
+
+def _settled(job: DueExtraction) -> Update:
+    """Clears the mark of a turn and returns its id, unless it is gone. The last try before GIVE_UP runs without one."""
+    is_meant = or_(turns.c.facts_due_at.is_not(None), func.now() - turns.c.finished_at > GIVE_UP)
+    return update(turns).where(turns.c.id == job.turn_id, is_meant).values(facts_due_at=None).returning(turns.c.id)
 
 
 def _is_the_users(fact: NewFact, message: str, known: Iterable[Memory]) -> bool:

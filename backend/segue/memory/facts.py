@@ -130,12 +130,17 @@ async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, 
 
 
 async def list_facts(
-    connection: AsyncConnection, owner: str, *, before: Position | None, limit: int
+    connection: AsyncConnection, owner: str, *, before: Position | None, limit: int, session_id: str | None = None
 ) -> list[tuple[Memory, Position]]:
-    """Returns the newest first, each with its position; `before` is that of the last one seen, which may be gone."""
+    """Returns the newest first, each with its position, of one session if it is given.
+
+    `before` is the position of the last one seen, which may be gone.
+    """
     statement: Select[Any] = select(*_SHOWN, memories.c.seq).where(memories.c.owner == owner, _IS_CURRENT)
     if before is not None:
         statement = statement.where(tuple_(*oldest_first(memories)) < before)
+    if session_id is not None:
+        statement = statement.where(memories.c.session_id == session_id)
     rows = await connection.execute(statement.order_by(*newest_first(memories)).limit(limit))
     return [(_memory(row), (row.seq, row.id)) for row in rows]
 
@@ -149,6 +154,11 @@ async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -
     )
     if deleted.one_or_none() is None:
         raise NotFound("memory")
+
+
+async def delete_facts_of_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Deletes the facts that were told in a session, corrected ones too, and those they corrected."""
+    await connection.execute(delete(memories).where(memories.c.owner == owner, memories.c.session_id == session_id))
 
 
 def _find_statement() -> Select[Any]:
