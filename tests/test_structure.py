@@ -20,6 +20,7 @@ OWNERS_OF_TABLES = {
     "db/inspection.py": "measures every table, by its metadata",
     "db/models.py": "defines the tables",
     "db/order.py": "has no table: how the rows of those with a seq are ordered",
+    "db/personal_data.py": "reads every table, by its metadata",
     "identity/api_keys.py": "api_keys",
     "jobs/fact_extraction.py": "turns.facts_due_at",
     "memory/facts.py": "memories",

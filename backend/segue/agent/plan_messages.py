@@ -21,7 +21,7 @@ INDENT = " " * 4  # which Markdown shows as it is
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class KnownThing:
     """What a tool's result says of the thing with an id: `said` is by the names of its fields. Data, as all results."""
 
     tool: str
@@ -35,7 +35,7 @@ def ask(
     *,
     changed: bool = False,
     blocked: Mapping[str, str] = MappingProxyType({}),
-    told: Told | None = None,
+    told: KnownThing | None = None,
 ) -> str:
     """Returns what is done, the step that waits with its exact arguments, and the question that a plain yes answers.
 
@@ -129,7 +129,7 @@ def _view(stored: StoredPlan, language: str) -> CallView:
     return CallView(language, f"GET /sessions/{stored.session_id}/plan")
 
 
-def _told_line(told: Told, language: str) -> str:
+def _told_line(told: KnownThing, language: str) -> str:
     said = "; ".join(f"{name}: {one_line(value, MAX_TOLD_CHARS)}" for name, value in told.said.items())
     return translate("told", language, tool=told.tool, thing=code(visible(told.thing)), said=code(visible(said)))
 

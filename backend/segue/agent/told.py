@@ -9,7 +9,7 @@ from typing import Any
 
 from anyio import to_thread
 
-from segue.agent.plan_messages import Told
+from segue.agent.plan_messages import KnownThing
 from segue.agent.turn_calls import TurnCalls
 from segue.domain.plan import Plan
 from segue.domain.tool import Reference
@@ -26,7 +26,7 @@ FIELDS = (
 )
 
 
-async def told_about(turn: TurnCalls, plan: Plan, earlier: Sequence[Reference]) -> Told | None:
+async def told_about(turn: TurnCalls, plan: Plan, earlier: Sequence[Reference]) -> KnownThing | None:
     """Returns None if the waiting call names no thing that a recent result has, or changes nothing."""
     step = plan.waiting_step
     tool = turn.tools.get(step.tool or "") if step else None
@@ -49,11 +49,11 @@ async def told_about(turn: TurnCalls, plan: Plan, earlier: Sequence[Reference]) 
     return await to_thread.run_sync(_found, wanted, newest, kept)
 
 
-def _found(wanted: Sequence[str], told_by: Mapping[str, str], kept: Mapping[str, StoredResult]) -> Told | None:
+def _found(wanted: Sequence[str], told_by: Mapping[str, str], kept: Mapping[str, StoredResult]) -> KnownThing | None:
     values = [(name, kept[call_id].value()) for call_id, name in told_by.items() if call_id in kept]
     for thing, (tool, value) in product(wanted, values):
         if (item := object_with(thing, value)) and (said := _telling(item)):
-            return Told(tool, thing, said)
+            return KnownThing(tool, thing, said)
     return None
 
 

@@ -140,9 +140,9 @@ def _block(text: str) -> Iterator[str]:
 
 def _wrapped(line: str) -> Iterable[str]:
     """Returns a line in parts of at most WIDTH characters, each to the end of a word where there is one."""
-    parts = []
-    while len(line) > WIDTH:
-        end = line.rfind(" ", WIDTH // 2, WIDTH) + 1 or whole_before(line, WIDTH)
-        parts.append(line[:end])
-        line = line[end:]
-    return [*parts, line]
+    parts, at = [], 0
+    while len(line) - at > WIDTH:
+        end = line.rfind(" ", at + WIDTH // 2, at + WIDTH) + 1 or whole_before(line, at + WIDTH)
+        parts.append(line[at:end])
+        at = end
+    return [*parts, line[at:]]
