@@ -18,12 +18,15 @@ from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
+from tests.support.logs import until
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
 from tests.support.stores import arrived, looking_into
+from tests.support.streams import check, listening, replayed
 
 QUICK_S = 25.0  # less than the client would wait
+STREAM = {"Idempotency-Key": "k", "Accept": "text/event-stream"}
 
 
 @dataclass(slots=True)
@@ -139,12 +142,97 @@ async def test_a_key_that_was_used_for_something_else_is_refused(client: Client,
 
 
 async def test_a_repeated_key_gives_the_stored_failure_too(client: Client, provider: Provider) -> None:
-    provider.will(fails(500))
+    provider.will(fails(401))
     session = await client.new_session()
     first, second = [await send(client, session, "hello", key="k") for _ in range(2)]
     assert first.status_code == second.status_code == 502
     about = [{k: v for k, v in answer.json().items() if k != "request_id"} for answer in (first, second)]
     assert about[0] == about[1]
+
+
+async def test_a_turn_that_failed_for_now_is_run_again_by_its_key_once_and_who_heard_it_fail_can_go_on(
+    client: Client, there: Client, provider: Provider
+) -> None:
+    go = asyncio.Event()
+
+    async def answers(_: dict[str, Any]) -> Response:
+        await go.wait()
+        return says("the first answer")
+
+    provider.will(fails(500), says("meanwhile"), answers, says("after all"))
+    session, ask = await client.new_session(), {"message": "one"}
+    async with listening(client, f"/sessions/{session}/chat", method="POST", json=ask, headers=STREAM) as stream:
+        heard = await stream.rest()
+    turn, position = heard[0].event["runId"], heard[-1].id
+    assert heard[-1].type == "RUN_ERROR"
+    await client.chat(session, "two")
+    asking = [asyncio.create_task(send(each, session, "one", key="k")) for each in (client, there) * 2]
+    await provider.wait_for_requests(3)
+    late = asyncio.create_task(replayed(there, session, turn, after=position))
+    go.set()
+    told = [(await each).json() for each in asking]
+    assert {(each["turn_id"], each["message"]["content"]) for each in told} == {(turn, "the first answer")}
+    again = await late
+    check(again)
+    assert (again[0].type, again[-1].type) == ("RUN_STARTED", "RUN_FINISHED")
+    assert again[0].id > position
+    assert again == await replayed(client, session, turn)
+    assert (await client.http.get(f"/sessions/{session}/turns/{turn}/events?after={again[-1].id}")).status_code == 204
+    await client.chat(session, "three")
+    assert [row["content"] for row in await client.messages(session) if row["role"] == "user"] == [
+        "one",
+        "two",
+        "three",
+    ]
+    said = [message["content"] for message in provider.messages()[1:]]
+    assert said == ["one", "the first answer", "two", "meanwhile", "three"]
+
+
+async def test_a_turn_run_again_by_its_key_repeats_no_effect_but_what_may_be_repeated(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(calls(*((f"mcp_{tool}", {"item_id": "itm-1"}) for tool in ("look_up", "stamp_item"))), says("done"))
+    async with serving_shelf() as shelf:
+        settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+        async with (
+            running(settings.model_copy(update={"confirm": "never"})) as client,
+            looking_into(settings) as stores,
+        ):
+            await client.connected("shelf")
+            session = await client.new_session()
+            waiting = asyncio.create_task(send(client, session, "stamp it", key="k"))
+            await shelf.wait_for("look itm-1", "stamp itm-1")
+
+            async def out_of_time() -> bool:
+                lapsed = "UPDATE turns SET lease_until = now(), started_at = '2001-01-01' WHERE status = 'running'"
+                return bool(await stores.database.execute(lapsed) == "UPDATE 0")
+
+            await until(out_of_time)
+            assert ((failed := await waiting).status_code, failed.json()["code"]) == (504, "turn_timeout")
+            shelf.go.set()
+            answer = (await send(client, session, "stamp it", key="k")).json()
+    assert answer["message"]["content"] == "done"
+    assert {call["tool_name"]: call["status"] for call in answer["tool_calls"]} == {
+        "mcp_look_up": "succeeded",
+        "mcp_stamp_item": "unknown",
+    }
+    assert Counter(shelf.effects) == {"look itm-1": 2, "stamp itm-1": 1}
+
+
+async def test_a_turn_that_failed_for_now_waits_in_line_like_any_other(
+    client: Client, provider: Provider, held: Held
+) -> None:
+    provider.will(fails(500), held)
+    session = await client.new_session()
+    await send(client, session, "one", key="k", on_busy="reject")
+    running_turn = asyncio.create_task(client.chat(session, "two"))
+    await provider.wait_for_requests(2)
+    refused = await send(client, session, "one", key="k", on_busy="reject")
+    assert (refused.status_code, refused.json()["code"]) == (409, "turn_in_progress")
+    held.go.set()
+    await running_turn
+    provider.will(says("at last"))
+    assert (await send(client, session, "one", key="k", on_busy="reject")).json()["message"]["content"] == "at last"
 
 
 @pytest.mark.parametrize("key", ["", "with space", "é", "x" * 201])

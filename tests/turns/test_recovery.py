@@ -140,7 +140,7 @@ async def test_a_turn_is_cancelled_and_taken_by_nobody_but_its_owner(settings: S
         assert await terminations.cancel_before(connection, "mallory", replace(claim.key, turn_seq=9)) == {}
         await terminations.cancel_open_turns(connection, "mallory", session)
         assert await stores.database.fetchrow("SELECT * FROM turns") == row
-        assert await terminations.cancel_turn(connection, LOCAL_USER, claim.key) == {claim.key.turn_id: False}
+        assert await terminations.cancel_turn(connection, LOCAL_USER, claim.key) == {claim.key: False}
         assert (await connection.execute(select(turns.c.cancel_requested_at))).scalar_one() is not None
 
 

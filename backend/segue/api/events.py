@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from segue.api.deps import Caller, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
 from segue.api.problems import PROBLEMS
 from segue.domain.session import TurnKey
-from segue.events.event_buffer import END
+from segue.events.event_buffer import end_of
 from segue.events.log import EventLog
 from segue.turns.queries import find_turn
 
@@ -35,8 +35,11 @@ OR_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": EVENTS}}
 router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
-Position = Annotated[int, Query(ge=0, le=END, description="The `id` of the last event that is known.")]
-LastEventId = Annotated[int | None, Header(ge=0, le=END, description="The same, as browsers send it; it wins.")]
+MAX_POSITION = 2**53  # beyond it JavaScript's numbers have gaps
+Position = Annotated[int, Query(ge=0, le=MAX_POSITION, description="The `id` of the last event that is known.")]
+LastEventId = Annotated[
+    int | None, Header(ge=0, le=MAX_POSITION, description="The same, as browsers send it; it wins.")
+]
 
 
 class EventStream(EventSourceResponse):
@@ -75,7 +78,9 @@ async def follow_turn(
     async with services.database.read_only() as connection:
         turn = await find_turn(connection, caller, session_id, turn_id)
     position = after if last_event_id is None else last_event_id
-    return Response(status_code=204) if position == END else EventStream(_framed(services.events, turn, after=position))
+    if position >= end_of(turn):
+        return Response(status_code=204)
+    return EventStream(_framed(services.events, turn, after=position))
 
 
 def wants_events(request: Request) -> bool:

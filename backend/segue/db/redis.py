@@ -258,7 +258,7 @@ class Streams(_Client):
         Returns None if Redis cannot be reached.
         """
         turns = {turn_events_key(turn.session_id, turn.turn_id).encode(): turn for turn in after}
-        ids = [f"{position}-0" for position in after.values()]
+        ids = [f"{after[turn]}-0" for turn in turns.values()]
         answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", READ_BLOCK_MS, "STREAMS", *turns, *ids)
         if answer is None:
             return None

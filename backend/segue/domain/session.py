@@ -17,14 +17,19 @@ TurnStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
 Verdict = Literal["confirm", "reject", "amend", "none"]
 Strength = Literal["strong", "weak"]
 
+EPOCHS = 1_000_000  # of a run: the epochs of the next one begin behind the next multiple
+
 
 @dataclass(frozen=True, slots=True)
 class TurnKey:
-    """Identifies a turn; `turn_seq` is the seq of the user message that opened it."""
+    """Identifies a turn; `turn_seq` is the seq of the user message that opened it. `run` counts from 0: a turn that
+    failed for now is run again when it is asked for again, and has another event log then.
+    """
 
     session_id: str
     turn_id: str
     turn_seq: int
+    run: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from segue.events import agui
 
 # Positions are ids of the Redis stream. Redis refuses an id that is not above the last: also those of a stale owner.
 ATTEMPT = 1_000_000  # positions from one attempt's first to the next one's
-END = 10**12  # of every terminal event: Redis refuses a second entry with this id, and any later one
+END = 10**12  # of every terminal event, in the first run of its turn: Redis refuses a second entry with this id
 CHECK_ROW_S = 1.0
 WOKEN_AT_ONCE = 16
 
@@ -25,6 +25,11 @@ class Entry(NamedTuple):
 
     position: int
     event: bytes
+
+
+def end_of(turn: TurnKey) -> int:
+    """Returns the position of the terminal event of this run of a turn. The next run begins behind it."""
+    return END * (turn.run + 1)
 
 
 class Wakeups:
@@ -52,13 +57,15 @@ class Wakeups:
 
 
 class EventBuffer:
-    """`published_here`: the turn runs in this process. `loaded`: Redis has been read at least once, or is lost.
+    """Of one run of a turn. `published_here`: it runs in this process. `loaded`: Redis has been read once, or is
+    lost.
 
     `followers` counts all that wait for events, `token_followers` those that also want the answer token by token.
     """
 
     def __init__(self, turn: TurnKey, wakeups: Wakeups, *, shutting_down: bool = False) -> None:
         self.turn = turn
+        self.end = end_of(turn)
         self.entries: list[Entry] = []
         self.saved = 0  # how many of the entries are in Redis
         self.followers = 0
@@ -77,19 +84,19 @@ class EventBuffer:
 
     @property
     def last(self) -> int:
-        """The position of the last entry; 0 if there is none."""
-        return self.entries[-1].position if self.entries else 0
+        """The position of the last entry; that before the first one if there is none."""
+        return self.entries[-1].position if self.entries else self.end - END
 
     @property
     def complete(self) -> bool:
-        return self.last == END
+        return self.last == self.end
 
     def append(self, position: int, event: bytes) -> None:
-        """Ignores a position that is already there; inserts a `replay_gap` if positions before this one are missing."""
+        """Ignores a position that is there already, or another run's. Inserts a `replay_gap` if some before it miss."""
         last = self.last
-        if position <= last:
+        if not last < position <= self.end:
             return
-        if position not in (last + 1, END) and position % ATTEMPT != 1:
+        if position not in (last + 1, self.end) and position % ATTEMPT != 1:
             self.entries.append(Entry(position - 1, agui.replay_gap()))
         self.entries.append(Entry(position, event))
         self.next_check = time.monotonic() + CHECK_ROW_S
@@ -98,8 +105,8 @@ class EventBuffer:
     def end_from_row(self, event: bytes) -> None:
         """Appends the terminal event that Postgres knows, after a gap: Redis has lost the events before it."""
         if not self.complete:
-            self.entries.append(Entry(END - 1, agui.replay_gap()))
-            self.append(END, event)
+            self.entries.append(Entry(self.end - 1, agui.replay_gap()))
+            self.append(self.end, event)
 
     def row_checked(self, *, ended: bool) -> None:
         """Postgres answered. If the turn has ended there, the log gets a moment to deliver its end first."""

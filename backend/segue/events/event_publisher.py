@@ -12,7 +12,7 @@ import structlog
 from segue.db.redis import Streams
 from segue.domain.events import Event, ReasoningAdded, TextAdded
 from segue.events import agui
-from segue.events.event_buffer import ATTEMPT, END, EventBuffer
+from segue.events.event_buffer import ATTEMPT, EventBuffer
 
 TEXT_INTERVAL_S = 0.03
 TEXTS_PER_SLOWDOWN = 256  # after as many the interval grows by TEXT_INTERVAL_S, so that no answer fills a log
@@ -81,7 +81,7 @@ class EventPublisher:
 
     def end(self, event: bytes) -> None:
         self._flush_text()
-        self.buffer.append(END, event)
+        self.buffer.append(self.buffer.end, event)
         self._on_append(self.buffer)
 
     def close(self) -> None:

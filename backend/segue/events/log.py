@@ -13,9 +13,9 @@ from typing import Self
 
 from segue.db.redis import Batch, Streams
 from segue.domain.errors import AppError, NotFound
-from segue.domain.session import Outcome, TurnKey
+from segue.domain.session import EPOCHS, Outcome, TurnKey
 from segue.events import agui
-from segue.events.event_buffer import CHECK_ROW_S, END, Entry, EventBuffer, Wakeups
+from segue.events.event_buffer import CHECK_ROW_S, Entry, EventBuffer, Wakeups, end_of
 from segue.events.event_publisher import EventPublisher
 
 SAVE_EVERY_S = 0.03
@@ -37,7 +37,7 @@ class EventLog:
         self._streams = streams
         self._outcomes_of = outcomes_of
         self._outage_s = outage_s
-        self._buffers: dict[str, EventBuffer] = {}
+        self._buffers: dict[tuple[str, int], EventBuffer] = {}  # by the turn's id and run
         self._publishers: dict[str, EventPublisher] = {}
         self._wakeups = Wakeups()
         self._unsaved: dict[EventBuffer, None] = {}
@@ -91,7 +91,7 @@ class EventLog:
         publisher = EventPublisher(buffer, self._streams, epoch=epoch, stream_tokens=stream, on_append=self._save_soon)
         self._publishers[turn.turn_id] = publisher
         if buffer.entries:
-            opening = [*agui.closing_events([event for _, event in buffer.entries]), agui.attempt(epoch)]
+            opening = [*agui.closing_events([event for _, event in buffer.entries]), agui.attempt(epoch % EPOCHS)]
         else:
             opening = [agui.run_started(turn)]
         for event in opening:
@@ -115,13 +115,13 @@ class EventLog:
             publisher.end(event)
             return
         buffer = EventBuffer(turn, self._wakeups)
-        buffer.append(END, event)
+        buffer.append(buffer.end, event)
         self._save_soon(buffer)
 
     async def delete(self, session_id: str, turn_ids: Sequence[str]) -> None:
         """Deletes the logs of a session."""
-        for turn_id in turn_ids:
-            if buffer := self._buffers.get(turn_id):
+        for buffer in self._buffers.values():
+            if buffer.turn.turn_id in turn_ids:
                 self._unsaved.pop(buffer, None)
                 buffer.deleted = True
         await self._streams.delete(session_id, turn_ids)
@@ -131,7 +131,7 @@ class EventLog:
         try:
             async with aclosing(self.follow(turn, tokens=False, patient=False)) as parts:
                 async for entries in parts:
-                    if entries[-1].position == END:
+                    if entries[-1].position == end_of(turn):
                         return agui.answer_json(entries[-1].event)
         except AppError as error:
             error.with_extra(turn_id=turn.turn_id)
@@ -162,14 +162,14 @@ class EventLog:
             self._release(buffer)
 
     def _buffer(self, turn: TurnKey) -> EventBuffer:
-        return self._buffers.setdefault(
-            turn.turn_id, EventBuffer(turn, self._wakeups, shutting_down=self._shutting_down)
-        )
+        buffer = EventBuffer(turn, self._wakeups, shutting_down=self._shutting_down)
+        return self._buffers.setdefault((turn.turn_id, turn.run), buffer)
 
     def _release(self, buffer: EventBuffer) -> None:
-        held = self._buffers.get(buffer.turn.turn_id) is buffer  # end() without a publisher makes a buffer of its own
+        key = buffer.turn.turn_id, buffer.turn.run
+        held = self._buffers.get(key) is buffer  # end() without a publisher makes a buffer of its own
         if held and not (buffer.followers or buffer.published_here or buffer in self._unsaved):
-            del self._buffers[buffer.turn.turn_id]
+            del self._buffers[key]
 
     def _save_soon(self, buffer: EventBuffer) -> None:
         if not buffer.deleted:

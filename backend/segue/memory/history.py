@@ -68,7 +68,8 @@ class NewMessage:
 
 def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
     """Returns the parameters of a statement of `insert_message`."""
-    values = asdict(turn) | asdict(message)
+    ids = {"session_id": turn.session_id, "turn_id": turn.turn_id, "turn_seq": turn.turn_seq}
+    values = ids | asdict(message)
     values["id"] = message.id or new_id("msg", message.created_at)
     values["tool_calls"] = values["tool_calls"] or None
     if not isinstance(message.content, str):

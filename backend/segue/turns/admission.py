@@ -13,12 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.domain import turn_errors
 from segue.domain.plan import BUTTON_MESSAGES, Decision, end
-from segue.domain.session import TurnKey, TurnStatus
+from segue.domain.session import EPOCHS, TurnKey, TurnStatus
 from segue.memory.sessions import lock_session
 from segue.plans import store as plans
 from segue.plans.store import StalePlan
 from segue.turns.queries import first_open_turn, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_turn
+from segue.turns.terminations import run_again
 
 MAX_QUEUED = 10  # beside the one that runs
 
@@ -27,11 +28,15 @@ _ROOM: Final[dict[OnBusy, int]] = {"enqueue": MAX_QUEUED + 1, "reject": 1, "inte
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A turn and its status. If it is not `fresh`, it was accepted before under the same idempotency key."""
+    """A turn and its status. If it is not `fresh`, it was accepted before under the same idempotency key.
+
+    `failed_for_now` is one that ended with an error that may be gone by now: its key runs it again.
+    """
 
     turn: TurnKey
     status: TurnStatus = "queued"
     fresh: bool = True
+    failed_for_now: bool = False
 
 
 async def admit(database: Database, owner: str, session_id: str, request: ChatRequest, *, now: datetime) -> Admitted:
@@ -67,7 +72,7 @@ async def begin_decision(
     """
     await lock_session(connection, owner, session_id)
     if (known := await accepted_before(connection, owner, session_id, request.once)) is not None:
-        return known
+        return await _admit_locked(connection, owner, session_id, request, now=now) if known.failed_for_now else known
     stored = await plans.open_plan(connection, session_id)
     if stored is None:
         if await plans.newest_has_expired(connection, session_id):
@@ -98,7 +103,9 @@ async def accepted_before(
         return None
     if stored.body_hash != once.body_hash:
         raise turn_errors.key_reused()
-    return Admitted(TurnKey(session_id, stored.id, stored.seq), stored.status, fresh=False)
+    for_now = stored.status == "failed" and bool(stored.error["retryable"])
+    turn = TurnKey(session_id, stored.id, stored.seq, stored.epoch // EPOCHS)
+    return Admitted(turn, stored.status, fresh=False, failed_for_now=for_now)
 
 
 async def _admit_locked(
@@ -106,10 +113,16 @@ async def _admit_locked(
 ) -> Admitted:
     """In a transaction that holds the lock of the session's row, so that no other message comes between."""
     known = await accepted_before(connection, owner, session_id, request.once)
-    if known is not None:
+    if known is not None and not known.failed_for_now:
         return known
     room = _ROOM[request.on_busy]
-    while (turn := await begin_turn(connection, owner, session_id, request, now=now, room=room)) is None:
+
+    async def begin() -> TurnKey | None:
+        if known is not None:
+            return await run_again(connection, known.turn, request, room=room)
+        return await begin_turn(connection, owner, session_id, request, now=now, room=room)
+
+    while (turn := await begin()) is None:
         if request.on_busy == "enqueue":
             raise turn_errors.too_many_queued(MAX_QUEUED)
         if (busy := await first_open_turn(connection, session_id)) is not None:  # else it has ended just now

@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
-from segue.domain.session import TurnKey
+from segue.domain.session import EPOCHS, TurnKey
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
 from segue.tools.states import StoredHealth, read_states, states_of
@@ -187,7 +187,8 @@ async def claim_next(
     if found is None:
         return None
     row = dict(found)
-    key, request, states = TurnKey(session_id, row.pop("id"), row.pop("seq")), row.pop("request"), row.pop("states")
+    key = TurnKey(session_id, row.pop("id"), row.pop("seq"), row["epoch"] // EPOCHS)
+    request, states = row.pop("request"), row.pop("states")
     shown, origin = request.get("shown_plan"), request.get("origin", {})
     return Claim(
         key=key,

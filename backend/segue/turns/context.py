@@ -61,7 +61,7 @@ async def load_context(
         stored_window = await load_window(
             connection,
             claim.key,
-            after=claim.summary_seq,
+            after=min(claim.summary_seq, claim.key.turn_seq - 1),  # a turn that is run again may be in the summary
             limit=recall.messages,
             made_by=made_by,
             opaque_bytes=recall.tokens * TOKEN_BYTES,

@@ -76,9 +76,11 @@ class Limiter:
                 raise turn_errors.rate_limited("requests_per_minute", self._limits.requests_per_minute, wait_s)
 
     @asynccontextmanager
-    async def starting(self, user: str, message: str) -> AsyncIterator[str]:
-        """Yields the id of a turn that may be accepted within the block. Raises AppError `rate_limited`."""
-        limits, turn_id = self._limits, new_id("turn", self._books.clock())
+    async def starting(self, user: str, message: str, *, again: str | None = None) -> AsyncIterator[str]:
+        """Yields the id of a turn that may be accepted within the block, of `again` if that is to run again. Raises
+        AppError `rate_limited`.
+        """
+        limits, turn_id = self._limits, again or new_id("turn", self._books.clock())
         if limits.turns_per_minute:
             wait_s = await self._rates.count("turns", user, self._turns)
             if wait_s is not None:

@@ -16,7 +16,7 @@ from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
 from segue.domain.errors import AppError, NotFound
 from segue.domain.plan import decision_of
-from segue.domain.session import ChatAnswer, Message, Outcome, Turn, TurnError, TurnKey, TurnReport, TurnStatus
+from segue.domain.session import EPOCHS, ChatAnswer, Message, Outcome, Turn, TurnError, TurnKey, TurnReport, TurnStatus
 from segue.domain.tool import ToolCall
 from segue.memory.history import final_messages
 from segue.telemetry.gauges import Backlog
@@ -83,7 +83,7 @@ async def list_turns(
 async def find_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> TurnKey:
     """Raises NotFound for a session or a turn that is missing or another owner's."""
     found = (
-        select(turns.c.seq)
+        select(turns.c.seq, turns.c.epoch)
         .select_from(sessions)
         .outerjoin(turns, (turns.c.session_id == sessions.c.id) & (turns.c.id == turn_id))
         .where(sessions.c.id == session_id, sessions.c.owner == owner)
@@ -93,7 +93,7 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
         raise NotFound("session")
     if row.seq is None:
         raise NotFound("turn")
-    return TurnKey(session_id, turn_id, row.seq)
+    return TurnKey(session_id, turn_id, row.seq, row.epoch // EPOCHS)
 
 
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
@@ -118,9 +118,9 @@ def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
 async def turn_of_key(
     connection: AsyncConnection, owner: str, session_id: str, key: str
 ) -> Row[*tuple[Any, ...]] | None:
-    """Returns id, seq, status and body_hash of the session's turn under an idempotency key; None if it has none."""
+    """Returns what admission asks of the session's turn under an idempotency key; None if it has none."""
     statement = (
-        select(turns.c.id, turns.c.seq, turns.c.status, turns.c.body_hash)
+        select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.status, turns.c.error, turns.c.body_hash)
         .join(sessions, sessions.c.id == turns.c.session_id)
         .where(turns.c.session_id == session_id, turns.c.idempotency_key == key, sessions.c.owner == owner)
     )

@@ -14,7 +14,7 @@ from segue.db.redis import plans_of_owner_key
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.plan import Decision
-from segue.domain.session import Turn, TurnKey
+from segue.domain.session import EPOCHS, Turn, TurnKey
 from segue.domain.telemetry import TurnEnded
 from segue.memory import sessions, short_term
 from segue.memory.sessions import get_session
@@ -89,14 +89,16 @@ class TurnService:
     async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
         """Stores a message as a turn and dispatches it. Raises what `admit` raises, and AppError `rate_limited`."""
         deps = self._deps
-        if request.once and (known := await self._accepted_before(owner, session_id, request.once)):
+        known = await self._accepted_before(owner, session_id, request.once)
+        if known is not None and not known.failed_for_now:
             return known
-        async with deps.limiter.starting(owner, request.message) as turn_id:
+        again = known.turn.turn_id if known else None
+        async with deps.limiter.starting(owner, request.message, again=again) as turn_id:
             request = replace(request, turn_id=turn_id)
             admitted = await admit(deps.database, owner, session_id, request, now=deps.clock())
         if admitted.fresh and request.on_busy == "interrupt":
             async with deps.database.autocommit() as connection:
-                self._carry_out(session_id, await terminations.cancel_before(connection, owner, admitted.turn))
+                self._carry_out(await terminations.cancel_before(connection, owner, admitted.turn))
         await self._dispatch(owner, turn_id, admitted)
         return admitted
 
@@ -116,9 +118,11 @@ class TurnService:
         Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `rate_limited`; then nothing was accepted.
         """
         now = self._deps.clock()
-        if once and (known := await self._accepted_before(owner, session_id, once)):
+        known = await self._accepted_before(owner, session_id, once)
+        if known is not None and not known.failed_for_now:
             return known.turn
-        async with self._deps.limiter.starting(owner, "") as turn_id:
+        again = known.turn.turn_id if known else None
+        async with self._deps.limiter.starting(owner, "", again=again) as turn_id:
             request = ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin)
             async with self._deps.database.transaction() as connection:
                 admitted = await begin_decision(
@@ -134,7 +138,7 @@ class TurnService:
         async with self._deps.database.autocommit() as connection:
             turn = await queries.find_turn(connection, owner, session_id, turn_id)
             cancelled = await terminations.cancel_turn(connection, owner, turn)
-        self._carry_out(session_id, cancelled)
+        self._carry_out(cancelled)
         with suppress(TimeoutError, AppError):
             async with asyncio.timeout(CANCEL_ANSWER_S):
                 await self._deps.events.answer(turn)
@@ -161,8 +165,10 @@ class TurnService:
         await short_term.forget(self._deps.cache, session_id)
         await self._deps.cache.delete_listed(plans_of_owner_key(owner))  # made from what was said in any session
 
-    async def _accepted_before(self, owner: str, session_id: str, once: Once) -> Admitted | None:
+    async def _accepted_before(self, owner: str, session_id: str, once: Once | None) -> Admitted | None:
         """Asked before the limits: a request for a turn that exists counts for none."""
+        if once is None:
+            return None
         async with self._deps.database.read_only() as connection:
             return await accepted_before(connection, owner, session_id, once)
 
@@ -170,17 +176,17 @@ class TurnService:
         """Puts the turn into the queue. Without Redis it runs here, even in a process that takes no turns."""
         if not admitted.fresh:  # the same request came twice at the same moment
             await self._deps.limiter.release(owner, turn_id)
-        elif not await self.queue.send(admitted.turn.session_id, turn_id):
+        elif not await self.queue.send(admitted.turn.session_id, turn_id, attempt=admitted.turn.run * EPOCHS):
             self._worker.wake(admitted.turn.session_id)
 
-    def _carry_out(self, session_id: str, cancelled: Mapping[str, bool]) -> None:
-        for turn_id, ended in cancelled.items():
+    def _carry_out(self, cancelled: Mapping[TurnKey, bool]) -> None:
+        for turn, ended in cancelled.items():
             if ended:
-                turn, error = TurnKey(session_id, turn_id, 0), turn_errors.cancelled()
+                error = turn_errors.cancelled()
                 record_end(self._deps.observe, turn, TurnEnded("cancelled", error.code))
                 self._deps.events.end(turn, error)
             else:
-                self._worker.stop(turn_id, "cancelled")
+                self._worker.stop(turn.turn_id, "cancelled")
 
     async def _leave(self) -> None:
         await self.queue.stop_taking()

@@ -1,11 +1,11 @@
-"""How a turn ends without an answer or is queued again: failed, cancelled, handed back, recovered.
+"""How a turn ends without an answer or is queued again: failed, cancelled, handed back, recovered, asked for again.
 
 Every statement is guarded by what the turn was when it was read, so that of two processes that end it one does. A tool
 call that is still open when its turn ends has an unknown outcome.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from sqlalchemy import (
     Integer,
     Interval,
     Select,
+    Text,
     and_,
     bindparam,
     case,
@@ -30,9 +31,10 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, tool_calls, turns
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.session import TurnKey
+from segue.domain.session import EPOCHS, TurnKey
 from segue.memory.history import INTERRUPTED
 from segue.turns.claims import IS_HELD, Claim, held, runs_beside
+from segue.turns.store import ChatRequest
 
 CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
 START_WITHIN_S = 2.0  # the job of a turn that no process has begun by then was lost
@@ -138,7 +140,7 @@ async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> l
     }
     return [
         NeglectedTurn(
-            key=TurnKey(row.session_id, row.id, row.seq),
+            key=TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS),
             epoch=row.epoch,
             running=row.status == "running",
             attempts=row.attempts,
@@ -169,14 +171,58 @@ async def end_neglected(connection: AsyncConnection, turn: NeglectedTurn, error:
     return ended.one_or_none() is not None
 
 
-async def cancel_turn(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[str, bool]:
-    """Cancels a queued turn, and asks the process that runs it to cancel a running one. Returns by turn id whether the
-    turn has ended; nothing for one that had ended before.
+def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
+    """Puts a failed turn back to how a crash leaves one, with all its time and attempts. Calls that were open when it
+    ended are open again: its next attempt repeats them or takes them for unknown.
+    """
+    failed, others = bindparam("failed_turn", type_=Text), turns.alias("others")
+    open_turns = (
+        select(func.count())
+        .where(others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))
+        .scalar_subquery()
+    )
+    left_open = (
+        update(tool_calls)
+        .where(tool_calls.c.turn_id == failed, tool_calls.c.summary == INTERRUPTED)
+        .values(status="running", error=None, summary="")
+        .cte("left_open")
+    )
+    nothing = dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at"))
+    return (
+        update(turns)
+        .where(turns.c.id == failed, turns.c.status == "failed", open_turns < bindparam("room", type_=Integer))
+        .values(
+            status="queued",
+            queued_at=func.now(),
+            epoch=(turns.c.epoch / literal(EPOCHS) + 1) * EPOCHS,
+            attempts=0,
+            request=turns.c.request.op("||")(bindparam("asked", type_=turns.c.request.type)),
+            **nothing,
+        )
+        .returning(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch)
+        .add_cte(left_open)
+    )
+
+
+_RUN_AGAIN = _run_again()
+
+
+async def run_again(connection: AsyncConnection, turn: TurnKey, request: ChatRequest, *, room: int) -> TurnKey | None:
+    """Queues a failed turn again, under the lock of its session. Returns None if the session has `room` open turns."""
+    asked = {"stream": request.stream, "origin": asdict(request.origin)}
+    values = {"failed_turn": turn.turn_id, "asked": asked, "room": room}
+    row = (await connection.execute(_RUN_AGAIN, values)).one_or_none()
+    return TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS) if row else None
+
+
+async def cancel_turn(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:
+    """Cancels a queued turn, and asks the process that runs it to cancel a running one. Returns by turn whether it has
+    ended; nothing for one that had ended before.
     """
     return await _cancel(connection, owner, turn.session_id, turns.c.id == turn.turn_id)
 
 
-async def cancel_before(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[str, bool]:
+async def cancel_before(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:
     """Does the same to every open turn before this one."""
     return await _cancel(connection, owner, turn.session_id, turns.c.seq < turn.turn_seq)
 
@@ -192,7 +238,7 @@ async def cancel_open_turns(connection: AsyncConnection, owner: str, session_id:
 
 async def _cancel(
     connection: AsyncConnection, owner: str, session_id: str, which: ColumnElement[bool]
-) -> dict[str, bool]:
+) -> dict[TurnKey, bool]:
     queued = turns.c.status == "queued"
     error = literal(_error_row(turn_errors.cancelled()), turns.c.error.type)
     cancelled = await connection.execute(
@@ -204,9 +250,9 @@ async def _cancel(
             error=case((queued, error), else_=turns.c.error),
             finished_at=case((queued, func.now()), else_=turns.c.finished_at),
         )
-        .returning(turns.c.id, turns.c.status)
+        .returning(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.status)
     )
-    return {row.id: row.status == "cancelled" for row in cancelled}
+    return {TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS): row.status == "cancelled" for row in cancelled}
 
 
 def _ending(

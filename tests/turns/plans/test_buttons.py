@@ -16,9 +16,23 @@ from tests.support.stores import looking_into
 THINK = [THREE_STEPS[0], {"id": 2, "description": "Think", "tool": None}, THREE_STEPS[2]]
 
 
-async def press(client: Client, session: str, decision: str, version: int) -> httpx2.Response:
-    body = {"decision": decision, "version": version}
-    return await client.http.post(f"/sessions/{session}/plan/decision", json=body)
+async def press(
+    client: Client, session: str, decision: str, version: int, *, key: str | None = None
+) -> httpx2.Response:
+    body, headers = {"decision": decision, "version": version}, {"Idempotency-Key": key} if key else {}
+    return await client.http.post(f"/sessions/{session}/plan/decision", json=body, headers=headers)
+
+
+async def test_a_button_whose_turn_failed_for_now_is_carried_out_by_its_key_and_only_once(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session, asked = await offered(client, provider, [deletion(1), {"id": 2, "description": "Think", "tool": None}])
+    provider.will(fails(500), says("Thought."), says("Done."))
+    failed, done, same = [await press(client, session, "confirm", asked["plan"]["version"], key="k") for _ in range(3)]
+    assert (failed.status_code, done.status_code) == (502, 200)
+    assert done.json()["plan"]["status"] == "completed"
+    assert same.json() == done.json()
+    assert effects == ["delete itm-1"]
 
 
 @pytest.mark.parametrize(("decision", "status"), [("confirm", "waiting"), ("reject", "cancelled")])
