@@ -20,6 +20,7 @@ from segue.config import Settings
 from segue.db.clock import StoreClock
 from segue.db.engine import Database
 from segue.db.rate_limits import Rates
+from segue.db.reading import unreadable_reads
 from segue.db.redis import Cache, Streams
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError
@@ -323,6 +324,7 @@ def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str
             pool_in_use=in_use,
             redis=redis,
             mcp_ready={server: state == "ready" for server, state in mcp_states().items()},
+            unreadable=unreadable_reads,
         )
 
     return read

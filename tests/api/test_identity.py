@@ -13,6 +13,7 @@ from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
+from tests.support.stores import looking_into
 
 KEY = "segue_" + "0" * 26 + "_" + "0" * 64
 
@@ -183,3 +184,18 @@ async def test_the_description_says_how_to_identify_oneself_and_where_one_need_n
                 [] if path.startswith("/health/") else [{"bearer": []}, {"api_key": []}]
             )
             assert operation.get("security", []) == expected, path
+
+
+async def test_a_key_whose_scopes_cannot_be_read_is_refused_and_listed_with_the_others(
+    guarded: Settings, service: Client, database: Database
+) -> None:
+    good = await new_key(guarded, "ada")
+    async with looking_into(guarded) as stores:
+        for number, scopes in enumerate(('{"ops": true}', '"ops"', "7", "[7]", "null")):
+            bad = await new_key(guarded, f"bob{number}")
+            await stores.database.execute("UPDATE api_keys SET scopes = $1 WHERE owner = $2", scopes, f"bob{number}")
+            assert (await asked_as(service, ("X-API-Key", bad))).status_code == 401, scopes
+    assert (await asked_as(service, ("X-API-Key", good))).status_code == 200
+    async with database.read_only() as connection:
+        keys = await list_keys(connection, None)
+    assert [key.is_unreadable for key in keys] == [False, *[True] * 5]

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.db.redis import Streams
+from segue.db.redis import Batch, Streams, turn_events_key
 from segue.domain import turn_errors
 from segue.domain.events import StepStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.session import TurnKey
@@ -202,6 +202,34 @@ async def test_a_log_that_is_gone_is_told_as_a_gap_and_the_end_and_the_turn_does
             assert sent[-2].id < gap.id < end.id
         assert await replayed(client, session, turn, after=gap.id) == [end]
     assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "end", ["", "7", '{"type":"RUN_FINISHED","result":7}', '{"type":"RUN_ERROR","code":"x"}', "{" * 900]
+)
+async def test_an_end_that_cannot_be_read_comes_from_the_row(
+    end: str, settings: Settings, provider: Provider, redis: Redis
+) -> None:
+    provider.will(says("Noon."))
+    async with running(settings) as client:
+        session = await client.new_session()
+        sent = await streamed(client, session, "What time is it?")
+        key = await written(redis, session, sent[0].event["runId"])
+        await redis.delete(key)
+        await redis.xadd(key, {"events": f"{END} {end}\n"}, id=f"{END}-0")
+        gap, last = await replayed(client, session, sent[0].event["runId"])
+        assert (is_gap(gap), last) == (True, sent[-1])
+
+
+async def test_a_key_that_is_no_log_hides_no_other_log(redis_url: str, redis: Redis) -> None:
+    other = TurnKey("ses_2", "turn_2", 1)
+    streams = Streams(redis_url)
+    await redis.rpush(turn_events_key(TURN.session_id, TURN.turn_id), "no stream")
+    await streams.append([Batch(turn, last=1, body=b"1 {}\n", opens=True) for turn in (TURN, other)])
+    assert await streams.read({TURN: 0, other: 0}) == {other: [b"1 {}\n"]}
+    assert await streams.read({TURN: 0}) is None
+    assert not streams.degraded
+    await streams.close()
 
 
 async def test_a_flushed_redis_costs_those_who_are_there_nothing(

@@ -203,6 +203,13 @@ async def test_a_value_that_is_foreign_unreadable_or_outdated_counts_as_missing(
     missing_field = orjson.dumps({"session_id": mine, "turn_id": expected["turn_id"]})
     bad_status = current.replace(b'"succeeded"', b'"wonderful"')
     assert bad_status != current
-    for value in (outdated, foreign, b"", b"{", b"null", b"[]", b"7", b"\xff\xfe", missing_field, bad_status):
+    deep = current.replace(b'"args":{', b'"args":{"deep":' + b"[" * 900 + b"]" * 900 + b",")
+    huge = current.replace(b'"size_bytes":', b'"size_bytes":' + b"9" * 30)
+    assert deep != current != huge
+    garbage = (b"", b"{", b"null", b"[]", b"7", b"\xff\xfe")
+    for value in (outdated, foreign, *garbage, missing_field, bad_status, deep, huge):
         await redis.set(key, value)
         assert await short_term(client, mine) == expected, value
+    await redis.delete(key)
+    await redis.rpush(key, current)
+    assert await short_term(client, mine) == expected

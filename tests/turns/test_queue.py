@@ -82,8 +82,10 @@ async def test_a_job_that_cannot_be_read_stops_no_other(redis_url: str) -> None:
         asyncio.timeout(PATIENCE_S),
         taking(redis_url, sessions, concurrency=1),
     ):
-        says_no_session = b'{"queue": "segue", "function": "run_turns", "key": "bad2", "ttl": -1}'
-        for number, value in enumerate((b"{", b'{"queue": "segue"}', says_no_session)):
+        head = b'{"queue": "segue", "function": "run_turns", "key": "bad", "ttl": -1'
+        asked = [b"}", b', "kwargs": 7}', b', "kwargs": {"session_id": {}}}', b', "attempts": "x", "kwargs": {}}']
+        spoiled = [b"{", b"7", b"[" * 5000, b'{"queue": "segue"}', *(head + rest for rest in asked)]
+        for number, value in enumerate(spoiled):
             await redis.set(f"saq:job:{NAME}:bad{number}", value)
             await redis.rpush(f"saq:{NAME}:queued", f"saq:job:{NAME}:bad{number}")
         queue = RedisQueue(redis, name=NAME)

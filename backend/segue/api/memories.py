@@ -10,7 +10,7 @@ from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewMemory, Page, decode_cursor, invalid_cursor, page
 from segue.domain.errors import AppError
 from segue.domain.ids import id_pattern
-from segue.domain.memory import Memory, NewFact
+from segue.domain.memory import Memory, NewFact, UnreadableMemory
 from segue.jobs.fact_extraction import cancel_extraction
 from segue.memory import facts
 
@@ -31,7 +31,7 @@ async def list_memories(
     limit: Limit = 50,
     cursor: Cursor = None,
     session_id: ToldIn | None = None,
-) -> Page[Memory]:
+) -> Page[Memory | UnreadableMemory]:
     """Newest first; with a query those it finds, best first, on one page."""
     if query:
         if session_id is not None:

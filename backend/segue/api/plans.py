@@ -7,7 +7,7 @@ from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, Sessi
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_cursor, id_position, page
-from segue.domain.plan import Plan
+from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
 from segue.memory.sessions import get_session
 from segue.plans import store
@@ -19,7 +19,7 @@ _POSITION = id_position("plan")
 
 
 @router.get("/plan")
-async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Caller) -> Plan:
+async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Caller) -> Plan | UnreadablePlan:
     async with services.database.read_only() as connection:
         session = await get_session(connection, caller, session_id)
     if session.pending_plan is None:
@@ -30,7 +30,7 @@ async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Ca
 @router.get("/plans")
 async def list_plans(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Plan]:
+) -> Page[Plan | UnreadablePlan]:
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)

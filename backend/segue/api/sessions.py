@@ -11,8 +11,8 @@ from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
 from segue.domain.ids import id_pattern
-from segue.domain.memory import Memory
-from segue.domain.session import Message, Session
+from segue.domain.memory import Memory, UnreadableMemory
+from segue.domain.session import Message, Session, UnreadableMessage, UnreadableSession
 from segue.memory import facts, history, sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.context import working_memory
@@ -36,7 +36,7 @@ class SessionMemory:
 
     short_term: ShortTermMemory | None
     ttl_s: int
-    long_term: list[Memory]
+    long_term: list[Memory | UnreadableMemory]
 
 
 @router.post("", status_code=201)
@@ -50,7 +50,7 @@ async def create_session(body: NewSession, services: ServicesDep, caller: Caller
 @router.get("")
 async def list_sessions(
     services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Session]:
+) -> Page[Session | UnreadableSession]:
     before = decode_cursor(cursor, _ACTIVITY)
     async with services.database.read_only() as connection:
         found = await sessions.list_sessions(connection, caller, before=before, limit=limit + 1)
@@ -58,13 +58,15 @@ async def list_sessions(
 
 
 @router.get("/{session_id}")
-async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session:
+async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session | UnreadableSession:
     async with services.database.read_only() as connection:
         return await sessions.get_session(connection, caller, session_id)
 
 
 @router.patch("/{session_id}")
-async def update_session(session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller) -> Session:
+async def update_session(
+    session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller
+) -> Session | UnreadableSession:
     changes = body.model_dump(include=body.model_fields_set)
     async with services.database.autocommit() as connection:
         return await sessions.update_session(connection, caller, session_id, changes=changes)
@@ -78,7 +80,7 @@ async def delete_session(session_id: SessionId, services: ServicesDep, caller: C
 @router.get("/{session_id}/messages")
 async def list_messages(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Message]:
+) -> Page[Message | UnreadableMessage]:
     after = decode_cursor(cursor, _SEQ) or 0
     async with services.database.read_only() as connection:
         await sessions.get_session(connection, caller, session_id)

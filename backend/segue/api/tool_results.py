@@ -12,7 +12,7 @@ from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, Tool
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.errors import NotFound
-from segue.domain.tool import CallStatus, ToolCall
+from segue.domain.tool import CallStatus, ToolCall, UnreadableCall
 from segue.memory.sessions import get_session
 from segue.tools import results
 from segue.tools.paging import Wanted, page_of
@@ -52,7 +52,7 @@ async def list_tool_results(
     status: CallStatus | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[ToolCall]:
+) -> Page[ToolCall | UnreadableCall]:
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)

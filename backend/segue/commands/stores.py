@@ -21,11 +21,12 @@ Done = TypeVar("Done")
 def migrate() -> None:
     """Brings the database to the newest schema."""
 
-    async def run(_settings: Settings, urls: ServerUrls, _stack: AsyncExitStack) -> None:
-        await asyncio.to_thread(upgrade, urls.database_url)
+    async def run(_settings: Settings, urls: ServerUrls, _stack: AsyncExitStack) -> str | None:
+        return await asyncio.to_thread(upgrade, urls.database_url)
 
-    _on_the_servers(run)
-    typer.echo("The database is at the newest revision.")
+    newer = _on_the_servers(run)
+    told = f"at {newer}, which a newer release made; this one can use it" if newer else "at the newest revision"
+    typer.echo(f"The database is {told}.")
 
 
 def on_the_stores(run: Callable[[Database, Cache], Awaitable[Done]]) -> Done:

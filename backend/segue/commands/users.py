@@ -123,4 +123,11 @@ def _scopes(given: list[str]) -> list[Scope]:
 def _columns(key: ApiKey) -> tuple[str, ...]:
     used = f"used {key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "never used"
     state = f"revoked {key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else used
-    return key.id, key.owner, ",".join(key.scopes) or "-", key.name or "-", f"made {key.created_at:%Y-%m-%d}", state
+    return (
+        key.id,
+        key.owner,
+        "unreadable" if key.is_unreadable else ",".join(key.scopes) or "-",
+        key.name or "-",
+        f"made {key.created_at:%Y-%m-%d}",
+        state,
+    )

@@ -21,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
+from segue.db.reading import read_json
 from segue.domain.errors import AppError
 
 CONNECT_TIMEOUT_S = 2.0
@@ -131,9 +132,7 @@ def _remember_age(_: object, record: ConnectionPoolEntry) -> None:
 
 
 def _make_engine(url: str, *, pool_size: int, **server_settings: str) -> AsyncEngine:
-    """An error shows the statement without its values, which hold users' messages. JSONB writes 1e300 as 301 digits,
-    and only orjson reads these as the float that was stored.
-    """
+    """An error shows the statement without its values, which hold users' messages."""
     return create_async_engine(
         asyncpg_url(url),
         pool_size=pool_size,
@@ -143,7 +142,7 @@ def _make_engine(url: str, *, pool_size: int, **server_settings: str) -> AsyncEn
         pool_recycle=1800,
         json_serializer=lambda value: orjson.dumps(value).decode(),
         hide_parameters=True,
-        json_deserializer=orjson.loads,
+        json_deserializer=read_json,
         connect_args={
             "timeout": CONNECT_TIMEOUT_S,
             "command_timeout": STATEMENT_TIMEOUT_S,

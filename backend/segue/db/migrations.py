@@ -1,26 +1,46 @@
 """Brings a database to the newest revision, one process at a time."""
 
+import asyncio
 from pathlib import Path
 
+import structlog
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
+from alembic.util import CommandError
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from alembic import command
+from segue.db.engine import asyncpg_url
+from segue.db.models import metadata
 from segue.domain.errors import AppError
 
 INSTALLED = Path(__file__).with_name("alembic")  # in a wheel
 SCRIPTS = INSTALLED if INSTALLED.is_dir() else Path(__file__).resolve().parents[3] / "alembic"
 
+_COLUMNS = text("""
+SELECT table_name || '.' || column_name AS name,
+       is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO' AND is_generated = 'NEVER' AS required
+FROM information_schema.columns WHERE table_schema = current_schema()
+""")
 
-def upgrade(database_url: str) -> None:
+log = structlog.get_logger()
+
+
+def upgrade(database_url: str) -> str | None:
     """Blocks, and runs its own event loop: call it in a thread if a loop runs already.
 
-    Raises AppError `database_unreachable`.
+    Leaves a database alone that a newer release has migrated, as after a rollback, and returns its revision; else None.
+    Raises AppError `database_unreachable`, and `database_too_new` if this release cannot use what the newer one made.
     """
     try:
         command.upgrade(config(database_url), "head")
+    except CommandError as error:
+        if not isinstance(error.__cause__, RevisionError):
+            raise
+        return asyncio.run(_usable_revision(database_url))
     except (OSError, DBAPIError) as error:
         reason = error.orig if isinstance(error, DBAPIError) else error
         raise AppError(
@@ -30,6 +50,28 @@ def upgrade(database_url: str) -> None:
             detail=f"The database at DATABASE_URL cannot be reached or migrated: {reason}",
             retryable=True,
         ) from error
+    return None
+
+
+async def _usable_revision(database_url: str) -> str:
+    engine = create_async_engine(asyncpg_url(database_url))
+    try:
+        async with engine.connect() as connection:
+            revision = str(await connection.scalar(text("SELECT version_num FROM alembic_version")))
+            required = {row.name: row.required for row in await connection.execute(_COLUMNS)}
+    finally:
+        await engine.dispose()
+    known = {f"{table.name}.{column.name}" for table in metadata.sorted_tables for column in table.c}
+    new = (name for name in required.keys() - known if name.partition(".")[0] in metadata.tables and required[name])
+    faults = [f"{name} is gone" for name in known - required.keys()] + [f"{name} has no default" for name in new]
+    if faults:
+        detail = (
+            f"A newer release has migrated the database to {revision}, and this one cannot use it: "
+            f"{', '.join(sorted(faults))}. Start that release again, or restore a backup from before it."
+        )
+        raise AppError("database_too_new", status=503, title="The database is too new", detail=detail)
+    log.warning("schema_is_newer", revision=revision, consequence="what only a newer release can read is left alone")
+    return revision
 
 
 def missing_revisions(current: str | None) -> tuple[str, ...] | None:

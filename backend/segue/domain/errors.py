@@ -34,6 +34,19 @@ class AppError(Exception):
         return self
 
 
+class Unreadable(AppError):
+    """A row holds what this release cannot read, and what was asked needs it."""
+
+    def __init__(self, thing: str) -> None:
+        super().__init__(
+            "unreadable",
+            status=409,
+            title=f"The stored {thing} cannot be read",
+            detail=f"The stored {thing} is damaged, or written by a newer release, which can read it. Everything else "
+            "in the session works: send another message to go on.",
+        )
+
+
 class NotFound(AppError):
     """A missing id, or another user's: the two look alike. `thing` becomes the code: `session_not_found`."""
 

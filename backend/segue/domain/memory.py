@@ -25,6 +25,13 @@ class Memory:
     message_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableMemory(Memory):
+    """A memory of a kind that this release does not know."""
+
+    unreadable: Literal[True]
+
+
 @dataclass(frozen=True, slots=True)
 class NewFact:
     """A fact to store. `supersedes` is the id of the fact that it corrects."""

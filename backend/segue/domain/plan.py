@@ -96,6 +96,18 @@ class Plan:
         return next((step for step in self.steps if step.status in NOT_STARTED), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadablePlan(Plan):
+    """Stands for a row that this release cannot read. It has no steps, and nothing can be done with it."""
+
+    unreadable: Literal[True]
+
+
+def known_status(status: str) -> PlanStatus:
+    """Returns the status of a row, `failed` if this release has no such status."""
+    return next((known for known in PLAN_TRANSITIONS if known == status), "failed")
+
+
 def decision_of(message: object) -> Decision | None:
     """Returns the decision whose button wrote this message."""
     return next((decision for decision, sign in BUTTON_MESSAGES.items() if sign == message), None)

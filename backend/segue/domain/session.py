@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from segue.domain.errors import AppError
-from segue.domain.plan import Plan
-from segue.domain.tool import ToolCall
+from segue.domain.plan import Plan, UnreadablePlan
+from segue.domain.tool import ToolCall, UnreadableCall
 
 Role = Literal["user", "assistant", "tool"]
 TurnStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
@@ -41,7 +41,14 @@ class Session:
     updated_at: datetime
     message_count: int
     running_turn_id: str | None
-    pending_plan: Plan | None = None
+    pending_plan: Plan | UnreadablePlan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableSession(Session):
+    """A session whose metadata this release cannot read."""
+
+    unreadable: Literal[True]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,13 @@ class Message:
     tool_calls: tuple[RequestedCall, ...] = ()
     tool_call_id: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableMessage(Message):
+    """Stands for a row that this release cannot read. The model is not shown it."""
+
+    unreadable: Literal[True]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +157,7 @@ class ChatAnswer:
     message: Message
     acknowledgement: AcknowledgementReport
     plan: Plan | None
-    tool_calls: tuple[ToolCall, ...]
+    tool_calls: tuple[ToolCall | UnreadableCall, ...]
     web_search: WebSearchReport
     memory_used: MemoryReport
     usage: Usage

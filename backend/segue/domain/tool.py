@@ -133,6 +133,13 @@ class ToolCall:
     step_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableCall(ToolCall):
+    """Stands for a row that this release cannot read: a call without arguments whose outcome is unknown."""
+
+    unreadable: Literal[True]
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """What stands for a result wherever the model or a client looks at a conversation; the payload stays in storage."""

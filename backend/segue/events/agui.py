@@ -4,12 +4,13 @@ Made of dicts: building the protocol's pydantic models for every token would cos
 what is written here with those models.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, assert_never
 
 import orjson
 
+from segue.db.reading import read_json, readable, reader
 from segue.domain.errors import AppError
 from segue.domain.events import (
     AcknowledgementDetected,
@@ -45,6 +46,39 @@ _FINISHED = b'{"type":"RUN_FINISHED",'
 _RESULT = b',"result":'
 
 
+@dataclass(frozen=True, slots=True)
+class _Event:
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    status: int
+    title: str
+    detail: str
+    retryable: bool
+    extra: dict[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    problem: _Problem
+
+
+@dataclass(frozen=True, slots=True)
+class _RunError:
+    code: str
+    metadata: _Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class _RunFinished:
+    result: dict[str, Any]
+
+
+_read_event, _read_error, _read_finished = reader(_Event), reader(_RunError), reader(_RunFinished)
+
+
 def run_started(turn: TurnKey) -> bytes:
     return _json({"type": "RUN_STARTED", "threadId": turn.session_id, "runId": turn.turn_id})
 
@@ -63,8 +97,16 @@ def answer_json(terminal_event: bytes) -> bytes:
     """The ChatAnswer in a terminal event, as JSON. Raises the AppError the turn ended with instead."""
     if terminal_event.startswith(_FINISHED):
         return terminal_event.partition(_RESULT)[2][:-1]
-    error = orjson.loads(terminal_event)
-    raise AppError(error["code"], **error["metadata"]["problem"])
+    error = _read_error(orjson.loads(terminal_event))
+    raise AppError(error.code, **asdict(error.metadata.problem))
+
+
+def is_readable(event: bytes, *, is_last: bool) -> bool:
+    """Returns whether an event that another process wrote can be passed on, and as the last one be an outcome."""
+    read: Callable[[Any], object] = _read_event
+    if is_last:
+        read = _read_finished if event.startswith(_FINISHED) else _read_error
+    return readable(read, read_json(event), "events", "") is not None
 
 
 def attempt(number: int) -> bytes:
@@ -89,10 +131,10 @@ def closing_events(events: Sequence[bytes]) -> list[bytes]:
         kind = event["type"]
         if kind in _CLOSED_BY:
             end, name = _CLOSED_BY[kind]
-            opened[kind, event[name]] = _json({"type": end, name: event[name]})
+            opened[kind, str(event.get(name))] = _json({"type": end, name: event.get(name)})
         elif kind in _CLOSES:
             start, name = _CLOSES[kind]
-            opened.pop((start, event[name]), None)
+            opened.pop((start, str(event.get(name))), None)
     return list(opened.values())[::-1]
 
 

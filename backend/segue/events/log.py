@@ -15,13 +15,14 @@ from segue.db.redis import Batch, Streams
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import EPOCHS, Outcome, TurnKey
 from segue.events import agui
-from segue.events.event_buffer import CHECK_ROW_S, Entry, EventBuffer, Wakeups, end_of
+from segue.events.event_buffer import CHECK_ROW_S, END, Entry, EventBuffer, Wakeups, end_of
 from segue.events.event_publisher import EventPublisher
 
 SAVE_EVERY_S = 0.03
 READ_EVERY_S = 0.01
 RETRY_S = 0.25
 MAX_EVENT_BYTES = 1_000_000
+MAX_DIGITS = 19  # of a position
 
 OutcomesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, Outcome]]]
 
@@ -267,9 +268,10 @@ def _batch(buffer: EventBuffer) -> Batch:
 
 
 def _append_lines(buffer: EventBuffer, bodies: Sequence[bytes]) -> None:
-    """Skips a line that is not `position event`: that event counts as missing."""
+    """Skips a line that is not `position event`, or whose event cannot be read: it counts as missing."""
     for body in bodies:
         for line in body.splitlines():
             position, _, event = line.partition(b" ")
-            if position.isdigit():
-                buffer.append(int(position), event)
+            at = int(position) if position.isdigit() and len(position) <= MAX_DIGITS else None
+            if at is not None and agui.is_readable(event, is_last=at % END == 0):
+                buffer.append(at, event)

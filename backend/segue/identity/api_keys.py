@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.models import api_keys
+from segue.db.reading import readable, reader
 from segue.domain.errors import NotFound
 from segue.domain.identity import Identity, Scope
 from segue.domain.ids import new_id
@@ -34,7 +35,7 @@ _NO_DIGEST = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """The row of a key: its digest, not the key."""
+    """The row of a key: its digest, not the key. One that `is_unreadable` is refused: what it may do is not known."""
 
     id: str
     owner: str
@@ -44,6 +45,7 @@ class ApiKey:
     created_at: datetime
     last_used_at: datetime | None
     revoked_at: datetime | None
+    is_unreadable: bool = False
 
 
 async def create_key(
@@ -69,7 +71,7 @@ async def list_keys(connection: AsyncConnection, owner: str | None) -> list[ApiK
     statement = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id)
     if owner is not None:
         statement = statement.where(api_keys.c.owner == owner)
-    return [ApiKey(**row._asdict()) for row in await connection.execute(statement)]
+    return [_api_key(row) for row in await connection.execute(statement)]
 
 
 async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
@@ -83,7 +85,7 @@ async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
     row = revoked.one_or_none()
     if row is None:
         raise NotFound("key")
-    return ApiKey(**row._asdict())
+    return _api_key(row)
 
 
 class ApiKeys:
@@ -100,7 +102,7 @@ class ApiKeys:
             raise Unauthorized("no_key" if credential is None else "not_a_key")
         key = await self._find(f"key_{parts[1]}")
         is_right = hmac.compare_digest(key.digest if key else _NO_DIGEST, _digest(parts[2]))
-        if key is None or not is_right:
+        if key is None or not is_right or key.is_unreadable:
             raise Unauthorized("wrong_key")
         await self._mark_used(key)
         return Identity(key.owner, frozenset(key.scopes))
@@ -119,7 +121,7 @@ class ApiKeys:
         return self._cache(row)
 
     def _cache(self, row: Row[Any]) -> ApiKey:
-        key = ApiKey(**row._asdict())
+        key = _api_key(row)
         self._cached[key.id] = time.monotonic(), key
         return key
 
@@ -131,6 +133,15 @@ class ApiKeys:
             row = (await connection.execute(_USED, {"key_id": key.id, "used_at": now})).one_or_none()
         if row is not None:
             self._cache(row)
+
+
+_read_scopes = reader(list[str])
+
+
+def _api_key(row: Row[Any]) -> ApiKey:
+    columns = {column.name: getattr(row, column.name) for column in api_keys.c}
+    scopes = readable(_read_scopes, row.scopes, "api_keys", row.id)
+    return ApiKey(**{**columns, "scopes": scopes or []}, is_unreadable=scopes is None)
 
 
 def _digest(secret: str) -> str:

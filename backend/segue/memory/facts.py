@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import reduce
-from typing import Any
+from typing import Any, get_args
 
 from sqlalchemy import (
     ColumnElement,
@@ -39,9 +39,10 @@ from sqlalchemy.types import UserDefinedType
 
 from segue.db.models import memories
 from segue.db.order import newest_first, oldest_first
+from segue.db.reading import note_unreadable
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
-from segue.domain.memory import Memory, NewFact
+from segue.domain.memory import Memory, MemoryKind, NewFact, UnreadableMemory
 from segue.memory.fact_cues import index_words, split_words
 
 # A fact and a question go through every stemmer: a few words are too short to guess the language by, and a wrong guess
@@ -75,7 +76,12 @@ class FoundFact:
 
 
 def _memory(row: Row[Any]) -> Memory:
-    return Memory(*row[: len(_SHOWN)])
+    """Returns an UnreadableMemory, shown as a plain fact, for a kind that this release does not know."""
+    columns = {column.name: value for column, value in zip(_SHOWN, row, strict=False)}
+    if columns["kind"] in get_args(MemoryKind):
+        return Memory(**columns)
+    note_unreadable("memories", row.id)
+    return UnreadableMemory(**{**columns, "kind": "fact"}, unreadable=True)
 
 
 def _joined(function: Any, words: ColumnElement[str]) -> ColumnElement[Any]:
@@ -207,6 +213,12 @@ class _Vector(UserDefinedType[Any]):
         return "vector"
 
 
+# pgvector refuses what is no number; one such fact would hide the others.
+_IS_VECTOR: ColumnElement[bool] = literal_column(
+    "embedding <@ array_remove(embedding, NULL) AND NOT embedding && '{NaN,Infinity,-Infinity}'"
+)
+
+
 def _nearest_statement() -> Select[Any]:
     # Only embeddings of one length compare; a model may be served at another length one day.
     to = cast(bindparam("to", type_=ARRAY(REAL)), _Vector())
@@ -218,6 +230,7 @@ def _nearest_statement() -> Select[Any]:
             _IS_CURRENT,
             memories.c.embedding_model == bindparam("of_model"),
             func.cardinality(memories.c.embedding) == bindparam("dimensions", type_=Integer),
+            _IS_VECTOR,
         )
         .order_by(cosine.desc())
         .limit(bindparam("at_most"))

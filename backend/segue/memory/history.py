@@ -4,11 +4,11 @@ Owns the table `messages`. The content of a tool message is the reference to its
 is one range of one index. Knows nothing of LangChain.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, get_args
 
 import orjson
 from sqlalchemy import (
@@ -31,8 +31,10 @@ from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions
+from segue.db.reading import opaque_of, read_json, readable, reader
 from segue.domain.ids import new_id
-from segue.domain.session import Message, RequestedCall, Role, TurnKey
+from segue.domain.session import Message, RequestedCall, Role, TurnKey, UnreadableMessage
+from segue.domain.tool import CallStatus
 
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 RECENT_USER_MESSAGES = 10
@@ -137,7 +139,8 @@ async def load_window(
     opaque: dict[str, Mapping[str, Any]] = {}
     if wanted:
         kept = select(messages.c.id, messages.c.opaque).where(messages.c.id.in_(wanted))
-        opaque = {row.id: row.opaque for row in await connection.execute(kept)}
+        parts = ((row.id, opaque_of(row.opaque, "messages", row.id)) for row in await connection.execute(kept))
+        opaque = {message_id: read for message_id, read in parts if read}
     rows = await _with_opening(connection, turn.session_id, newest_first[::-1])
     return StoredWindow(provider_valid(list(map(_message, rows))), opaque, is_whole=len(newest_first) < limit)
 
@@ -168,7 +171,7 @@ async def load_turns(
     )
     rows = list(await connection.execute(statement))
     turns = [provider_valid(list(map(_message, turn))) for _, turn in groupby(rows, key=lambda row: row.turn_seq)]
-    return turns[:-1] if len(rows) == limit and len(turns) > 1 else turns
+    return list(filter(None, turns[:-1] if len(rows) == limit and len(turns) > 1 else turns))
 
 
 async def list_messages(
@@ -234,8 +237,9 @@ async def last_exchange(connection: AsyncConnection, session_id: str) -> tuple[s
 def provider_valid(window: Sequence[Message]) -> list[Message]:
     """Returns the messages as providers demand them: a user message first, and the answers of calls right after them.
 
-    A call without an answer gets one that says so; an answer without a call is left out.
+    A call without an answer gets one that says so; an answer without a call is left out, and so is what is unreadable.
     """
+    window = [message for message in window if not isinstance(message, UnreadableMessage)]
     start = next((index for index, message in enumerate(window) if message.role == "user"), len(window))
     answers = {message.tool_call_id: message for message in window[start:] if message.role == "tool"}
     repaired: list[Message] = []
@@ -252,14 +256,45 @@ def _interrupted(message: Message, call: RequestedCall) -> Message:
     return replace(message, role="tool", content=content, tool_calls=(), tool_call_id=call.id)
 
 
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """What every reference has; INTERRUPTED ones have no more."""
+
+    tool_call_id: str
+    tool_name: str
+    status: CallStatus
+    summary: str
+    size_bytes: int = 0
+    preview: str = ""
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    role: Literal["user", "assistant"]
+    content: str
+    tool_calls: tuple[RequestedCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    role: Literal["tool"]
+    content: _Reference
+    tool_calls: tuple[()]
+
+
+_read_said, _read_told = reader(_Said), reader(_Told)
+
+
 def _message(row: Row[Any]) -> Message:
-    return Message(
-        id=row.id,
-        seq=row.seq,
-        turn_id=row.turn_id,
-        role=row.role,
-        content=orjson.loads(row.content) if row.role == "tool" else row.content,
-        created_at=row.created_at,
-        tool_calls=tuple(RequestedCall(**call) for call in row.tool_calls or ()),
-        tool_call_id=row.tool_call_id,
-    )
+    """Returns an UnreadableMessage, with its text if it is one, for a row that cannot be read."""
+    is_tool = row.role == "tool"
+    content = read_json(row.content) if is_tool else row.content
+    columns = {"role": row.role, "content": content, "tool_calls": row.tool_calls or ()}
+    read_message: Callable[[Any], _Told | _Said] = _read_told if is_tool else _read_said
+    read = readable(read_message, columns, "messages", row.id)
+    shared = {name: getattr(row, name) for name in ("id", "seq", "turn_id", "created_at", "tool_call_id")}
+    if read is None:
+        role: Role = row.role if row.role in get_args(Role) else "assistant"
+        return UnreadableMessage(role=role, content="" if is_tool else content, unreadable=True, **shared)
+    return Message(role=read.role, content=content, tool_calls=read.tool_calls, **shared)

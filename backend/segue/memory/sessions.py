@@ -7,19 +7,20 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import TypeAdapter
 from sqlalchemy import Row, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, RUNNING, plans, sessions, turns, written
+from segue.db.reading import plan_of, readable, reader
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.plan import OPEN, Plan
-from segue.domain.session import Session
+from segue.domain.session import Session, UnreadableSession
 
 Position = tuple[datetime, str]
 
-_read_plan = TypeAdapter(Plan).validate_python
+_PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
+_read_metadata = reader(dict[str, Any])
 
 
 async def create_session(
@@ -120,17 +121,22 @@ def _owned(owner: str) -> Select[Any]:
         .scalar_subquery()
         .label("running_turn_id")
     )
-    pending = (
-        select(func.to_jsonb(plans.table_valued()))
-        .where(plans.c.session_id == sessions.c.id, plans.c.status.in_(written(*sorted(OPEN))))
-        .scalar_subquery()
-        .label("pending_plan")
-    )
+    pending = (plans.c.session_id == sessions.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
     shown = (sessions.c[name] for name in ("id", "title", "metadata", "created_at", "updated_at"))
     count = (sessions.c.next_seq - 1).label("message_count")
-    return select(*shown, count, running, pending).where(sessions.c.owner == owner)
+    pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
+    return (
+        select(*shown, count, running, *pending_plan)
+        .select_from(sessions.outerjoin(plans, pending))
+        .where(sessions.c.owner == owner)
+    )
 
 
 def _session(row: Row[Any]) -> Session:
-    pending_plan = _read_plan(row.pending_plan) if row.pending_plan else None
-    return Session(**{**row._asdict(), "pending_plan": pending_plan})
+    columns = row._asdict()
+    plan = {name.removeprefix("plan_"): columns.pop(name) for name in _PLAN_COLUMNS}
+    columns["pending_plan"] = plan_of(plan) if plan["id"] else None
+    metadata = readable(_read_metadata, row.metadata, "sessions", row.id)
+    if metadata is None:
+        return UnreadableSession(**{**columns, "metadata": {}}, unreadable=True)
+    return Session(**columns)

@@ -7,8 +7,7 @@ writes do not race.
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from pydantic import TypeAdapter, ValidationError
-
+from segue.db.reading import readable, reader
 from segue.db.redis import Cache, short_term_memory_key
 from segue.domain.tool import Reference, canonical_args
 
@@ -27,16 +26,13 @@ class ShortTermMemory:
     tool_results: tuple[Reference, ...]
 
 
-_parse = TypeAdapter(ShortTermMemory).validate_python
+_read = reader(ShortTermMemory)
 
 
 async def read(cache: Cache, session_id: str, *, last_turn_id: str | None) -> ShortTermMemory | None:
     """Returns None if it is missing, cannot be parsed, is another session's, or is not of the session's last turn."""
     value = await cache.get_json(short_term_memory_key(session_id))
-    try:
-        memory = None if value is None else _parse(value)
-    except ValidationError:
-        memory = None
+    memory = None if value is None else readable(_read, value, "short_term", session_id)
     # A crash between the write to Redis and the commit, a lost Redis and a stale replica all count as missing.
     if memory is None or memory.session_id != session_id or memory.turn_id != last_turn_id:
         return None

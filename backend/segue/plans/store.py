@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field
 from sqlalchemy import ColumnElement, Row, Select, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, turns, written
 from segue.db.order import came_before, newest_first
-from segue.domain.errors import AppError
-from segue.domain.plan import OPEN, Decision, Plan, Step, end, update_step
+from segue.db.reading import opaque_of, plan_of, readable, reader
+from segue.domain.errors import AppError, Unreadable
+from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, end, update_step
 from segue.domain.session import TurnKey
 
 BATCH = 100  # plans that expire in one transaction
@@ -64,7 +65,7 @@ class StoredPlan:
 
     def opaque_of(self, step: Step) -> Mapping[str, Any] | None:
         """Returns what goes with the message that makes a step's call."""
-        return {**self.opaque, "calls": [self.opaque["calls"][step.id - 1]]} if self.opaque else None
+        return {**self.opaque, "calls": self.opaque["calls"][step.id - 1 : step.id]} if self.opaque else None
 
     def grants(self, step: Step, turn_id: str) -> bool:
         return self.granted_to == turn_id and self.granted_step == step.id
@@ -74,23 +75,28 @@ class StoredPlan:
         return self.granted_seq is not None and self.granted_seq > turn.turn_seq
 
 
-_read = TypeAdapter(StoredPlan).validate_python
+_read_texts = reader(dict[Annotated[str, Field(pattern="^[1-9]$")], str])
+_read_names = reader(tuple[str, ...])
 _WITH_GRANT = select(
     plans, select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_subquery().label("granted_seq")
 )
 
 
 async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan | None:
-    """Returns the session's open plan, None if it has none."""
+    """Returns the session's open plan, None if it has none. It may be an UnreadablePlan."""
     return await _first(connection, _WITH_GRANT.where(plans.c.session_id == session_id, is_open()))
 
 
 async def plan_in_question(
     connection: AsyncConnection, session_id: str, *, answered_turn_id: str | None
 ) -> StoredPlan | None:
-    """Returns the plan that a yes is for: the open one, or the one that expired after the last answer asked for it."""
+    """Returns the plan that a yes is for: the open one, or the one that expired after the last answer asked for it.
+
+    None if it cannot be read: then no yes is for it.
+    """
     statement = _WITH_GRANT.where(plans.c.session_id == session_id, is_open() | just_expired(answered_turn_id))
-    return await _first(connection, statement.order_by(is_open().desc(), *newest_first(plans)))
+    stored = await _first(connection, statement.order_by(is_open().desc(), *newest_first(plans)))
+    return None if stored is None or isinstance(stored.plan, UnreadablePlan) else stored
 
 
 async def newest_has_expired(connection: AsyncConnection, session_id: str) -> bool:
@@ -111,14 +117,15 @@ async def expire_overdue(connection: AsyncConnection, *, now: datetime) -> int:
 
 
 async def get_plan(connection: AsyncConnection, plan_id: str) -> StoredPlan:
-    """Raises NoResultFound if there is none: for ids of plans that are known to exist."""
-    return _stored_plan((await connection.execute(select(plans).where(plans.c.id == plan_id))).one())
+    """Raises Unreadable, and NoResultFound if there is none: for ids of plans that are known to exist."""
+    return usable(_stored_plan((await connection.execute(select(plans).where(plans.c.id == plan_id))).one()))
 
 
 async def plan_taken_on(connection: AsyncConnection, turn_id: str, session_id: str) -> StoredPlan | None:
-    """Returns the plan that a turn has made, decided or amended, open or not."""
+    """Returns the plan that a turn has made, decided or amended, open or not. Raises Unreadable."""
     statement = select(plans).where(plans.c.session_id == session_id, plans.c.taken_on_by == turn_id)
-    return await _first(connection, statement.order_by(*newest_first(plans)))
+    stored = await _first(connection, statement.order_by(*newest_first(plans)))
+    return stored and usable(stored)
 
 
 async def list_plans(
@@ -134,7 +141,7 @@ async def list_plans(
     )
     if before is not None:
         statement = statement.where(came_before(plans, before))
-    return [_stored_plan(row).plan for row in await connection.execute(statement)]
+    return [plan_of(row._asdict()) for row in await connection.execute(statement)]
 
 
 async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) -> StoredPlan | None:
@@ -250,11 +257,34 @@ async def _first(connection: AsyncConnection, statement: Select[Any]) -> StoredP
 
 
 def _stored_plan(row: Row[Any]) -> StoredPlan:
-    columns = row._asdict()
-    return _read({**columns, "plan": columns, "blocked_tools": row.blocked_tools or ()})
+    """Returns the plan of a row. What is beside the plan helps it on, and is left out if it cannot be read."""
+    return StoredPlan(
+        plan=plan_of(row._asdict()),
+        session_id=row.session_id,
+        granted_to=row.granted_to,
+        granted_step=row.granted_step,
+        granted_seq=row._asdict().get("granted_seq"),
+        tool_hash=row.tool_hash,
+        asked_in=row.asked_in,
+        blocked_tools=readable(_read_names, row.blocked_tools or (), "plans", row.id) or (),
+        texts=readable(_read_texts, row.texts, "plans", row.id) or {},
+        reminded=row.reminded,
+        taken_on_by=row.taken_on_by,
+        opaque=opaque_of(row.opaque, "plans", row.id),
+    )
+
+
+def usable(stored: StoredPlan) -> StoredPlan:
+    """Returns the same. Raises Unreadable if the plan cannot be read."""
+    if isinstance(stored.plan, UnreadablePlan):
+        raise Unreadable("plan")
+    return stored
 
 
 def _columns(stored: StoredPlan) -> dict[str, Any]:
+    """Returns what is written: of a plan that cannot be read the status alone, the rest is for who can read it."""
+    if isinstance(stored.plan, UnreadablePlan):
+        return {"status": stored.plan.status, "version": stored.plan.version}
     columns = asdict(stored)
     del columns["granted_seq"]
     return {**columns.pop("plan"), **columns, "blocked_tools": stored.blocked_tools or None}

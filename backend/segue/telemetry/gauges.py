@@ -32,6 +32,7 @@ class ProcessState:
     pool_in_use: int
     redis: Mapping[str, RedisHealth]
     mcp_ready: Mapping[str, bool]
+    unreadable: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,10 @@ def process_metrics(now: ProcessState) -> Iterator[Metric]:
     for name, client in now.redis.items():
         outages.add_metric([name], client.outages)
     yield outages
+    unreadable = CounterMetricFamily("segue_unreadable_total", "Reads of what cannot be read.", labels=["table"])
+    for table, count in now.unreadable.items():
+        unreadable.add_metric([table], count)
+    yield unreadable
     yield _by_label("segue_mcp_server_ready", "1 while an MCP server is connected.", "server", now.mcp_ready)
 
 

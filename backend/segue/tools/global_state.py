@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 
-import orjson
 import structlog
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from segue.db.reading import read_json, readable, reader
 from segue.db.redis import FAILED_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.tools.health import HealthRules, ToolHealth
@@ -42,6 +42,7 @@ return redis.call('HDEL', KEYS[2], ARGV[1])
 log = structlog.get_logger()
 
 _HEALTH: Final = TypeAdapter(ToolHealth)
+_read_health = reader(ToolHealth)
 
 
 class GlobalToolState:
@@ -114,8 +115,4 @@ def _failed_for_all(now: datetime) -> ToolHealth:
 
 
 def _readable(tool: str, value: bytes) -> ToolHealth | None:
-    try:
-        return _HEALTH.validate_python(orjson.loads(value))
-    except (orjson.JSONDecodeError, ValidationError):
-        log.warning("fleet_state_unreadable", tool=tool)
-        return None
+    return readable(_read_health, read_json(value), "fleet_states", tool)

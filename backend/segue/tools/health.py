@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from pydantic import AwareDatetime
+
 from segue.domain.tool import ToolSpec
 from segue.domain.tool_state import ManualStatus, ReasonCode, ToolState, ToolStatus
 from segue.tools.dependencies import Successes, missing_members, to_unlock, unsatisfied
@@ -44,10 +46,10 @@ class ToolHealth:
     reason_code: ReasonCode | None = None
     consecutive_failures: int = 0
     execution_count: int = 0
-    failed_at: datetime | None = None
-    last_updated: datetime | None = None
-    last_success_time: datetime | None = None
-    last_failure_time: datetime | None = None
+    failed_at: AwareDatetime | None = None
+    last_updated: AwareDatetime | None = None
+    last_success_time: AwareDatetime | None = None
+    last_failure_time: AwareDatetime | None = None
     marks: tuple[str, ...] = ()
 
 

@@ -19,6 +19,7 @@ import orjson
 from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
+from segue.db.reading import UNREADABLE, read_json
 from segue.domain.errors import AppError
 from segue.tools.normalize import clean
 from segue.tools.parts import described
@@ -144,7 +145,9 @@ def _parsed(path: str) -> Any:
 
 
 def page_here(content: str, wanted: Wanted, max_steps: float) -> ResultPage:
-    value = orjson.loads(content)
+    value = read_json(content)
+    if value is UNREADABLE:
+        value = content
     if not wanted.with_parts:
         value, _ = described(value)
     if wanted.path:

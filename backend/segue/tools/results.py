@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import orjson
 from anyio import to_thread
 from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -17,11 +16,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions, tool_calls, tool_results, turns
 from segue.db.order import came_before, newest_first, oldest_first
+from segue.db.reading import UNREADABLE, note_unreadable, read_json, readable, reader
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import RequestedCall
-from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata
+from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, UnreadableCall
 from segue.tools.normalize import Kind, payload_of
-from segue.tools.outcome import Outcome
+from segue.tools.outcome import Outcome, lost
 from segue.tools.parts import described
 from segue.tools.retention import Retention, store_payload
 from segue.tools.summaries import preview, summarise_failure, text_in
@@ -40,25 +40,28 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """`content` is text or JSON, as `kind` says; None if it is larger than was asked for."""
+    """`content` is text or JSON, as `kind` says; None if it is larger than was asked for. JSON that cannot be read is
+    taken for text.
+    """
 
     kind: Kind
     content: str | None
+    call_id: str = ""
 
     def value(self) -> Any:
-        return orjson.loads(self.content) if self.kind == "json" and self.content is not None else self.content
+        value = read_json(self.content) if self.kind == "json" and self.content is not None else self.content
+        if value is UNREADABLE:
+            note_unreadable("tool_results", self.call_id)
+            return self.content
+        return value
 
     def shown(self) -> Any:
         """Returns the value with its parts described."""
         return described(self.value())[0]
 
     def shown_text(self) -> str:
-        """Returns what the model sees of it; the content as it is if that cannot be read."""
-        content = self.content or ""
-        try:
-            return payload_of(self.value(), content).shown_text
-        except orjson.JSONDecodeError:
-            return content
+        """Returns what the model sees of it."""
+        return payload_of(self.value(), self.content or "").shown_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ async def finish_call(
     row = (await connection.execute(statement)).one()
     if stored:
         await store_payload(connection, row.session_id, call.id, payload, now=now, retention=retention)
-    return _tool_call(row), _reference(row)
+    return _entry(row)
 
 
 async def list_calls(
@@ -197,7 +200,8 @@ async def recent_references(
     )
     if up_to is not None:
         statement = statement.join(turns, turns.c.id == tool_calls.c.turn_id).where(turns.c.seq <= up_to)
-    return [_reference(row) for row in await connection.execute(statement)]
+    entries = map(_entry, await connection.execute(statement))
+    return [reference for call, reference in entries if not isinstance(call, UnreadableCall)]
 
 
 async def load_results(
@@ -210,7 +214,7 @@ async def load_results(
     if not ids:
         return {}
     bounds = {"at_session": session_id, "these": list(ids), "as_of": now, "max_bytes": max_bytes}
-    return {row.id: StoredResult(row.kind, row.content) for row in await connection.execute(_KEPT, bounds)}
+    return {row.id: StoredResult(row.kind, row.content, row.id) for row in await connection.execute(_KEPT, bounds)}
 
 
 async def load_result(
@@ -248,35 +252,44 @@ def _expired(row: Row[Any]) -> AppError:
 
 
 def _ledger_calls(rows: Sequence[Row[Any]]) -> tuple[LedgerCall, ...]:
-    return tuple(
-        LedgerCall(_tool_call(row), _reference(row), None if row.status == "running" else _outcome(row)) for row in rows
-    )
+    return tuple(LedgerCall(*(entry := _entry(row)), _outcome(row, entry[0])) for row in rows)
 
 
-def _outcome(row: Row[Any]) -> Outcome:
-    stored = StoredResult(row.kind or "text", row.payload or "")
-    return Outcome(row.status, payload_of(stored.value(), stored.content or ""), row.error, row.duration_ms or 0)
+def _outcome(row: Row[Any], call: ToolCall) -> Outcome | None:
+    """Returns None while the call runs. Whether one that cannot be read took effect is unknown."""
+    if isinstance(call, UnreadableCall):
+        return lost(call.tool_name)
+    if call.status == "running":
+        return None
+    stored = StoredResult(row.kind or "text", row.payload or "", row.id)
+    return Outcome(call.status, payload_of(stored.value(), stored.content or ""), row.error, row.duration_ms or 0)
 
 
-def _reference(row: Row[Any]) -> Reference:
-    return Reference(
-        tool_call_id=row.id,
-        tool_name=row.tool_name,
-        args=row.args,
-        status=row.status,
-        size_bytes=row.size_bytes,
-        summary=row.summary,
-        preview=row.preview,
-        identifiers=tuple(row.identifiers or ()),
-    )
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    args: dict[str, Any]
+    status: CallStatus
+    identifiers: tuple[str, ...]
+
+
+_read = reader(_Columns)
+_NOT_READ = _Columns({}, "unknown", ())
 
 
 def _tool_call(row: Row[Any]) -> ToolCall:
-    return ToolCall(
+    return _entry(row)[0]
+
+
+def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
+    """Returns an UnreadableCall, and a reference like it, for a row that cannot be read."""
+    columns = {"args": row.args, "status": row.status, "identifiers": row.identifiers or ()}
+    read = readable(_read, columns, "tool_calls", row.id)
+    shown = read or _NOT_READ
+    call = ToolCall(
         tool_call_id=row.id,
         tool_name=row.tool_name,
-        args=row.args,
-        status=row.status,
+        args=shown.args,
+        status=shown.status,
         turn_id=row.turn_id,
         started_at=row.started_at,
         duration_ms=row.duration_ms,
@@ -287,6 +300,19 @@ def _tool_call(row: Row[Any]) -> ToolCall:
         plan_id=row.plan_id,
         step_id=row.step_id,
     )
+    reference = Reference(
+        tool_call_id=row.id,
+        tool_name=row.tool_name,
+        args=shown.args,
+        status=shown.status,
+        size_bytes=row.size_bytes,
+        summary=row.summary,
+        preview=row.preview,
+        identifiers=shown.identifiers,
+    )
+    if read is None:
+        call = UnreadableCall(**{name: getattr(call, name) for name in ToolCall.__slots__}, unreadable=True)
+    return call, reference
 
 
 _SEARCHED = func.concat_ws(

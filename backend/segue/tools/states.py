@@ -5,19 +5,18 @@ and ops read states too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
-import structlog
-from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import ColumnElement, ScalarSelect, bindparam, delete, func, insert, select, tuple_
+from pydantic import TypeAdapter
+from sqlalchemy import ColumnElement, Row, ScalarSelect, Text, bindparam, cast, delete, func, insert, select, tuple_
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions, tool_state_changes, tool_states
 from segue.db.order import came_before, newest_first
+from segue.db.reading import read_json, readable, reader
 from segue.domain.ids import new_id
 from segue.domain.tool_state import StatusMoved, ToolStatus
 from segue.tools.health import NEVER_RAN, ToolHealth
@@ -25,12 +24,11 @@ from segue.tools.health import NEVER_RAN, ToolHealth
 ATTEMPTS = 10
 BATCH = 250
 
-log = structlog.get_logger()
-
 Transition = Callable[[ToolHealth], ToolHealth]
 Position = tuple[str, str]  # a session and a tool
 
 _HEALTH = TypeAdapter(ToolHealth)
+_read_health, _read_change = reader(ToolHealth), reader(StatusMoved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Changed:
 
 def states_of(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
     """Returns all states of a session as one value for another module's statement; `read_states` reads it."""
-    state = func.jsonb_build_array(tool_states.c.version, tool_states.c.health)
+    state = func.jsonb_build_array(tool_states.c.version, cast(tool_states.c.health, Text))
     return (
         select(func.jsonb_object_agg(tool_states.c.tool, state))
         .where(tool_states.c.session_id == session_id)
@@ -63,7 +61,8 @@ def states_of(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
 
 def read_states(value: Mapping[str, Any] | None) -> dict[str, StoredHealth]:
     """Returns by tool what `states_of` selected."""
-    return {tool: StoredHealth(_readable(tool, health), version) for tool, (version, health) in (value or {}).items()}
+    stored = ((tool, version, read_json(health)) for tool, (version, health) in (value or {}).items())
+    return {tool: StoredHealth(_readable(tool, health), version) for tool, version, health in stored}
 
 
 async def load_states(connection: AsyncConnection, session_id: str) -> dict[str, StoredHealth]:
@@ -125,10 +124,7 @@ async def list_changes(
     if before is not None:
         statement = statement.where(came_before(tool_state_changes, before))
     rows = await connection.execute(statement.order_by(*newest_first(tool_state_changes)).limit(limit))
-    return [
-        StatusMoved(row.id, row.tool, row.before, row.after, row.reason, row.reason_code, row.at, row.turn_id)
-        for row in rows
-    ]
+    return list(map(_moved, rows))
 
 
 async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> int:
@@ -149,7 +145,7 @@ async def count_by_status(connection: AsyncConnection, tools: Iterable[str]) -> 
     tool, status = tool_states.c.tool, tool_states.c.status
     statement = select(tool, status, func.count().label("sessions")).where(tool.in_(list(tools)))
     counts: dict[str, dict[ToolStatus, int]] = {}
-    for row in await connection.execute(statement.group_by(tool, status)):
+    for row in await connection.execute(statement.where(status.in_(get_args(ToolStatus))).group_by(tool, status)):
         counts.setdefault(row.tool, {})[row.status] = row.sessions
     return counts
 
@@ -208,12 +204,20 @@ async def _add_to_history(
     )
 
 
+def _moved(row: Row[Any]) -> StatusMoved:
+    """Returns a change to `available` with the reason `state_unreadable` for a row that cannot be read."""
+    columns = {**row._asdict(), "from_": row.before, "to": row.after}
+    return readable(_read_change, columns, "tool_state_changes", row.id) or StatusMoved(
+        row.id, row.tool, "available", "available", row.reason, "state_unreadable", row.at, row.turn_id
+    )
+
+
 def _readable(tool: str, health: Any) -> ToolHealth:
-    with suppress(ValidationError):
-        if isinstance(health, dict) and "status" in health:  # a later release may add fields; none leaves one out
-            return _HEALTH.validate_python(health)
-    log.warning("tool_state_unreadable", tool=tool)
-    return ToolHealth(reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable")
+    has_status = isinstance(health, dict) and "status" in health  # a later release may add fields; none leaves one out
+    read = readable(_read_health, health if has_status else None, "tool_states", tool)
+    return read or ToolHealth(
+        reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable"
+    )
 
 
 _LOAD = select(states_of(bindparam("at_session")))

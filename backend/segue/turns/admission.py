@@ -68,7 +68,7 @@ async def begin_decision(
 
     `request` has everything but the message. Returns None if the plan has expired, which is stored then. A plan whose
     turn died waits too, though no step says so yet: its next turn settles it. Raises NotFound, AppError `no_open_plan`,
-    and StalePlan for every version but the one that waits.
+    StalePlan for every version but the one that waits, and Unreadable.
     """
     await lock_session(connection, owner, session_id)
     if (known := await accepted_before(connection, owner, session_id, request.once)) is not None:
@@ -78,6 +78,7 @@ async def begin_decision(
         if await plans.newest_has_expired(connection, session_id):
             return None
         raise plans.no_open_plan()
+    plans.usable(stored)
     if stored.plan.version != version:
         raise StalePlan
     request = replace(request, message=BUTTON_MESSAGES[decision])

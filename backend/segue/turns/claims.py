@@ -29,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
+from segue.db.reading import readable, reader
 from segue.domain.session import EPOCHS, TurnKey
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
@@ -44,6 +45,25 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """What `turns.request` holds. `shown_plan` is the open plan and its version at the time the message came."""
+
+    force_web_search: bool
+    decided_plan_id: str | None = None
+    shown_plan: tuple[str, int] | None = None
+    stream: bool = False
+    origin: Origin = Origin()
+
+
+_read_request, _read_references = reader(TurnRequest), reader(tuple[str, ...])
+
+
+def request_of(value: Any, turn_id: str) -> TurnRequest | None:
+    """Returns None if it cannot be read."""
+    return readable(_read_request, value, "turns", turn_id)
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A turn that this process runs as long as the row has `epoch`, and what the claim read about its session.
 
@@ -52,8 +72,9 @@ class Claim:
     `has_plan_in_question` says whether a plan is open or has just expired; only the turn that runs makes plans, so it
     can only become false. `shown_plan` is the open plan and its version at the time the message came: a yes is for that
     one. `summary` covers the turns up to `summary_seq`, `references` are the results that are listed with it.
-    `knows_facts` says whether the owner has any facts,
-    `tells_facts` whether the message may tell more. `queued_s` is how long the turn waited for this claim.
+    `knows_facts` says whether the owner has any facts, `tells_facts` whether the message may tell more. `queued_s` is
+    how long the turn waited for this claim. A turn that `is_unreadable` does not run: what was asked with its message
+    cannot be read.
     """
 
     key: TurnKey
@@ -77,6 +98,7 @@ class Claim:
     stream: bool
     queued_s: float
     origin: Origin
+    is_unreadable: bool
 
 
 IS_HELD = (turns.c.id == bindparam("held_turn"), turns.c.epoch == bindparam("held_epoch"), turns.c.status == RUNNING)
@@ -189,15 +211,13 @@ async def claim_next(
     row = dict(found)
     key = TurnKey(session_id, row.pop("id"), row.pop("seq"), row["epoch"] // EPOCHS)
     request, states = row.pop("request"), row.pop("states")
-    shown, origin = request.get("shown_plan"), request.get("origin", {})
+    asked = request_of(request, key.turn_id)
+    known = asked or TurnRequest(force_web_search=False)
     return Claim(
         key=key,
-        force_web_search=request["force_web_search"],
-        decided_plan_id=request.get("decided_plan_id"),
-        shown_plan=(shown[0], shown[1]) if shown else None,
-        stream=request.get("stream", False),
-        references=tuple(row.pop("summary_references") or ()),
-        origin=Origin(origin.get("request_id"), origin.get("traceparent")),
+        references=readable(_read_references, row.pop("summary_references") or (), "sessions", session_id) or (),
+        is_unreadable=asked is None,
+        **{name: getattr(known, name) for name in TurnRequest.__slots__},
         tool_states=read_states(states),
         **row,
     )

@@ -12,6 +12,7 @@ from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
 from segue.db.engine import Database
 from segue.db.redis import Cache
+from segue.domain.errors import Unreadable
 from segue.domain.session import Message
 from segue.domain.tool import Reference
 from segue.language.detect_language import ENGLISH, detect_language
@@ -54,7 +55,10 @@ async def load_context(
     made_by: Sequence[str],
     now: datetime,
 ) -> TurnInput:
-    """Returns the snapshot that a turn starts from. `made_by` says whose opaque parts go back to them."""
+    """Returns the snapshot that a turn starts from. `made_by` says whose opaque parts go back to them.
+
+    Raises Unreadable if the turn's own message or plan cannot be read.
+    """
     session_id, recall = claim.key.session_id, limits.recall
     memory = await short_term.read(cache, session_id, last_turn_id=claim.last_turn_id)
     async with database.read_only() as connection:
@@ -80,7 +84,9 @@ async def load_context(
         earlier_results = _beyond_summary(stored_window, known)
         in_view = dict(_in_view(window, earlier_results))
         kept = await load_results(connection, session_id, in_view, now=now, max_bytes=limits.inline_bytes)
-    opening = next(message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
+    asked = (message for message in window if message.turn_id == claim.key.turn_id and message.role == "user")
+    if (opening := next(asked, None)) is None:
+        raise Unreadable("message")
     message = str(opening.content)
     facts = await long_term.recall(claim.owner, message, now=now) if claim.knows_facts else []
     inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.turn_inline_bytes)

@@ -10,13 +10,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from pydantic import TypeAdapter
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
 from segue.domain.errors import AppError
-from segue.domain.plan import Decision, Plan, decision_of
+from segue.domain.plan import Plan, decision_of
 from segue.domain.recording import (
     VERSION,
     RecordedAcknowledgement,
@@ -39,13 +38,12 @@ from segue.memory.sessions import get_session
 from segue.plans.policy import WEB_SEARCH
 from segue.plans.store import StoredPlan, list_plans
 from segue.tools.results import StoredResult, list_calls, load_results
-from segue.turns.queries import ended_turns
+from segue.turns.claims import request_of
+from segue.turns.queries import ended_turns, report_of, status_of
 
 MAX_MESSAGES = 20_000
 MAX_RESULTS_BYTES = 10_000_000  # of all results together: each is searched for secrets
 READ_BY_MODEL = "model_"  # the prefix of the rule in a verdict that a model gave
-
-_read_report = TypeAdapter(TurnReport).validate_python
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +120,20 @@ class _Recorder:
 
     def turn(self, row: Row[Any]) -> RecordedTurn:
         opening, *rest = self.conversation.messages[row.id]
-        report = _read_report(row.report) if row.report else None
+        request, report, status = request_of(row.request, row.id), report_of(row), status_of(row)
         # A failed turn has no report, but may have made a plan.
         made = (plan for plan in self.conversation.plans if plan.origin_message_id == opening.id)
         plan = report.plan if report else next(made, None)
-        answer = str(rest.pop().content) if report else None
+        answer = str(rest.pop().content) if rest and status == "completed" else None
         turn = RecordedTurn(
             message=str(opening.content),
-            decision=_decision(row, opening),
-            force_web_search=row.request["force_web_search"],
+            decision=decision_of(opening.content) if request and request.decided_plan_id else None,
+            force_web_search=request is not None and request.force_web_search,
             rounds=tuple(_rounds(rest, self.conversation, report, opening)),
             acknowledgement=_acknowledgement(report),
             reading=_reading(report),
             plan=self._numbered(plan) if plan else None,
-            status=row.status,
+            status="failed" if status in ("queued", "running") else status,
             answer=answer,
             said=_models_part(answer, plan, self.standing, self.conversation.session.id),
             usage=_usage(report),
@@ -155,9 +153,10 @@ class _Recorder:
 def _rounds(
     messages: Iterable[Message], conversation: StoredConversation, report: TurnReport | None, opening: Message
 ) -> Iterable[Round]:
-    references = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
+    """What cannot be read is left out."""
+    references = {message.tool_call_id: message.content for message in messages if isinstance(message.content, dict)}
     for index, message in enumerate(message for message in messages if message.role == "assistant"):
-        ledger = [conversation.calls[call.id] for call in message.tool_calls]
+        ledger = [conversation.calls[call.id] for call in message.tool_calls if call.id in conversation.calls]
         if not ledger or ledger[0].plan_id:
             by = "plan"
         elif index == 0 and _was_searched_first(report, ledger, str(opening.content)):
@@ -180,7 +179,7 @@ def _call(call: ToolCall, conversation: StoredConversation, reference: Any) -> R
         return made.model_copy(update={"result": kept.shown()})
     if call.metadata.size_bytes == 0 or reference is None:
         return made
-    shown = {name: reference[name] for name in ("summary", "preview", "identifiers")}
+    shown = {name: reference[name] for name in ("summary", "preview", "identifiers") if name in reference}
     omitted = "too_large" if call.tool_call_id in conversation.too_large else "expired"
     return made.model_copy(update={"result": shown, "omitted": omitted})
 
@@ -220,12 +219,6 @@ def _usage(report: TurnReport | None) -> RecordedUsage | None:
     if report is None or not report.usage.input_tokens:
         return None
     return RecordedUsage(**{name: getattr(report.usage, name) for name in RecordedUsage.model_fields})
-
-
-def _decision(row: Row[Any], opening: Message) -> Decision | None:
-    if row.request.get("decided_plan_id") is None:
-        return None
-    return decision_of(opening.content)
 
 
 def _acknowledgement(report: TurnReport | None) -> RecordedAcknowledgement | None:

@@ -6,25 +6,26 @@ Ages are by the database's clock, as leases are.
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import TypeAdapter
 from sqlalchemy import ColumnElement, Float, Row, Select, distinct, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
-from segue.domain.errors import AppError, NotFound
+from segue.db.reading import readable, reader
+from segue.domain.errors import AppError, NotFound, Unreadable
 from segue.domain.plan import decision_of
 from segue.domain.session import EPOCHS, ChatAnswer, Message, Outcome, Turn, TurnError, TurnKey, TurnReport, TurnStatus
 from segue.domain.tool import ToolCall
 from segue.memory.history import final_messages
 from segue.telemetry.gauges import Backlog
 from segue.tools.results import calls_of_turns
-from segue.turns.claims import runs_beside
+from segue.turns.claims import request_of, runs_beside
 
 _OTHER = turns.alias("other")
-_read_report = TypeAdapter(TurnReport).validate_python
+_read_report, _read_error = reader(TurnReport), reader(TurnError)
+_UNREADABLE = TurnError(**{name: getattr(Unreadable("turn"), name) for name in TurnError.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,10 @@ def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
             return {"model": turn.model}
-        case "user" if turn is not None and (plan_id := turn.request.get("decided_plan_id")):
-            _, version = turn.request.get("shown_plan") or (plan_id, None)
-            return {"decision": decision_of(message.content), "plan_id": plan_id, "plan_version": version}
+        case "user" if turn is not None and (request := request_of(turn.request, turn.id)) and request.decided_plan_id:
+            _, version = request.shown_plan or (None, None)
+            decision = decision_of(message.content)
+            return {"decision": decision, "plan_id": request.decided_plan_id, "plan_version": version}
         case _:
             return {}
 
@@ -217,7 +219,7 @@ async def last_turn_of(connection: AsyncConnection, session_id: str, *, failed: 
     row = (await connection.execute(statement)).one_or_none()
     if row is None:
         return None
-    return LastTurn(row.id, row.status, row.finished_at, _error(row))
+    return LastTurn(row.id, row.status, row.finished_at, _error(row) if row.status in ("failed", "cancelled") else None)
 
 
 def _age(moment: ColumnElement[datetime] | ColumnElement[datetime | None]) -> ColumnElement[float]:
@@ -225,31 +227,47 @@ def _age(moment: ColumnElement[datetime] | ColumnElement[datetime | None]) -> Co
 
 
 async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[Turn]:
-    completed = [row.id for row in rows if row.report is not None]
-    messages = await final_messages(connection, completed) if completed else {}
-    calls = await calls_of_turns(connection, completed) if completed else {}
-    return [
-        Turn(
-            turn_id=row.id,
-            session_id=row.session_id,
-            status=row.status,
-            attempts=row.attempts,
-            created_at=row.created_at,
-            started_at=row.started_at,
-            finished_at=row.finished_at,
-            error=_error(row),
-            answer=_answer(row, messages[row.id], calls.get(row.id, ())) if row.id in messages else None,
-        )
-        for row in rows
-    ]
+    reports = {row.id: report for row in rows if (report := report_of(row))}
+    messages = await final_messages(connection, list(reports)) if reports else {}
+    calls = await calls_of_turns(connection, list(reports)) if reports else {}
+    return [_turn(row, reports.get(row.id), messages.get(row.id), calls.get(row.id, ())) for row in rows]
 
 
-def _error(row: Row[*tuple[Any, ...]]) -> TurnError | None:
-    return TurnError(**row.error, extra=row.error_extra or {}) if row.error else None
+def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, calls: tuple[ToolCall, ...]) -> Turn:
+    """Returns a turn that has ended with its answer or an error, which is `unreadable` if neither can be read."""
+    status, answer, error = status_of(row), None, None
+    if status != row.status:
+        error = _UNREADABLE
+    elif report is not None and message is not None:
+        answer = chat_answer(TurnKey(row.session_id, row.id, row.seq), message, report, calls)
+    elif status not in ("queued", "running"):
+        error = _error(row)
+    return Turn(
+        turn_id=row.id,
+        session_id=row.session_id,
+        status=status,
+        attempts=row.attempts,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        error=error,
+        answer=answer,
+    )
 
 
-def _answer(row: Row[Any], message: Message, calls: tuple[ToolCall, ...]) -> ChatAnswer:
-    return chat_answer(TurnKey(row.session_id, row.id, row.seq), message, _read_report(row.report), calls)
+def status_of(row: Row[Any]) -> TurnStatus:
+    """Returns the status of a row, `failed` if this release has no such status."""
+    return next((known for known in get_args(TurnStatus) if known == row.status), "failed")
+
+
+def report_of(row: Row[Any]) -> TurnReport | None:
+    """Returns None if the turn has no report, or one that cannot be read."""
+    return None if row.report is None else readable(_read_report, row.report, "turns", row.id)
+
+
+def _error(row: Row[*tuple[Any, ...]]) -> TurnError:
+    columns = {**row.error, "extra": row.error_extra or {}} if isinstance(row.error, dict) else row.error
+    return readable(_read_error, columns, "turns", row.id) or _UNREADABLE
 
 
 def _owned(owner: str, session_id: str) -> Select[Any]:

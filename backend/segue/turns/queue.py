@@ -8,8 +8,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 import structlog
 from redis.asyncio import Redis
@@ -18,6 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 from saq.job import Job, Status
 from saq.queue.redis import RedisQueue
 
+from segue.db.reading import read_json, readable, reader
 from segue.db.redis import OPERATION_TIMEOUT_S, QUEUE_CONNECTIONS, connections
 
 NAME = "segue"
@@ -44,7 +45,6 @@ RunTurns = Callable[[str], Awaitable[None]]
 
 _WRITES = ("SET", "ZADD", "RPUSH")
 _LOST = (RedisError, OSError, TimeoutError)
-_UNREADABLE = (ValueError, TypeError, LookupError)  # what SAQ raises for a job that this version cannot read
 
 log = structlog.get_logger()
 
@@ -155,9 +155,6 @@ class TurnQueue:
             self._lost(error)
             await asyncio.sleep(PAUSE_S)
             return None
-        except _UNREADABLE as error:
-            log.warning("job_unreadable", error=type(error).__name__)
-            return None
         self._back()
         return job
 
@@ -166,9 +163,7 @@ class TurnQueue:
             with suppress(*_LOST):  # a job that the sweep takes for lost does no harm
                 started = time.time_ns() // 1_000_000
                 await self._jobs.update(job, status=Status.ACTIVE, started=started, attempts=job.attempts + 1)
-            session_id = (job.kwargs or {}).get("session_id")
-            if job.function == JOB and session_id is not None:
-                await self._run_turns(session_id)
+            await self._run_turns((job.kwargs or {})["session_id"])
             with suppress(*_LOST):
                 await self._jobs.finish(job, Status.COMPLETE)
         except asyncio.CancelledError:
@@ -180,7 +175,7 @@ class TurnQueue:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
-            with suppress(*_LOST, *_UNREADABLE):
+            with suppress(*_LOST):
                 await self._jobs.sweep(SWEEP_EVERY_S)
 
     def _lost(self, error: Exception) -> None:
@@ -196,6 +191,32 @@ class TurnQueue:
         self.degraded = False
 
 
+@dataclass(frozen=True, slots=True)
+class _OfSession:
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredJob:
+    """What SAQ keeps of a job that matters here."""
+
+    key: str
+    queue: Literal["segue"]
+    function: Literal["run_turns"]
+    kwargs: _OfSession
+    timeout: int = 10
+    ttl: int = 600
+    retries: int = 1
+    attempts: int = 0
+    queued: int = 0
+    started: int = 0
+    touched: int = 0
+    status: Status = Status.NEW
+
+
+_read_job = reader(_StoredJob)
+
+
 class _Jobs(RedisQueue):
     """SAQ's queue without the round trips that nothing here needs, and with a TTL on each key.
 
@@ -209,6 +230,13 @@ class _Jobs(RedisQueue):
     async def version(self) -> tuple[int, ...]:
         """The oldest Redis that is supported; SAQ would ask with INFO, which some hosted servers refuse."""
         return 6, 2, 0
+
+    def deserialize(self, payload: Any, status: Status | str | None = None) -> Job | None:
+        """Returns None for a job that cannot be read: as one that is missing, the sweep removes it."""
+        if not payload:
+            return None
+        read = readable(_read_job, payload if isinstance(payload, dict) else read_json(payload), "jobs", "")
+        return Job(**{**asdict(read), "queue": self, "status": status or read.status}) if read else None
 
     async def notify(self, job: Job) -> None:
         """SAQ would publish each change of a job, and nothing listens."""

@@ -18,7 +18,7 @@ from segue.agent.llm.metered_model import MeteredModel
 from segue.agent.state import TurnInput, TurnState, acknowledgement_report, web_search_report
 from segue.db.engine import UNAVAILABLE, outlast, outlasting
 from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event
 from segue.domain.session import ChatAnswer, Message, TurnReport
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
@@ -137,7 +137,8 @@ class TurnRun:
         claim, timeout_s = self.claim, self._deps.limits.timeout_s
         try:
             with outlasting(self._deps.limits.lease_s):  # after that another process may take the turn
-                async with asyncio.timeout(timeout_s if claim.left_s is None else claim.left_s) as limit:
+                left_s = timeout_s if claim.left_s is None else min(timeout_s, claim.left_s)
+                async with asyncio.timeout(left_s) as limit:
                     state = await self._answer()
                 return await self._finish(state)
         except StaleTurn:
@@ -164,6 +165,8 @@ class TurnRun:
     async def _answer(self) -> TurnState:
         deps, claim = self._deps, self.claim
         events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.stream)
+        if claim.is_unreadable:
+            raise Unreadable("message")
         await self._guard.load_global_state()
         state = await outlast(self._load_context)
         self._metrics.start_from(state)

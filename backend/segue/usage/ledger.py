@@ -28,6 +28,7 @@ from sqlalchemy import (
     delete,
     func,
     literal,
+    literal_column,
     not_,
     or_,
     select,
@@ -43,6 +44,14 @@ Days = Mapping[tuple[date, str], Charge]  # by day and model
 
 _COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _TOTALS = ("key", *_COUNTS[1:], "estimated", "cost")
+
+
+def _finite(cost: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Returns null for NaN and infinity: one such row would make every sum useless."""
+    return case((cost < literal_column("'Infinity'::numeric"), cost))
+
+
+_COST = _finite(usage.c.cost)
 _OWNER = bindparam("charged_owner", type_=Text)
 _KEYS: dict[Group, ColumnElement[str]] = {
     "day": func.to_char(usage.c.day, "YYYY-MM-DD"),
@@ -169,9 +178,9 @@ def _reserve() -> Select[Any]:
     runs = select(turns.c.id).where(is_open, turns.c.epoch <= reservations.c.epoch).exists()
     counts = or_(reservations.c.until > func.now(), runs)
     others = (reservations.c.owner == owner, reservations.c.holder != holder)
-    spent = _sums(usage.c.input_tokens + usage.c.output_tokens, usage.c.cost)
+    spent = _sums(usage.c.input_tokens + usage.c.output_tokens, _COST)
     spent_rows = spent.where(usage.c.owner == owner, usage.c.day == day).cte("spent")
-    held = _sums(reservations.c.tokens, reservations.c.cost)
+    held = _sums(reservations.c.tokens, _finite(reservations.c.cost))
     held_rows = held.where(*others, reservations.c.day == day, counts).cte("held")
     over = delete(reservations).where(*others, not_(counts)).cte("over")
     fits = (
@@ -245,7 +254,7 @@ async def list_usage(
 ) -> list[UsageTotal]:
     """Returns what was used from the first to the last day, by ascending key; of all owners without one."""
     key = _KEYS[group]
-    cost = case((func.count() == func.count(usage.c.cost), func.sum(usage.c.cost)))
+    cost = case((func.count() == func.count(_COST), func.sum(_COST)))
     statement = (
         select(
             func.nullif(key, "").label("key"),

@@ -42,8 +42,8 @@ async def test_a_state_that_cannot_be_read_starts_anew_and_leaves_the_others_alo
     await store(settings, session, MOODY, health)
     with capture_logs() as logs:
         now = await states(client, session)
-    assert [(entry["log_level"], entry["tool"]) for entry in logs if entry["event"] == "tool_state_unreadable"] == [
-        ("warning", MOODY)
+    assert [(entry["table"], entry["id"]) for entry in logs if entry["event"] == "row_unreadable"] == [
+        ("tool_states", MOODY)
     ]
     moody = now[MOODY]
     assert (moody["status"], moody["available"], moody["reason_code"]) == ("available", True, "state_unreadable")

@@ -11,7 +11,8 @@ from segue.commands.doctor.report import Report
 from segue.commands.doctor.stores import OpenStores
 from segue.db.inspection import Share, share_of_session
 from segue.domain.clock import Clock
-from segue.domain.session import Session
+from segue.domain.plan import UnreadablePlan
+from segue.domain.session import Session, UnreadableSession
 from segue.domain.tool_state import ToolState
 from segue.memory import short_term, summary
 from segue.memory.sessions import get_session, owner_of
@@ -56,6 +57,8 @@ async def look_at_session(
     """Fills the report. Raises NotFound, and AppError `storage_unavailable` if Postgres goes away."""
     rows = await _read(stores, session_id)
     states = await tools.session_states(session_id)
+    if isinstance(rows.session, UnreadableSession):
+        report.problem("session", "Its metadata cannot be read.", "Set it anew: PATCH /sessions/… with `metadata`.")
     _judge_turns(rows, report)
     _judge_plan(rows.plan, clock(), report)
     _judge_tools(states, report)
@@ -121,6 +124,10 @@ def _judge_turns(rows: _Rows, report: Report) -> None:
 
 
 def _judge_plan(stored: StoredPlan | None, now: datetime, report: Report) -> None:
+    if stored is not None and isinstance(stored.plan, UnreadablePlan):
+        what = "The open plan cannot be read: a newer release made it, or its row is damaged."
+        report.problem("plan", what, "Run the newer release. Here, ask for what is wanted anew: that plan replaces it.")
+        return
     if stored is None or (step := stored.plan.waiting_step) is None:
         return
     if stored.plan.expires_at <= now:

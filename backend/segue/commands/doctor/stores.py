@@ -91,8 +91,9 @@ async def look_at_stores(stores: OpenStores | None, report: Report) -> StoresFou
     missing = missing_revisions(server.revision) if server else None
     migrations = {"revision": server.revision, "missing": missing} if server else None
     if server and missing is None:
-        what = f"The database is at {server.revision}, which this version does not know."
-        report.problem("migrations", what, "A newer version has migrated it: run that version here too.")
+        what = f"The database is at {server.revision}, which this release does not know: a newer one has migrated it."
+        do = "Nothing, after a rollback. What only the newer release can read is marked unreadable until it is back."
+        report.note("migrations", what, do)
     elif missing:
         report.problem("migrations", f"The database lacks {', '.join(missing)}.", "Run `segue migrate`.")
     return StoresFound(

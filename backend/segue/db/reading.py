@@ -1,0 +1,120 @@
+"""Reads what rows and keys hold. Garbage, or what a newer release wrote, harms its own row alone.
+
+The functions that make objects of a table's rows read a row whole, with `readable`, and put a stand-in in the place of
+a row that cannot be read: the real thing's shape, with `unreadable: true`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+import orjson
+import structlog
+from pydantic import AfterValidator, TypeAdapter, ValidationError
+
+from segue.domain.plan import Plan, UnreadablePlan, known_status
+
+MAX_DEPTH: Final = 128  # what this release stores is nested 64 levels with a few around them; orjson writes 254
+
+Read = TypeVar("Read")
+
+log = structlog.get_logger()
+
+
+class _Unreadable:
+    """Stands for JSON that cannot be used. It is of no type that a reader takes."""
+
+
+UNREADABLE: Final = _Unreadable()
+unreadable_reads: Final[Counter[str]] = Counter()  # by table, since the process started; read at each scrape
+
+
+def read_json(text: str | bytes) -> Any:
+    """Returns UNREADABLE for text or bytes that are no JSON, hold a number beyond a double, or nest beyond MAX_DEPTH.
+
+    JSONB writes 1e300 as 301 digits, and only orjson reads these as the float that was stored.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return UNREADABLE
+    brackets = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    return UNREADABLE if brackets > MAX_DEPTH and _is_deeper(value, MAX_DEPTH) else value
+
+
+def reader(kind: type[Read], check: Callable[[Read], Read] = lambda value: value) -> Callable[[Any], Read]:
+    """Returns a function that makes a `kind` of plain values, such as JSON can hold again.
+
+    It ignores members that a newer release added, and raises pydantic's ValidationError for everything else. `check`
+    raises ValueError for what is of that kind and still cannot be.
+    """
+    checked: Any = Annotated[kind, AfterValidator(_writable), AfterValidator(check)]
+    validate: Callable[[Any], Read] = TypeAdapter(checked).validate_python
+    return validate
+
+
+def readable(read: Callable[[Any], Read], value: Any, table: str, row_id: str) -> Read | None:
+    """Returns what `read` makes of a row; None if it cannot, which is counted and logged without a value."""
+    try:
+        return read(value)
+    except ValidationError:
+        note_unreadable(table, row_id)
+        return None
+
+
+def note_unreadable(table: str, row_id: str) -> None:
+    unreadable_reads[table] += 1
+    log.warning("row_unreadable", table=table, id=row_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opaque:
+    by: str
+    message: dict[str, Any]
+    calls: list[dict[str, Any] | None]
+
+
+def opaque_of(value: Any, table: str, row_id: str) -> Mapping[str, Any] | None:
+    """Returns what a provider wants back with a message or a plan, None if there is nothing or it cannot be read."""
+    is_read = value is not None and readable(_read_opaque, value, table, row_id) is not None
+    return value if is_read else None
+
+
+def plan_of(columns: Mapping[str, Any]) -> Plan:
+    """Returns the plan in the columns of `plans`, an UnreadablePlan if they cannot be read."""
+    plan = readable(_read_plan, columns, "plans", columns["id"])
+    if plan is not None:
+        return plan
+    plain: dict[str, Any] = {
+        name: columns[name] for name in Plan.__dataclass_fields__ if name not in ("status", "steps")
+    }
+    return UnreadablePlan(**plain, status=known_status(columns["status"]), steps=(), unreadable=True)
+
+
+def _writable(value: Read) -> Read:
+    try:
+        orjson.dumps(value)
+    except TypeError as error:  # an integer beyond 64 bits
+        raise ValueError from error
+    return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inside: Sequence[Any] = (
+        list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    )
+    return levels < 0 or any(_is_deeper(each, levels - 1) for each in inside)
+
+
+def _can_go_on(plan: Plan) -> Plan:
+    """Refuses steps out of order, and an open plan with nothing left to do: no transition leads out of these."""
+    if [step.id for step in plan.steps] != list(range(1, len(plan.steps) + 1)):
+        raise ValueError("its steps are not numbered")
+    if plan.is_open and plan.next_step is None and plan.running_step is None:
+        raise ValueError("it is open and has no open step")
+    return plan
+
+
+_read_plan = reader(Plan, _can_go_on)
+_read_opaque = reader(_Opaque)
