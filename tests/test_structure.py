@@ -18,6 +18,7 @@ OWNERS_OF_TABLES = {
     "db/engine.py": "has no table: asks for the time, and whether pgvector is there",
     "db/erasure.py": "deletes from every table, by its metadata",
     "db/inspection.py": "measures every table, by its metadata",
+    "db/migrations.py": "asks which migration the store is at, and waits for its lock",
     "db/models.py": "defines the tables",
     "db/order.py": "has no table: how the rows of those with a seq are ordered",
     "db/personal_data.py": "reads every table, by its metadata",
@@ -54,6 +55,7 @@ PRIVATE = {
     "agent/llm/providers/async_model.py": "langchain-core wants these of a chat model",
     "agent/llm/providers/chat_completions.py": "langchain-core wants these of a chat model",
     "offline/model.py": "langchain-core wants these of a chat model",
+    "turns/queue.py": "saq leaves how a job is written to a subclass",
 }
 
 
