@@ -22,6 +22,7 @@ from segue.db.engine import Database
 from segue.db.rate_limits import Rates
 from segue.db.reading import unreadable_reads
 from segue.db.redis import Cache, Streams
+from segue.db.redis_server import RedisServer
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.telemetry import Observe, OpenSpan
@@ -42,7 +43,7 @@ from segue.memory.summary import DueSummary
 from segue.memory.token_count import estimate
 from segue.models_from_settings import OFFLINE, chat_models, provider_options
 from segue.net.http_client import checked_client, tls_context
-from segue.telemetry.gauges import ProcessState, RedisHealth
+from segue.telemetry.gauges import ProcessState
 from segue.telemetry.metrics import Metrics
 from segue.telemetry.tracing import tracing
 from segue.tools.availability import ToolAvailability
@@ -67,7 +68,7 @@ EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes
 class Stores:
     """The clients of PostgreSQL and Redis, and the event log, which uses both."""
 
-    redis_url: str
+    redis: RedisServer
     database: Database
     cache: Cache
     streams: Streams
@@ -125,14 +126,14 @@ async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
         from segue.db.migrations import upgrade  # noqa: PLC0415 (alembic is not needed after `segue migrate`)
 
         await asyncio.to_thread(upgrade, urls.database_url)
-    database, cache = Database(urls.database_url), Cache(urls.redis_url)
-    streams, rates = Streams(urls.redis_url), Rates(urls.redis_url)
-    for client in (database, cache, streams, rates):
+    database, redis = Database(urls.database_url), RedisServer(urls.redis_url)
+    cache, streams, rates = Cache(redis), Streams(redis), Rates(redis)
+    for client in (redis, database, cache, streams, rates):
         stack.push_async_callback(client.close)
     events = await stack.enter_async_context(
         EventLog(streams, partial(outcomes_of, database), outage_s=settings.turn_lease_s)
     )
-    return Stores(urls.redis_url, database, cache, streams, rates, events)
+    return Stores(redis, database, cache, streams, rates, events)
 
 
 async def authenticator(stack: AsyncExitStack, base: Foundation) -> Authenticator:
@@ -305,12 +306,6 @@ def turn_deps(
 
 def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> Callable[[], ProcessState]:
     """The state of this process, read anew at each scrape."""
-    redis: dict[str, RedisHealth] = {
-        "cache": stores.cache,
-        "streams": stores.streams,
-        "rates": stores.rates,
-        "queue": turns.queue,
-    }
 
     def read() -> ProcessState:
         watchers, streams = stores.events.followers
@@ -322,7 +317,7 @@ def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str
             watchers=watchers,
             pool_size=pool_size,
             pool_in_use=in_use,
-            redis=redis,
+            redis=stores.redis,
             mcp_ready={server: state == "ready" for server, state in mcp_states().items()},
             unreadable=unreadable_reads,
         )

@@ -122,7 +122,7 @@ async def _start(
     tooling = await factories.tooling(stack, base, long_term)
     jobs = await factories.jobs(stack, base, long_term, books)
     deps = factories.turn_deps(base, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter, books=books)
-    service = await stack.enter_async_context(TurnService(deps, base.stores.redis_url, takes_turns=takes_turns))
+    service = await stack.enter_async_context(TurnService(deps, base.stores.redis, takes_turns=takes_turns))
     base.metrics.add_process_state(factories.gauges(base.stores, service, tooling.mcp_states))
     return Services(
         authenticator=authenticator,

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.redis import Batch, Streams, turn_events_key
+from segue.db.redis_server import RedisServer
 from segue.domain import turn_errors
 from segue.domain.events import StepStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.session import TurnKey
@@ -223,7 +224,7 @@ async def test_an_end_that_cannot_be_read_comes_from_the_row(
 
 async def test_a_key_that_is_no_log_hides_no_other_log(redis_url: str, redis: Redis) -> None:
     other = TurnKey("ses_2", "turn_2", 1)
-    streams = Streams(redis_url)
+    streams = Streams(RedisServer(redis_url))
     await redis.rpush(turn_events_key(TURN.session_id, TURN.turn_id), "no stream")
     await streams.append([Batch(turn, last=1, body=b"1 {}\n", opens=True) for turn in (TURN, other)])
     assert await streams.read({TURN: 0, other: 0}) == {other: [b"1 {}\n"]}
@@ -284,13 +285,15 @@ async def log_of(settings: Settings) -> AsyncIterator[EventLog]:
     """The event log of a process of its own."""
     assert settings.redis_url is not None
     assert settings.database_url is not None
-    streams, database = (
-        Streams(settings.redis_url.get_secret_value()),
+    redis, database = (
+        RedisServer(settings.redis_url.get_secret_value()),
         Database(settings.database_url.get_secret_value()),
     )
+    streams = Streams(redis)
     async with EventLog(streams, partial(outcomes_of, database), outage_s=0) as log:
         yield log
     await streams.close()
+    await redis.close()
     await database.close()
 
 

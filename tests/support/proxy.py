@@ -19,7 +19,10 @@ class _Trap:
 
 
 class Proxy:
-    """`port` on 127.0.0.1 leads to `upstream`, a Unix socket or a port of this machine, until an outage begins."""
+    """`port` on 127.0.0.1 leads to `upstream`, a Unix socket or a port of this machine, until an outage begins.
+
+    `unheard` is what was sent to it while it was frozen.
+    """
 
     def __init__(self, upstream: Path | int) -> None:
         self._upstream = upstream
@@ -30,6 +33,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._traps: list[_Trap] = []
         self.port = 0
+        self.unheard: list[bytes] = []
 
     @property
     def connections(self) -> int:
@@ -103,6 +107,8 @@ class Proxy:
         said = b""
         with suppress(OSError):
             while chunk := await reader.read(65536):
+                if not (answers or self._flowing.is_set()):
+                    self.unheard.append(chunk)
                 await self._flowing.wait()
                 if answers and self._traps:
                     said += chunk

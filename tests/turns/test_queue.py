@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 from saq.job import Status
 from saq.queue.redis import RedisQueue
 
+from segue.db.redis_server import RedisServer
 from segue.turns.queue import JOB, NAME, QueueFacts, TurnQueue, look_at_queue
 from tests.support.patience import PATIENCE_S
 
@@ -26,12 +27,14 @@ class Sessions:
 
 @asynccontextmanager
 async def taking(url: str, sessions: Sessions, *, concurrency: int) -> AsyncIterator[TurnQueue]:
-    queue = TurnQueue(url, sessions.run, concurrency=concurrency)
+    redis = RedisServer(url)
+    queue = TurnQueue(redis, sessions.run, concurrency=concurrency)
     queue.start()
     try:
         yield queue
     finally:
         await queue.close()
+        await redis.close()
 
 
 async def test_a_busy_process_listens_no_more_is_still_counted_and_puts_back_what_it_took_with_a_ttl(

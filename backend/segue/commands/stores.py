@@ -12,6 +12,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.migrations import upgrade
 from segue.db.redis import Cache
+from segue.db.redis_server import RedisServer
 from segue.domain.errors import AppError
 from segue.embedded.urls import ServerUrls, server_urls
 
@@ -38,9 +39,10 @@ def on_the_stores(run: Callable[[Database, Cache], Awaitable[Done]]) -> Done:
     async def opened(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Done:
         if settings.migrate_on_start:
             await asyncio.to_thread(upgrade, urls.database_url)
-        database, cache = Database(urls.database_url, writing=1, reading=1), Cache(urls.redis_url)
-        stack.push_async_callback(database.close)
-        stack.push_async_callback(cache.close)
+        database, redis = Database(urls.database_url, writing=1, reading=1), RedisServer(urls.redis_url)
+        cache = Cache(redis)
+        for client in (redis, database, cache):
+            stack.push_async_callback(client.close)
         return await run(database, cache)
 
     return _on_the_servers(opened)

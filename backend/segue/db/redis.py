@@ -1,28 +1,22 @@
 """Every key in Redis, its TTL, and clients that may fail.
 
-Redis only saves time: an operation that fails or takes over a second returns "not there". An outage is logged once.
+Redis only saves time: an operation that fails or takes over a second returns "not there", and so do those after it.
 """
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 import structlog
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.retry import Retry
-from redis.backoff import ConstantBackoff
-from redis.driver_info import DriverInfo
-from redis.exceptions import ConnectionError as LostConnectionError
-from redis.exceptions import RedisError
+from redis.asyncio import Redis
 
 from segue.db.reading import UNREADABLE, read_json
+from segue.db.redis_server import RedisLost, RedisServer, connections
 from segue.domain.session import TurnKey
 
-OPERATION_TIMEOUT_S = 1.0
 TURN_EVENTS_TTL_S = 3600
 TURN_WATCHED_TTL_S = 1200
 MAX_LOG_ENTRIES = 4096
@@ -35,11 +29,7 @@ STREAM_CONNECTIONS = 3
 RATE_CONNECTIONS = 4
 QUEUE_CONNECTIONS = 8
 
-DRIVER = DriverInfo()  # made once: for its own version, redis-py looks through the installed packages
-
 FAILED_TOOLS_KEY = "segue:tools:failed"
-
-Answer = TypeVar("Answer")
 
 _GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
@@ -91,71 +81,25 @@ def turn_watched_key(session_id: str, turn_id: str) -> str:
     return f"segue:watched:{session_id}:{turn_id}"
 
 
-def connections(
-    url: str, most: int, *, timeout_s: float = OPERATION_TIMEOUT_S, retries: int = 1
-) -> BlockingConnectionPool:
-    """Returns a pool of at most `most` connections; an operation waits for a free one. Not RESP3, with which redis-py
-    fails the first command after the server has closed a connection.
-    """
-    pool = BlockingConnectionPool.from_url(
-        url,
-        protocol=2,
-        max_connections=most,
-        timeout=OPERATION_TIMEOUT_S,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=OPERATION_TIMEOUT_S,
-        retry=Retry(ConstantBackoff(0.05), retries),
-        driver_info=DRIVER,
-    )
-    pool.connection_class = _noticing(pool.connection_class)
-    return pool
-
-
-def _noticing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """For a connection that the server has just closed uvloop raises RuntimeError, which redis-py takes for no loss."""
-
-    class Noticing(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
-        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 (redis-py's)
-            try:
-                await super().send_packed_command(command, check_health)
-            except RuntimeError as error:
-                await self.disconnect(nowait=True)
-                raise LostConnectionError(str(error)) from error
-
-    return Noticing
-
-
 class _Client:
     """Every operation ends within a second, or returns None."""
 
-    def __init__(self, url: str, most: int = CACHE_CONNECTIONS) -> None:
-        self._redis = Redis.from_pool(connections(url, most))
-        self.degraded = False
-        self.outages = 0
+    def __init__(self, server: RedisServer, most: int = CACHE_CONNECTIONS) -> None:
+        self._server = server
+        self._redis = Redis.from_pool(connections(server.url, most))
 
     async def close(self) -> None:
         await self._redis.aclose()
 
-    async def _attempt(self, *command: Any) -> Any | None:
-        return await self._within_time(self._redis.execute_command(*command))  # type: ignore[no-untyped-call]
+    @property
+    def degraded(self) -> bool:
+        return self._server.degraded
 
-    async def _within_time(self, operation: Awaitable[Answer]) -> Answer | None:
-        try:
-            async with asyncio.timeout(OPERATION_TIMEOUT_S):
-                answer = await operation
-        except (RedisError, OSError, TimeoutError) as error:
-            if "WRONGTYPE" in str(error):  # Redis works: one key holds what this release does not put there
-                log.warning("cache_value_unreadable")
-                return None
-            if not self.degraded:
-                log.warning("redis_degraded", error=type(error).__name__)
-                self.outages += 1
-            self.degraded = True
-            return None
-        if self.degraded:
-            log.info("redis_recovered")
-        self.degraded = False
-        return answer
+    async def _attempt(self, *command: Any) -> Any | None:
+        with suppress(RedisLost):
+            async with self._server.asking():
+                return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+        return None
 
 
 class Cache(_Client):
@@ -237,8 +181,8 @@ class Batch:
 class Streams(_Client):
     """The event logs of turns: streams whose writer chooses the ids. Redis refuses an id that is not above the last."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url, STREAM_CONNECTIONS)
+    def __init__(self, server: RedisServer) -> None:
+        super().__init__(server, STREAM_CONNECTIONS)
 
     async def append(self, batches: Sequence[Batch]) -> bool:
         """Returns False if Redis cannot be reached. Drops a batch that Redis refuses: it was written before, or another
@@ -254,7 +198,11 @@ class Streams(_Client):
             bound = ("NOMKSTREAM", "MAXLEN", "~", MAX_LOG_ENTRIES)
             pipeline.execute_command("XADD", key, *bound, position, "events", batch.body)
             pipeline.execute_command("EXPIRE", key, TURN_EVENTS_TTL_S)
-        return await self._within_time(pipeline.execute(raise_on_error=False)) is not None
+        with suppress(RedisLost):
+            async with self._server.asking():
+                await pipeline.execute(raise_on_error=False)
+                return True
+        return False
 
     async def read(self, after: Mapping[TurnKey, int]) -> dict[TurnKey, list[bytes]] | None:
         """Returns by turn the batches after a position of its log. Waits READ_BLOCK_MS if there are none.
@@ -280,8 +228,6 @@ class Streams(_Client):
         await self._attempt("SET", turn_watched_key(turn.session_id, turn.turn_id), 1, "EX", TURN_WATCHED_TTL_S)
 
     async def is_watched(self, turn: TurnKey) -> bool:
-        if self.degraded:
-            return False
         return await self._attempt("EXISTS", turn_watched_key(turn.session_id, turn.turn_id)) == 1
 
     async def length(self, session_id: str, turn_id: str) -> int | None:

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 
 class RedisHealth(Protocol):
-    """One client of Redis; `outages` counts since the process started."""
+    """Redis as this process sees it; `outages` counts since the process started."""
 
     @property
     def degraded(self) -> bool: ...
@@ -30,7 +30,7 @@ class ProcessState:
     watchers: int
     pool_size: int
     pool_in_use: int
-    redis: Mapping[str, RedisHealth]
+    redis: RedisHealth
     mcp_ready: Mapping[str, bool]
     unreadable: Mapping[str, int]
 
@@ -63,12 +63,8 @@ def process_metrics(now: ProcessState) -> Iterator[Metric]:
     yield GaugeMetricFamily("segue_watchers", "Requests that wait for a turn or read its events.", now.watchers)
     yield GaugeMetricFamily("segue_database_pool_size", "Connections to PostgreSQL there may be.", now.pool_size)
     yield GaugeMetricFamily("segue_database_pool_in_use", "Connections that are in use.", now.pool_in_use)
-    lost = {name: client.degraded for name, client in now.redis.items()}
-    yield _by_label("segue_redis_degraded", "1 while Redis is lost.", "client", lost)
-    outages = CounterMetricFamily("segue_redis_outages_total", "Times Redis was lost.", labels=["client"])
-    for name, client in now.redis.items():
-        outages.add_metric([name], client.outages)
-    yield outages
+    yield GaugeMetricFamily("segue_redis_degraded", "1 while Redis is lost.", now.redis.degraded)
+    yield CounterMetricFamily("segue_redis_outages_total", "Times Redis was lost.", now.redis.outages)
     unreadable = CounterMetricFamily("segue_unreadable_total", "Reads of what cannot be read.", labels=["table"])
     for table, count in now.unreadable.items():
         unreadable.add_metric([table], count)

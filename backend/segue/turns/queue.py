@@ -14,12 +14,13 @@ from typing import Any, Final, Literal
 import structlog
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 from saq.job import Job, Status
 from saq.queue.redis import RedisQueue
 
 from segue.db.reading import read_json, readable, reader
-from segue.db.redis import OPERATION_TIMEOUT_S, QUEUE_CONNECTIONS, connections
+from segue.db.redis import QUEUE_CONNECTIONS
+from segue.db.redis_server import LOST, OPERATION_TIMEOUT_S, RedisLost, RedisServer, connections
 
 NAME = "segue"
 JOB = "run_turns"
@@ -29,7 +30,7 @@ SWEEP_EVERY_S = 300
 KEPT_S = 3600  # after the last change of a key; recovery finds a turn within seconds without its job
 TAKEN_S = SWEEP_EVERY_S  # what is left of a process that died goes with the next sweep
 CANCEL_AGAIN_S = 0.1
-PAUSE_S = 1.0  # between two attempts to reach a Redis that is lost
+PAUSE_S = 1.0  # of a listener that has failed
 
 # KEYS: the job, the incomplete jobs, the queued and the active ones, an aborted job. ARGV: the job's text, TTL.
 _ENQUEUE: Final = """
@@ -44,7 +45,6 @@ return 1
 RunTurns = Callable[[str], Awaitable[None]]
 
 _WRITES = ("SET", "ZADD", "RPUSH")
-_LOST = (RedisError, OSError, TimeoutError)
 
 log = structlog.get_logger()
 
@@ -65,10 +65,10 @@ async def look_at_queue(url: str) -> QueueFacts | None:
         async with asyncio.timeout(OPERATION_TIMEOUT_S):
             waiting, taken = await jobs.count("queued"), await jobs.count("active")
             return QueueFacts(waiting, taken, await jobs.count_listeners())
-    except _LOST:
+    except LOST:
         return None
     finally:
-        with suppress(*_LOST):
+        with suppress(*LOST):
             await jobs.disconnect()
 
 
@@ -78,14 +78,12 @@ class TurnQueue:
     `run_turns(session_id)` returns when this process has nothing more to do in that session.
     """
 
-    def __init__(self, url: str, run_turns: RunTurns, *, concurrency: int) -> None:
-        self._jobs = _Jobs(url)
+    def __init__(self, redis: RedisServer, run_turns: RunTurns, *, concurrency: int) -> None:
+        self._redis = redis
+        self._jobs = _Jobs(redis.url)
         self._run_turns = run_turns
         self._concurrency = concurrency
         self._taking: asyncio.Task[None] | None = None
-        self._away_until = 0.0
-        self.degraded = False
-        self.outages = 0
 
     def start(self) -> None:
         if self._concurrency:
@@ -95,34 +93,21 @@ class TurnQueue:
     def alive(self) -> bool:
         return self._taking is None or not self._taking.done()
 
-    @property
-    def away(self) -> bool:
-        """Whether Redis was lost less than PAUSE_S ago, so that it is not worth asking now."""
-        return asyncio.get_running_loop().time() < self._away_until
-
     async def waiting(self) -> int | None:
         """Returns how many jobs no process has taken; None if Redis cannot be asked."""
-        if self.away:
-            return None
-        try:
-            async with asyncio.timeout(OPERATION_TIMEOUT_S):
+        with suppress(RedisLost):
+            async with self._redis.asking():
                 return await self._jobs.count("queued")
-        except _LOST:
-            return None
+        return None
 
     async def send(self, session_id: str, turn_id: str, *, attempt: int = 0) -> bool:
         """Returns False if Redis cannot be reached; then this process has to run the turn itself."""
-        if self.away:
-            return False
         job = Job(JOB, kwargs={"session_id": session_id}, key=f"{turn_id}:{attempt}", timeout=JOB_TIMEOUT_S, ttl=-1)
-        try:
-            async with asyncio.timeout(OPERATION_TIMEOUT_S):
+        with suppress(RedisLost):
+            async with self._redis.asking():
                 await self._jobs.enqueue(job)
-        except _LOST as error:
-            self._lost(error)
-            return False
-        self._back()
-        return True
+                return True
+        return False
 
     async def stop_taking(self) -> None:
         """Puts the jobs that were taken back into the queue; the turns that run here are left alone."""
@@ -133,7 +118,7 @@ class TurnQueue:
 
     async def close(self) -> None:
         await self.stop_taking()
-        with suppress(*_LOST):
+        with suppress(*LOST):
             await self._jobs.disconnect()
 
     async def _take_jobs(self) -> None:
@@ -149,46 +134,35 @@ class TurnQueue:
                     tasks.create_task(self._run(job), name=job.key).add_done_callback(lambda _: free.release())
 
     async def _next_job(self) -> Job | None:
+        await self._redis.until_it_answers()
         try:
-            job = await self._jobs.dequeue(timeout=LISTEN_S)
-        except _LOST as error:
-            self._lost(error)
+            return await self._jobs.dequeue(timeout=LISTEN_S)
+        except LOST as error:
+            self._redis.lose(error)
             await asyncio.sleep(PAUSE_S)
-            return None
-        self._back()
-        return job
+        return None
 
     async def _run(self, job: Job) -> None:
         try:
-            with suppress(*_LOST):  # a job that the sweep takes for lost does no harm
+            with suppress(RedisLost):  # a job that the sweep takes for lost does no harm
                 started = time.time_ns() // 1_000_000
-                await self._jobs.update(job, status=Status.ACTIVE, started=started, attempts=job.attempts + 1)
+                async with self._redis.asking():
+                    await self._jobs.update(job, status=Status.ACTIVE, started=started, attempts=job.attempts + 1)
             await self._run_turns((job.kwargs or {})["session_id"])
-            with suppress(*_LOST):
-                await self._jobs.finish(job, Status.COMPLETE)
+            with suppress(RedisLost):
+                async with self._redis.asking():
+                    await self._jobs.finish(job, Status.COMPLETE)
         except asyncio.CancelledError:
-            with suppress(*_LOST):
-                async with asyncio.timeout(OPERATION_TIMEOUT_S):
+            with suppress(RedisLost):
+                async with self._redis.asking():
                     await self._jobs.retry(job, "cancelled")
             raise
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
-            with suppress(*_LOST):
+            with suppress(*LOST):
                 await self._jobs.sweep(SWEEP_EVERY_S)
-
-    def _lost(self, error: Exception) -> None:
-        if not self.degraded:
-            log.warning("queue_degraded", error=type(error).__name__)
-            self.outages += 1
-        self.degraded = True
-        self._away_until = asyncio.get_running_loop().time() + PAUSE_S
-
-    def _back(self) -> None:
-        if self.degraded:
-            log.info("queue_recovered")
-        self.degraded = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Self
 
 from segue.db.redis import plans_of_owner_key
+from segue.db.redis_server import RedisServer
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.plan import Decision
@@ -38,18 +39,19 @@ class TurnService:
     `takes_turns` is False in a process that only accepts them; it still runs a turn that it cannot put into the queue.
     """
 
-    def __init__(self, deps: TurnDeps, redis_url: str, *, takes_turns: bool = True) -> None:
+    def __init__(self, deps: TurnDeps, redis: RedisServer, *, takes_turns: bool = True) -> None:
         self._deps = deps
+        self._redis = redis
         self._takes_turns = takes_turns
         self._worker = TurnWorker(deps)
         concurrency = deps.limits.concurrency if takes_turns else 0
-        self.queue = TurnQueue(redis_url, self._worker.run_session, concurrency=concurrency)
+        self.queue = TurnQueue(redis, self._worker.run_session, concurrency=concurrency)
         self._upkeep: list[asyncio.Task[None]] = []
         self._leaving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         self.queue.start()
-        recovering = recover_forever(self._deps, self._worker, lambda: self._takes_turns or self.queue.away)
+        recovering = recover_forever(self._deps, self._worker, lambda: self._takes_turns or self._redis.degraded)
         self._upkeep = [
             asyncio.create_task(self._worker.keep_leases(), name="leases"),
             asyncio.create_task(recovering, name="recovery"),

@@ -18,6 +18,7 @@ from segue.db.engine import Database
 from segue.db.inspection import ServerFacts, look_at_server
 from segue.db.migrations import missing_revisions
 from segue.db.redis import Cache, Streams
+from segue.db.redis_server import RedisServer
 from segue.domain.errors import AppError
 from segue.embedded.urls import ServerUrls, server_urls
 
@@ -67,8 +68,9 @@ async def opened(stack: AsyncExitStack, settings: Settings) -> OpenStores:
     # Joining the servers otherwise would restart one that has died, and hide that it had.
     urls = await stack.enter_async_context(server_urls(*given, join_only=True))
     database = Database(urls.database_url, writing=1, reading=2)
-    stores = OpenStores(urls, database, Cache(urls.redis_url), Streams(urls.redis_url))
-    for client in (stores.database, stores.cache, stores.streams):
+    redis = RedisServer(urls.redis_url)
+    stores = OpenStores(urls, database, Cache(redis), Streams(redis))
+    for client in (redis, stores.database, stores.cache, stores.streams):
         stack.push_async_callback(client.close)
     return stores
 

@@ -1,0 +1,124 @@
+"""The Redis server as all its clients in a process see it: connections to it, and whether it answers.
+
+An answer is waited for in vain once. From then on no client asks, until a probe in the background was answered.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import structlog
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
+from redis.driver_info import DriverInfo
+from redis.exceptions import ConnectionError as LostConnectionError
+from redis.exceptions import RedisError
+
+OPERATION_TIMEOUT_S = 1.0
+PROBE_EVERY_S = 0.25
+PROBE_KEY = "segue:probe"
+LOST = (RedisError, OSError, TimeoutError)
+
+DRIVER = DriverInfo()  # made once: for its own version, redis-py looks through the installed packages
+
+log = structlog.get_logger()
+
+
+class RedisLost(Exception):
+    """Redis does not answer. What it would have saved is done without it."""
+
+
+class RedisServer:
+    """`outages` counts since the process started."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.outages = 0
+        self._answers = asyncio.Event()
+        self._answers.set()
+        self._probing: asyncio.Task[None] | None = None
+
+    @property
+    def degraded(self) -> bool:
+        return not self._answers.is_set()
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[None]:
+        """For one operation of at most OPERATION_TIMEOUT_S. Raises RedisLost if it fails, or one before it has."""
+        if not self._answers.is_set():
+            raise RedisLost
+        try:
+            async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                yield
+        except LOST as error:
+            if "WRONGTYPE" in str(error):  # Redis works: one key holds what this release does not put there
+                log.warning("cache_value_unreadable")
+            else:
+                self.lose(error)
+            raise RedisLost from error
+
+    def lose(self, error: Exception) -> None:
+        """An operation failed. Nothing is asked from now on until a probe was answered."""
+        if self.degraded:
+            return
+        log.warning("redis_degraded", error=type(error).__name__)
+        self.outages += 1
+        self._answers.clear()
+        self._probing = asyncio.create_task(self._probe(), name="the probe of Redis")
+
+    async def until_it_answers(self) -> None:
+        await self._answers.wait()
+
+    async def close(self) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait({self._probing})
+
+    async def _probe(self) -> None:
+        """Writes, because a replica and a full Redis still answer what only reads."""
+        async with Redis.from_pool(connections(self.url, 1)) as redis:
+            while True:
+                with suppress(*LOST):
+                    async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                        await redis.set(PROBE_KEY, 1, ex=1)
+                        break
+                await asyncio.sleep(PROBE_EVERY_S)
+        log.info("redis_recovered")
+        self._answers.set()
+
+
+def connections(
+    url: str, most: int, *, timeout_s: float = OPERATION_TIMEOUT_S, retries: int = 1
+) -> BlockingConnectionPool:
+    """Returns a pool of at most `most` connections; an operation waits for a free one. Not RESP3, with which redis-py
+    fails the first command after the server has closed a connection.
+    """
+    pool = BlockingConnectionPool.from_url(
+        url,
+        protocol=2,
+        max_connections=most,
+        timeout=OPERATION_TIMEOUT_S,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=OPERATION_TIMEOUT_S,
+        retry=Retry(ConstantBackoff(0.05), retries),
+        driver_info=DRIVER,
+    )
+    pool.connection_class = _noticing(pool.connection_class)
+    return pool
+
+
+def _noticing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """For a connection that the server has just closed uvloop raises RuntimeError, which redis-py takes for no loss."""
+
+    class Noticing(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 (redis-py's)
+            try:
+                await super().send_packed_command(command, check_health)
+            except RuntimeError as error:
+                await self.disconnect(nowait=True)
+                raise LostConnectionError(str(error)) from error
+
+    return Noticing

@@ -1,0 +1,79 @@
+"""Whether Redis answers, as the clients of one process know it together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from limits import RateLimitItemPerMinute
+from redis.asyncio import Redis
+
+from segue.db.rate_limits import Rates
+from segue.db.redis import Batch, Cache, Streams
+from segue.db.redis_server import RedisServer
+from segue.domain.session import TurnKey
+from segue.turns.queue import TurnQueue
+from tests.support.patience import PATIENCE_S
+from tests.support.proxy import proxied
+
+TURN = TurnKey("ses_1", "turn_1", 1)
+ROUNDS = 4
+
+
+@asynccontextmanager
+async def clients(url: str) -> AsyncIterator[tuple[RedisServer, Cache, Streams, Rates, TurnQueue]]:
+    async def runs_none(_: str) -> None: ...
+
+    server = RedisServer(url)
+    cache, streams, rates = Cache(server), Streams(server), Rates(server)
+    queue = TurnQueue(server, runs_none, concurrency=0)
+    yield server, cache, streams, rates, queue
+    for client in (queue, rates, streams, cache, server):
+        await client.close()
+
+
+async def test_all_clients_wait_once_for_a_redis_that_is_frozen_and_ask_again_once_it_answers(redis_url: str) -> None:
+    async with (
+        proxied(Path(redis_url.removeprefix("unix://"))) as door,
+        clients(f"redis://127.0.0.1:{door.port}/0") as (server, cache, streams, rates, queue),
+    ):
+        await cache.set_json("kept", 1, ttl_s=60)
+        await door.begin("freezes")
+        assert await cache.get_json("kept") is None
+        waited = len(door.unheard)
+        for _ in range(ROUNDS):
+            assert await cache.get_json("kept") is None
+            assert await cache.take("lease", "holder", ttl_s=60)
+            assert await streams.append([Batch(TURN, 1, b"1 {}\n", opens=True)]) is False
+            assert await streams.read({TURN: 0}) is None
+            assert await rates.count("turns", "ada", RateLimitItemPerMinute(9)) is None
+            assert await queue.send("ses_1", "turn_1") is False
+        assert len(door.unheard) < waited + ROUNDS  # only probes, of which there are four a second at most
+        assert server.outages == 1
+        await door.open()
+        async with asyncio.timeout(PATIENCE_S):
+            await server.until_it_answers()
+        assert await cache.get_json("kept") == 1
+        assert await queue.send("ses_1", "turn_1")
+
+
+async def test_a_redis_that_is_full_is_left_alone_until_it_takes_writes(redis_url: str) -> None:
+    async with (
+        Redis.from_url(redis_url) as redis,
+        clients(redis_url) as (server, cache, *_),
+        asyncio.timeout(PATIENCE_S),
+    ):
+        await redis.config_set("maxmemory", 1)
+        try:
+            await cache.set_json("new", 1, ttl_s=60)
+            before = await refused(redis)
+            while await refused(redis) < before + 2:
+                pass
+            assert server.degraded
+        finally:
+            await redis.config_set("maxmemory", 0)
+        await server.until_it_answers()
+
+
+async def refused(redis: Redis) -> int:
+    return int((await redis.info("commandstats"))["cmdstat_set"]["rejected_calls"])
