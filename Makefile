@@ -27,7 +27,7 @@ run: install  ## migrate and serve on http://127.0.0.1:8000 (PORT), with its own
 	exec $(BIN)/segue serve
 
 # Where it is set, every process compiles the package and the tests again.
-test check: export PYTHONDONTWRITEBYTECODE :=
+test check chaos soak: export PYTHONDONTWRITEBYTECODE :=
 
 test: install  ## run the whole test suite
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
@@ -45,6 +45,12 @@ sweep-rows: install  ## spoil every column of JSON in every way, a session each,
 
 mutants: install  ## break every promise in turn and see its tests fail; prints a table
 	$(BIN)/python -m tests.mutants
+
+chaos: install  ## two instances under load, killed and frozen, their stores restarted: make chaos [SECONDS=600 SEED=1]
+	$(BIN)/python -m tests.chaos chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
+soak: install  ## one instance under load for an hour; what it holds has to stay flat: make soak [SECONDS=3600 SEED=1]
+	$(BIN)/python -m tests.chaos soak --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 COSMIC := .venv/cosmic-ray
 

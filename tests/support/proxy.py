@@ -40,6 +40,10 @@ class Proxy:
         """How many are open, whoever holds them."""
         return len(self._links)
 
+    def lead_to(self, upstream: Path | int) -> None:
+        """From now on new connections lead there."""
+        self._upstream = upstream
+
     async def open(self) -> None:
         """Lets everyone through, from the start or after an outage."""
         self._hangs_up = False
