@@ -75,6 +75,15 @@ MARKED = {
 }
 
 
+CUT_OFF = """
+WITH turn AS (UPDATE turns SET epoch = 1, attempts = 1 WHERE session_id = $1 RETURNING id, seq),
+    said AS (
+        INSERT INTO messages (id, session_id, seq, turn_id, turn_seq, role, content, tool_calls, created_at)
+        SELECT 'msg_1', $1, 2, id, seq, 'assistant', '', '[{"id": "call_1", "name": "current_time", "args": {}}]', now()
+        FROM turn RETURNING id, turn_id),
+    moved AS (UPDATE sessions SET next_seq = 3 WHERE id = $1)
+INSERT INTO tool_calls (id, session_id, turn_id, message_id, tool_name, args, status, started_at)
+    SELECT 'call_1', $1, turn_id, id, 'current_time', '{}', 'running', now() FROM said"""
 TWICE: list[dict[str, Any]] = [
     {"id": number, "description": "Tell the time", "tool": "current_time", "args": {}} for number in (1, 2)
 ]
@@ -133,7 +142,6 @@ async def test_every_way_to_spoil_a_row_harms_its_own_session_at_most(
         assert (await client.get("/tool-states"))["tools"]
         for session, spoiled in zip(sessions, ways, strict=True):
             await visit(client, settings, session, spoiled)
-        assert (await scraped(client))("segue_unreadable_total", table="plans") > 0
         assert [await found(client, kept, route) for route in TIMELESS] == before
 
 
@@ -166,6 +174,7 @@ async def test_a_plan_that_cannot_be_read_waits_for_no_yes_and_is_replaced_by_th
         await stores.database.execute(LATER["a step's status"], session)
         plan = await client.get(f"/sessions/{session}/plan")
         assert (plan["status"], plan["steps"], plan["unreadable"]) == ("waiting", [], True)
+        assert (await scraped(client))("segue_unreadable_total", table="plans") > 0
         decision = {"decision": "confirm", "version": plan["version"]}
         refused = await client.http.post(f"/sessions/{session}/plan/decision", json=decision)
         assert (refused.status_code, refused.json()["code"]) == (409, "unreadable")
@@ -202,6 +211,22 @@ async def test_a_turn_whose_request_cannot_be_read_fails_and_the_next_one_runs(
             [failed] = await client.ended(session)
             assert (failed["status"], failed["error"]["code"]) == ("failed", "unreadable")
             assert (await client.chat(session, "Still there?"))["message"]["content"] == "Yes."
+
+
+async def test_a_call_that_was_cut_off_and_cannot_be_read_is_not_run_again(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will_to("What time is it?", says("I do not know."))
+    async with running(settings, takes_turns=False) as accepting, looking_into(settings) as stores:
+        session = await accepting.new_session()
+        accepted = await accepting.send(session, "What time is it?", background=True)
+        await stores.database.execute(CUT_OFF.replace("$1", f"'{session}'"))
+        await stores.database.execute(_fill(("tool_calls", "args"), f"[{DEEP}]"), session)
+        async with running(settings) as client:
+            [turn] = await client.ended(session)
+    [call] = turn["answer"]["tool_calls"]
+    assert (turn["turn_id"], call["status"]) == (accepted.json()["turn_id"], "unknown")
+    assert "do not repeat it unasked" in str(provider.about("What time is it?")[-1]["messages"])
 
 
 async def test_a_summary_goes_on_behind_a_turn_that_cannot_be_read(settings: Settings, provider: Provider) -> None:
