@@ -49,7 +49,7 @@ def _reply(body: bytes) -> bytes:
     request = orjson.loads(body)
     usage = {"prompt_tokens": len(body), "completion_tokens": 1, "total_tokens": len(body) + 1}
     last = request["messages"][-1]
-    calls_tool = last["role"] == "user" and last["content"] == TOOL_MESSAGE
+    calls_tool = last["role"] == "user" and last["content"].endswith(TOOL_MESSAGE)  # notes may stand before it
     if request.get("stream"):
         return _response(_stream(usage, calls_tool=calls_tool), b"text/event-stream")
     message: dict[str, Any] = {"role": "assistant", "content": None if calls_tool else ANSWER}
