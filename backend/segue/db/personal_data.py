@@ -5,37 +5,42 @@ Goes by the metadata of the tables as `erasure.py` does, so that what is exporte
 
 from collections.abc import AsyncIterator
 
-from sqlalchemy import ARRAY, ColumnElement, Table, Text, cast, func, literal, select
+from sqlalchemy import ARRAY, ColumnElement, Table, Text, cast, func, literal, select, tuple_
 
 from segue.db.engine import Database
-from segue.db.erasure import BATCH, TABLES_OF_OWNERS, tables_of
-from segue.db.models import sessions
+from segue.db.erasure import TABLES_OF_OWNERS, tables_of
+from segue.db.models import metadata, sessions, tool_results
 
 LEFT_OUT = ("digest", "search")  # the hash of a secret, and what is made of a fact's words to find it
-ROWS_AT_ONCE = 5  # a result may have ten megabytes
+# SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
+ROWS_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1}
 
 
 async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[str, str]]:
-    """Yields the name of a table and a row of it, for every row of the user. Each table is read for itself."""
+    """Yields the name of a table and a row of it, for every row of the user. Each part is read for itself."""
     for table in TABLES_OF_OWNERS:
         async for row in _rows(database, table, table.c.owner == owner):
             yield table.name, row
-    seen = ""
-    while True:
-        mine = select(sessions.c.id).where(sessions.c.owner == owner, sessions.c.id > seen)
-        async with database.read_only() as connection:
-            batch = list((await connection.execute(mine.order_by(sessions.c.id).limit(BATCH))).scalars())
-        if not batch:
-            return
-        seen = batch[-1]
-        for table, belongs in tables_of(batch):
+    async with database.read_only() as connection:
+        mine = list((await connection.execute(select(sessions.c.id).where(sessions.c.owner == owner))).scalars())
+    for session_id in mine:
+        for table, belongs in tables_of([session_id]):
             async for row in _rows(database, table, belongs):
                 yield table.name, row
 
 
 async def _rows(database: Database, table: Table, belongs: ColumnElement[bool]) -> AsyncIterator[str]:
+    key, size = tuple_(*table.primary_key), ROWS_AT_ONCE[table]
     kept = func.to_jsonb(table.table_valued()).op("-")(cast(literal(list(LEFT_OUT), ARRAY(Text)), ARRAY(Text)))
-    statement = select(cast(kept, Text)).select_from(table).where(belongs)
-    async with database.transaction() as connection:
-        async for row in await connection.stream(statement.execution_options(yield_per=ROWS_AT_ONCE)):
-            yield row[0]
+    async with database.read_only() as connection:
+        keys = (await connection.execute(select(*table.primary_key).where(belongs))).all()
+    for at in range(0, len(keys), size):
+        rows = (
+            select(cast(kept, Text))
+            .select_from(table)
+            .where(belongs, key.in_([tuple(each) for each in keys[at : at + size]]))
+        )
+        async with database.read_only() as connection:
+            found = list((await connection.execute(rows)).scalars())
+        for row in found:
+            yield row
