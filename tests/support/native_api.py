@@ -52,6 +52,7 @@ class NativeApi:
     error: Callable[[int, str], Response]
     is_streamed: Callable[[Request, dict[str, Any]], bool]
     url: str = ""
+    charset: str = "utf-8"
     script: list[Scripted] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
@@ -76,7 +77,9 @@ class NativeApi:
             return reply
         self.given.append(reply)
         if self.is_streamed(request, body):
-            return StreamingResponse(_some(self.events(reply), reply), media_type="text/event-stream")
+            return StreamingResponse(
+                _some(self.events(reply), reply), media_type=f"text/event-stream; charset={self.charset}"
+            )
         return Response(orjson.dumps(self.whole(reply)), media_type="application/json")
 
 

@@ -1,5 +1,6 @@
 """Providers with protocols of their own: turns with tools and thinking, what is counted, what becomes of errors."""
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -11,7 +12,7 @@ import orjson
 import pytest
 from langchain_core.messages import HumanMessage, SystemMessage
 from pydantic import SecretStr
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from structlog.testing import capture_logs
 
 from segue.agent.llm.model import ChatModel
@@ -215,7 +216,6 @@ async def test_an_answer_is_read_no_further_than_its_bound(
     ],
     ids=["a redirect", "a packed answer"],
 )
-@pytest.mark.parametrize("native", [NATIVE["gemini"], NATIVE["responses"]], ids=["gemini", "responses"], indirect=True)
 async def test_what_would_go_elsewhere_or_past_the_bound_is_refused(
     model: ChatModel, native: Native, api: NativeApi, reply: Response, told: str
 ) -> None:
@@ -223,6 +223,23 @@ async def test_what_would_go_elsewhere_or_past_the_bound_is_refused(
     error = await failure(model)
     assert told.format(base_url=native.base_url) in error.detail
     assert not error.retryable
+
+
+async def test_an_event_without_end_is_read_no_further_than_the_bound(model: ChatModel, api: NativeApi) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"data: "
+        while True:
+            await asyncio.sleep(0)  # or the client, in the same thread, would never come to read
+            yield b"x" * 100_000
+
+    api.will(StreamingResponse(endless(), media_type="text/event-stream"))
+    assert "LLM_MAX_ANSWER_BYTES=1000000" in (await failure(model, as_stream=True)).detail
+
+
+async def test_an_answer_is_utf_8_whatever_it_is_said_to_be(model: ChatModel, native: Native, api: NativeApi) -> None:
+    api.will(native.protocol.says("È mezzogiorno."))
+    api.charset = "punycode"
+    assert (await model.reply(ASKED, listener=SILENT)).text == "È mezzogiorno."
 
 
 TUNED = {

@@ -1,25 +1,24 @@
-"""Anthropic's Messages API through `langchain-anthropic`.
-
-That package takes no HTTP client, so nothing here can refuse a redirect or stop a single event from being large. It is
-asked for streams only: what comes of them is bounded.
-"""
+"""Anthropic's Messages API through `langchain-anthropic`, over an HTTP client of ours."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import Any, Final
 
 import anthropic
 from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from pydantic import Field
 
-from segue.agent.llm.model_errors import ProviderRefusal
+from segue.agent.llm.model_errors import ModelFailure
 from segue.agent.llm.providers.adapted import AdaptedModel
 from segue.agent.llm.providers.content_blocks import Dialect
-from segue.agent.llm.providers.guard import UNPACKED
+from segue.agent.llm.providers.guard import UNPACKED, guarded
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.providers.refusals import RefusalReader
 from segue.agent.prompts import OPEN_NOTES
+from segue.net.http_client import tls_context
 
 # Why it stopped, if that means more than that the answer is whole.
 _STOPPED: Final = {
@@ -31,27 +30,50 @@ _STOPPED: Final = {
 _EFFORTS: Final = {"minimal": "low", "none": None}
 
 
+class _GuardedAnthropic(ChatAnthropic):
+    """The package has no parameter for the client: if it looks for another name, the tests of bounds tell."""
+
+    given: Any = Field(exclude=True)
+
+    @cached_property
+    def _async_client(self) -> anthropic.AsyncAnthropic:
+        return self.given  # type: ignore[no-any-return]
+
+
 @asynccontextmanager
 async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
-    """Yields a model. Its connections are the package's own, which keeps them for the process."""
+    """Yields a model whose connections close with the block."""
     refusals = RefusalReader(options.secrets, options.provider)
+    guard = guarded(refusals, options.max_answer_bytes)
+    async with (
+        anthropic.DefaultAsyncHttpxClient(verify=tls_context(), **guard) as http_client,
+        anthropic.AsyncAnthropic(
+            api_key=options.key,
+            base_url=options.url,
+            timeout=options.timeout_s,
+            max_retries=0,
+            default_headers={**UNPACKED, **options.extra_headers},
+            http_client=http_client,
+        ) as client,
+    ):
+        yield _model(options, client, refusals)
+
+
+def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals: RefusalReader) -> AdaptedModel:
     effort = _EFFORTS.get(options.reasoning_effort or "none", options.reasoning_effort)
-    asked = ChatAnthropic(
+    asked = _GuardedAnthropic(
+        given=client,
         model=options.model,
         api_key=options.key,
-        base_url=options.url,
-        timeout=options.timeout_s,
-        max_retries=0,
-        default_headers={**UNPACKED, **options.extra_headers},
         **({"max_tokens": options.max_output_tokens} if options.max_output_tokens else {}),
         reasoning_effort=effort,
         model_kwargs={"extra_body": dict(options.extra_body)} if options.extra_body else {},
         cache=False,
     )
-    yield AdaptedModel(
+    return AdaptedModel(
         asked=asked,
         dialect=Dialect("anthropic", _finish_reason, with_cache_marks=with_cache_marks),
-        errors=anthropic.APIStatusError,
+        errors=(anthropic.APIStatusError, anthropic.APIConnectionError),
         read_error=lambda error: _refusal(refusals, error),
         parameters={} if options.temperature is None else {"temperature": options.temperature},
         choices={"none": {"type": "none"}, **({} if effort else {"required": "any"})},  # it must choose while it thinks
@@ -85,8 +107,11 @@ def _finish_reason(metadata: Mapping[str, Any]) -> str | None:
     return _STOPPED.get(reason, reason) if reason else None
 
 
-def _refusal(refusals: RefusalReader, error: anthropic.APIStatusError) -> ProviderRefusal | None:
-    """Returns the refusal in an error, which may have come in the middle of an answer."""
-    if error.status_code < 400:  # noqa: PLR2004 (HTTP)
+def _refusal(refusals: RefusalReader, error: Exception) -> ModelFailure | None:
+    """Returns the refusal in an error: one in the middle of an answer, or the guard's own, which two packages wrap."""
+    if isinstance(error, anthropic.APIStatusError):
         return refusals.within(error.body)
-    return refusals.refused(error.status_code, error.body, error.response.headers)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModelFailure):
+        cause = cause.__cause__
+    return cause

@@ -44,6 +44,7 @@ def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[Req
         await refusals.check(response)
         if response.headers.get("content-encoding", "identity") != "identity":
             raise NotAnAnswer(_PACKED, again=False)
+        response.encoding = "utf-8"  # as JSON is: decoding a long "punycode" takes hours
         response.stream = _BoundedStream(cast(httpx2.AsyncByteStream, response.stream), max_answer_bytes)
 
     return {"event_hooks": {"request": list(before), "response": [check]}, "follow_redirects": False}
