@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from segue.config import Settings
 from segue.domain.errors import AppError
-from segue.identity.key_set import FETCH_EVERY_S, FRESH_S, TRUSTED_S, KeySet
+from segue.identity.key_set import FETCH_EVERY_S, FRESH_S, MAX_BYTES, TRUSTED_S, KeySet
 from segue.identity.tokens import verification_key
 from tests.support.identity import speaking
 from tests.support.server import serving
@@ -179,10 +179,11 @@ class Provider:
     keys: list[dict[str, Any]] = field(default_factory=list)
     asked: int = 0
     is_down: bool = False
+    padding: str = ""
 
     async def answer(self, _: Request) -> Response:
         self.asked += 1
-        return Response(status_code=500) if self.is_down else JSONResponse({"keys": self.keys})
+        return Response(status_code=500) if self.is_down else JSONResponse({"keys": self.keys, "x": self.padding})
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ async def identity_provider() -> AsyncIterator[Provider]:
         yield provider
 
 
-def published(private: Any, key_id: str, **also: Any) -> dict[str, Any]:
+def published(private: Any, key_id: object, **also: Any) -> dict[str, Any]:
     kinds: dict[type, Any] = {
         rsa.RSAPrivateKey: jwt.algorithms.RSAAlgorithm,
         ec.EllipticCurvePrivateKey: jwt.algorithms.ECAlgorithm,
@@ -274,6 +275,18 @@ async def test_known_keys_go_on_counting_while_the_provider_is_away_but_not_for_
     with pytest.raises(AppError) as refused:
         await fetching.knows("one")
     assert (refused.value.code, refused.value.status) == ("identity_unavailable", 503)
+
+
+async def test_a_list_of_keys_is_read_no_further_than_its_bound(fetching: Fetching) -> None:
+    fetching.provider.padding = "x" * MAX_BYTES
+    with pytest.raises(AppError, match="identity_unavailable"):
+        await fetching.knows("one")
+
+
+async def test_only_the_first_hundred_keys_are_read_and_none_whose_id_is_no_text(fetching: Fetching) -> None:
+    fetching.provider.keys = [published(EC, ["odd"]), *[published(EC, str(number)) for number in range(100)]]
+    assert await fetching.knows("98")
+    assert not await fetching.knows("99")
 
 
 async def test_a_token_without_a_key_id_is_checked_with_the_only_key_there_is(fetching: Fetching) -> None:

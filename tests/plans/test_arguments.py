@@ -39,5 +39,13 @@ async def test_a_reference_that_cannot_be_followed_says_why(reference: dict[str,
         await resolve({"id": reference}, RESULTS, at_path=at_path)
 
 
+@pytest.mark.parametrize("value", ["x" * 2000, [1] * 2000, {str(number): None for number in range(2000)}])
+async def test_many_references_to_one_result_are_refused_before_they_are_written(value: object) -> None:
+    few = {"all": [{"$from": 1}] * 9}
+    assert len((await resolve(few, {1: value}, at_path=at_path))["all"]) == 9
+    with pytest.raises(Unresolved, match="over 1 MB"):
+        await resolve({"all": [{"$from": 1}] * 1000}, {1: value}, at_path=at_path)
+
+
 def test_missing_are_the_required_arguments_that_are_not_there() -> None:
     assert missing({"to": "x"}, {"required": ["to", "body"]}) == ["body"]

@@ -227,7 +227,9 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
     run.context.emit(PlanChanged(run.plan))
     run.values[step.id] = outcome.payload.value
     answer = render_messages.fresh_result(call.request.id, outcome, max_bytes=run.context.limits.fresh_result_bytes)
-    render_messages.add_result(run.conversation, call.request, answer, opaque=run.stored.opaque_of(step))
+    opaque = run.stored.opaque_of(step)  # it goes back with the arguments as the model wrote them
+    shown = call.request if opaque else render_messages.shown_call(call.request, brief=False)
+    render_messages.add_result(run.conversation, shown, answer, opaque=opaque)
     run.conversation += run.turn.new_images()
 
 

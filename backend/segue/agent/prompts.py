@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -84,6 +85,9 @@ _TIME_OF_DAY = re.compile(rf"^({OPEN_NOTES}\nIt is \w+, [\d-]+), \d\d:\d\d")
 MAX_WITHHELD_CHARS = 2000
 MAX_REASON_CHARS = 300
 MAX_TOOLS_CHARS = 24_000
+MAX_STEP_ARGS_CHARS = 8000
+MAX_SHOWN_ARGS = 20
+MAX_KEY_CHARS = 60
 
 PLANNER = """\
 You decide whether the user's last message needs a plan, and make it. A plan is for a request of several steps, the \
@@ -176,8 +180,25 @@ def notes_and_message(text: str) -> tuple[str, str]:
 
 def plan_block(plan: Plan) -> str:
     """Returns a plan's goal and a line of JSON for each step. Fenced, since steps quote what tools said."""
-    steps = ({name: value for name, value in asdict(step).items() if value not in (None, False)} for step in plan.steps)
-    return _fenced_lines(f"Goal: {plan.goal}", (as_json(described(step)[0]) for step in steps))
+    return _fenced_lines(f"Goal: {plan.goal}", (as_json(_shown_step(step)) for step in plan.steps))
+
+
+def _shown_step(step: Step) -> dict[str, Any]:
+    told = {name: value for name, value in asdict(step).items() if value not in (None, False)}
+    return told | ({"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {})
+
+
+def clipped(args: dict[str, Any], max_chars: int) -> dict[str, Any]:
+    """Returns arguments in about so many characters, the long ones cut."""
+    if len(as_json(args)) <= max_chars:
+        return args
+    share = max_chars // min(len(args), MAX_SHOWN_ARGS)
+    return {key[:MAX_KEY_CHARS]: _cut(value, share) for key, value in islice(args.items(), MAX_SHOWN_ARGS)}
+
+
+def _cut(value: Any, max_chars: int) -> Any:
+    written = value if isinstance(value, str) else as_json(value)
+    return value if len(written) <= max_chars else f"{written[:max_chars]}…"
 
 
 def message_and_instruction(text: str) -> tuple[str, str]:
@@ -262,7 +283,7 @@ def fill_step_note(plan: Plan, step: Step, args: Mapping[str, Any], missing: Seq
     return (
         f"{CARRYING_OUT}\n{plan_block(plan)}\nCall {step.tool} for step {step.id} "
         f"({step.description}) with complete arguments, taken from the conversation and the results in it.{wanted} "
-        f"Known so far:\n{fenced(as_json(args))}"
+        f"Known so far:\n{fenced(as_json(clipped(dict(args), MAX_STEP_ARGS_CHARS)))}"
     )
 
 

@@ -8,14 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from itertools import islice
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent.llm.reply import OPAQUE
-from segue.agent.prompts import as_json, plan_block, system_text, turn_notes, with_notes
+from segue.agent.prompts import as_json, clipped, plan_block, system_text, turn_notes, with_notes
 from segue.agent.untrusted import fenced
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan
@@ -33,8 +32,6 @@ BRIEFLY = ("tool_call_id", "tool_name", "status", "identifiers")
 MAX_REFERENCE_CHARS = 900
 MAX_REFERENCE_ARGS_CHARS = 300
 MAX_HISTORY_ARGS_CHARS = 2000
-MAX_SHOWN_ARGS = 20
-MAX_KEY_CHARS = 60
 MESSAGE_TOKENS = 4  # what a provider adds to each message for its role
 
 
@@ -168,7 +165,7 @@ def _without_middle(text: str) -> str:
 def shown_call(call: RequestedCall, *, brief: bool) -> RequestedCall:
     """Returns a call of the history, its long arguments cut: history tells what was done, not every word of it."""
     most = MAX_REFERENCE_ARGS_CHARS if brief else MAX_HISTORY_ARGS_CHARS
-    return replace(call, args=_clipped(described(call.args)[0], most))
+    return replace(call, args=clipped(described(call.args)[0], most))
 
 
 def listed_reference(reference: Reference, expired: Collection[str]) -> str:
@@ -228,22 +225,10 @@ def _shown_reference(reference: Mapping[str, Any], expired: Collection[str]) -> 
     """Returns a reference in about MAX_REFERENCE_CHARS; its identifiers stay, its preview is cut."""
     shown = {name: value for name, value in reference.items() if name != "preview"}
     if "args" in shown:
-        shown["args"] = _clipped(shown["args"], MAX_REFERENCE_ARGS_CHARS)
+        shown["args"] = clipped(shown["args"], MAX_REFERENCE_ARGS_CHARS)
     if reference["tool_call_id"] in expired:
         shown["expired"] = True
     preview, room = reference.get("preview", ""), MAX_REFERENCE_CHARS - len(as_json(shown))
     if room > 0 and preview not in reference.get("summary", ""):
         shown["preview"] = preview[:room]
     return as_json(shown)
-
-
-def _clipped(args: dict[str, Any], max_chars: int) -> dict[str, Any]:
-    if len(as_json(args)) <= max_chars:
-        return args
-    share = max_chars // min(len(args), MAX_SHOWN_ARGS)
-    return {key[:MAX_KEY_CHARS]: _cut(value, share) for key, value in islice(args.items(), MAX_SHOWN_ARGS)}
-
-
-def _cut(value: Any, max_chars: int) -> Any:
-    written = value if isinstance(value, str) else as_json(value)
-    return value if len(written) <= max_chars else f"{written[:max_chars]}…"

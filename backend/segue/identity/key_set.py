@@ -17,12 +17,15 @@ import structlog
 
 from segue.domain.errors import AppError
 from segue.identity.tokens import VerificationKey, public_algorithms
+from segue.net.http_client import BodyTooLarge, answer_of
 
 FRESH_S = 300.0
 TRUSTED_S = 3600.0  # a withdrawn key is accepted no longer than this if the provider is down
 FETCH_EVERY_S = 10.0  # at most: a token with an invented key id causes a fetch
 RETRY_S = 1.0
 FETCH_TIMEOUT_S = 5.0
+MAX_BYTES = 200_000
+MAX_KEYS = 100
 
 log = structlog.get_logger()
 
@@ -87,11 +90,12 @@ class KeySet:
         pause = RETRY_S
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
-                response = (await self._client.get(self._url)).raise_for_status()
-            self._keys = _usable(orjson.loads(response.content))
+                request = self._client.build_request("GET", self._url)
+                response = await answer_of(self._client, request, max_bytes=MAX_BYTES)
+            self._keys = _usable(orjson.loads(response.raise_for_status().content))
             self._read_at = self._clock()
             pause = FETCH_EVERY_S
-        except (httpx2.HTTPError, TimeoutError, orjson.JSONDecodeError) as error:
+        except (httpx2.HTTPError, BodyTooLarge, TimeoutError, orjson.JSONDecodeError) as error:
             log.warning("jwks_unreachable", error=type(error).__name__)
         finally:
             self._next_at = self._clock() + pause
@@ -101,10 +105,11 @@ class KeySet:
 def _usable(document: Any) -> dict[str | None, VerificationKey]:
     """The public signing keys by their ids; skips shared secrets and keys that are too weak."""
     keys: dict[str | None, VerificationKey] = {}
-    for entry in document.get("keys", []) if isinstance(document, dict) else []:
+    listed = document.get("keys") if isinstance(document, dict) else None
+    for entry in listed[:MAX_KEYS] if isinstance(listed, list) else []:
         key = _verification_key(entry) if isinstance(entry, dict) else None
-        if key is not None:
-            keys[entry.get("kid")] = key
+        if key is not None and isinstance(key_id := entry.get("kid"), str | None):
+            keys[key_id] = key
     if not keys:
         log.warning("jwks_without_keys")
     return keys

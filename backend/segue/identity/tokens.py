@@ -19,7 +19,7 @@ from segue.identity.authenticator import Unauthorized
 
 LEEWAY_S = 30  # by which the clocks of the provider and of this machine may differ
 MAX_TOKEN_CHARS = 8192
-MIN_RSA_BITS = 2048
+MIN_RSA_BITS, MAX_RSA_BITS = 2048, 16_384
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _SECRETS = {"HS256": 32, "HS384": 48, "HS512": 64}  # bytes a secret needs, RFC 7518 section 3.2
 
@@ -98,14 +98,16 @@ def verification_key(text: str) -> VerificationKey:
         raise _unusable("is not a public key in PEM (`-----BEGIN PUBLIC KEY-----`)") from error
     algorithms = public_algorithms(public)
     if not algorithms:
-        raise _unusable(f"is no RSA key of {MIN_RSA_BITS} bits or more, EC key on a NIST curve or Ed25519 key")
+        raise _unusable(
+            f"is no RSA key of {MIN_RSA_BITS} to {MAX_RSA_BITS} bits, EC key on a NIST curve or Ed25519 key"
+        )
     return VerificationKey(public, algorithms)
 
 
 def public_algorithms(public: object) -> tuple[str, ...]:
     """The algorithms that a public key can verify safely; empty if it is not a public key or is too weak."""
     match public:
-        case RSAPublicKey() if public.key_size >= MIN_RSA_BITS:
+        case RSAPublicKey() if MIN_RSA_BITS <= public.key_size <= MAX_RSA_BITS:
             return ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
         case EllipticCurvePublicKey() if public.curve.name in _CURVES:
             return (_CURVES[public.curve.name],)

@@ -7,7 +7,7 @@ and a tool that does not fit is skipped, never the whole server.
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, assert_never
@@ -39,6 +39,7 @@ MAX_TOOLS: Final = 200
 MAX_ERROR_CHARS: Final = 4000
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
 _MAX_TOOL_BYTES: Final = 64 * 1024
+_MAX_TOOLS_BYTES: Final = 512_000  # of a server: every request to the model has its tools
 _MAX_DESCRIPTION: Final = 2000
 _MAX_TITLE: Final = 200
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
@@ -100,14 +101,18 @@ def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
 
 
 def tools_of(
-    server: str, config: McpServerConfig, listed: Iterable[McpTool], call: Caller, timeout_s: float
+    server: str, config: McpServerConfig, listed: Sequence[McpTool], call: Caller, timeout_s: float
 ) -> list[Tool]:
     """Returns the tools that can be offered; the others are left out with a warning."""
     tools: dict[str, Tool] = {}
-    secrets = config.secrets
+    secrets, room = config.secrets, _MAX_TOOLS_BYTES
     for tool in listed:
         if tool.name in config.disabled:
             continue
+        room -= len(to_json([tool.description, tool.input_schema]))
+        if room < 0:
+            log.warning("mcp_tools_cut", server=server, announced=len(listed), kept=len(tools))
+            break
         try:
             spec = _spec(server, config, tool, timeout_s)
         except _Unfit as unfit:

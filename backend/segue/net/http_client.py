@@ -59,6 +59,24 @@ def tls_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
+async def answer_of(client: httpx2.AsyncClient, request: httpx2.Request, *, max_bytes: int) -> httpx2.Response:
+    """Returns an answer with its body, which it asks for unpacked. Raises httpx2's errors, and BodyTooLarge.
+
+    httpx2 decodes at most a megabyte at once, so that what is packed all the same is bounded too.
+    """
+    request.headers["Accept-Encoding"] = "identity"
+    response = await client.send(request, stream=True)
+    body = bytearray()
+    try:
+        async for piece in response.aiter_bytes():
+            body += piece
+            if len(body) > max_bytes:
+                raise BodyTooLarge(f"it is larger than {max_bytes} bytes")
+    finally:
+        await response.aclose()
+    return httpx2.Response(response.status_code, content=bytes(body), request=request)
+
+
 class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
     """Resolves a name once and dials only addresses it has checked. Unix sockets stay unimplemented."""
 

@@ -9,11 +9,13 @@ from typing import Any
 
 from segue.plans.plan_parser import REFERENCE
 
+MAX_BYTES = 1_000_000  # of the arguments of a step, about what a model can write itself
+
 AtPath = Callable[[Any, str], Awaitable[Any]]
 
 
 class Unresolved(Exception):
-    """A reference to a step without a result; the text says which."""
+    """A reference to a step without a result, or to too much; the text says which."""
 
 
 class _NoValue(Exception):
@@ -23,13 +25,30 @@ class _NoValue(Exception):
 async def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_path: AtPath) -> dict[str, Any]:
     """Returns plain arguments, without those whose references lead to nothing: the model fills them in.
 
-    Raises Unresolved for a step without a result, and what `at_path` raises.
+    Raises Unresolved for a step without a result and for more than MAX_BYTES, and what `at_path` raises.
     """
-    resolved = {}
+    resolved: dict[str, Any] = {}
     for name, value in (args or {}).items():
         with suppress(_NoValue):
             resolved[name] = await _resolved(value, results, at_path)
+    if _is_large(resolved):
+        raise Unresolved(f"its arguments are over {MAX_BYTES // 10**6} MB: refer to a part of a result by a path")
     return resolved
+
+
+def _is_large(value: Any) -> bool:
+    """Whether a value is over MAX_BYTES, told without writing it: a thousand references may lead to one result."""
+    left, unseen = MAX_BYTES, [value]
+    while unseen and left > 0:
+        match unseen.pop():
+            case str() as text:
+                left -= len(text)
+            case dict() as members:
+                unseen += (*members, *members.values())
+            case list() as items:
+                unseen += items
+        left -= 4
+    return left <= 0
 
 
 def referred_to(value: Any) -> set[int]:

@@ -211,6 +211,17 @@ async def test_an_answer_that_is_not_results_is_a_plain_failure(
 
 
 @BOTH
+async def test_an_answer_is_asked_for_unpacked_and_read_no_further_than_its_bound(
+    provider: Provider, engine: Engine, client: httpx2.AsyncClient
+) -> None:
+    engine.body = json.dumps({"results": [], "padding": "x" * 2_000_000})
+    with pytest.raises(ToolFailed, match="more than 2 MB"):
+        await run(tool_for(provider, engine, client))
+    [(head, _)] = engine.requests
+    assert "accept-encoding: identity" in head.lower()
+
+
+@BOTH
 async def test_a_provider_that_does_not_answer_is_left_after_the_total_time(
     provider: Provider, engine: Engine, client: httpx2.AsyncClient
 ) -> None:

@@ -64,3 +64,20 @@ async def test_a_reference_to_what_is_no_step_ends_the_step(step: Any, settings:
         answer = await client.chat(await client.new_session(), "Echo it.")
     assert answer["plan"]["status"] == "failed"
     assert "has no result to refer to" in answer["plan"]["steps"][0]["error"]
+
+
+async def test_long_arguments_are_run_whole_and_shown_to_the_model_in_part(
+    settings: Settings, provider: Provider
+) -> None:
+    use_toolbox(settings)
+    steps = [
+        {"id": 1, "description": "Load", "tool": "big", "args": {"n_bytes": 300_000}},
+        {"id": 2, "description": "Echo", "tool": "echo", "args": {"a": {"$from": 1}, "b": {"$from": 1, "path": "no"}}},
+        {"id": 3, "description": "Say", "tool": None},
+    ]
+    provider.will(planned(steps), calls(("echo", {"b": "found"})), says("Said."), says("Done."))
+    async with running(settings) as client:
+        answer = await client.chat(await client.new_session(), ASK)
+    echoed = answer["plan"]["steps"][1]
+    assert (echoed["status"], len(echoed["args"]["a"]), echoed["args"]["b"]) == ("complete", 300_000, "found")
+    assert max(len(json.dumps(request)) for request in provider.requests) < 60_000

@@ -16,6 +16,7 @@ from ddgs.exceptions import DDGSException, TimeoutException
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.net.http_client import BodyTooLarge, answer_of
 
 Provider = Literal["ddgs", "searxng", "tavily"]
 Hit = dict[str, str]
@@ -23,6 +24,8 @@ Search = Callable[[str, int], Awaitable[list[Hit]]]
 
 MAX_TITLE_CHARS = 300
 MAX_SNIPPET_CHARS = 1_000
+MAX_URL_CHARS = 4_096  # what web_fetch takes
+MAX_ANSWER_BYTES = 2_000_000
 # ddgs asks several engines one after the other, each bounded by this.
 ENGINE_TIMEOUT_S = 5
 DDGS_THREADS = 4
@@ -140,9 +143,11 @@ async def _search_tavily(client: httpx2.AsyncClient, url: str, key: SecretStr, q
 
 async def _ask(client: httpx2.AsyncClient, request: httpx2.Request, *, name: str, refusal: str) -> list[Hit]:
     try:
-        response = await client.send(request)
+        response = await answer_of(client, request, max_bytes=MAX_ANSWER_BYTES)
     except httpx2.TimeoutException:
         raise ToolFailed(f"{name} did not answer in time.") from None
+    except BodyTooLarge:
+        raise ToolFailed(f"{name} gave an answer of more than {MAX_ANSWER_BYTES // 10**6} MB.") from None
     except httpx2.HTTPError:
         raise ToolFailed(f"{name} could not be reached.") from None
     _check_status(response.status_code, name=name, refusal=refusal)
@@ -169,6 +174,6 @@ def _check_status(status: int, *, name: str, refusal: str) -> None:
 def _hit(url: str, title: str | None, snippet: str | None) -> Hit:
     return {
         "title": (title or "")[:MAX_TITLE_CHARS],
-        "url": url,
+        "url": url[:MAX_URL_CHARS],
         "snippet": (snippet or "")[:MAX_SNIPPET_CHARS],
     }
