@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from segue.net.addresses import IPAddress, NoSuchHost, NotPublic
-from segue.net.http_client import checked_client
+from segue.net.http_client import answer_of, checked_client
 
 HERE = "127.0.0.1"
 
@@ -121,6 +121,31 @@ async def test_a_resolver_that_does_not_answer_is_not_taken_for_a_host_that_is_n
     async with checked_client(resolve=resolve) as client:
         with pytest.raises(error):
             await client.get("http://shop.test/")
+
+
+async def test_others_go_on_while_a_body_of_many_tiny_pieces_is_read() -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with await asyncio.start_server(say, HERE, 0) as server, httpx2.AsyncClient() as client:
+        port = server.sockets[0].getsockname()[1]
+        other = asyncio.create_task(take_turns())
+        answer = await answer_of(client, client.build_request("GET", f"http://{HERE}:{port}/"), max_bytes=10_000)
+        other.cancel()
+    assert len(answer.content) == 10_000
+    assert turns > 100
 
 
 async def test_a_proxy_of_the_environment_is_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,9 @@ The check sits where a connection is made, so no redirect gets around it; TLS an
 nothing of tools or MCP: they pass a policy from `addresses.py`.
 """
 
+import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -17,6 +18,7 @@ import httpx2
 from segue.net.addresses import IsAllowed, Resolve, allowed_addresses, is_public, resolve_host
 
 _MAX_CONNECTIONS: Final = 100
+_PIECES_AT_ONCE: Final = 100
 _TRANSPORT_ERRORS: Final = (
     httpcore2.NetworkError,
     httpcore2.ProtocolError,
@@ -59,6 +61,16 @@ def tls_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
+async def paced(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yields the pieces of a body. Lets others go on in between: one read of the network may hold ten thousand."""
+    count = 0
+    async for piece in pieces:
+        yield piece
+        count += 1
+        if count % _PIECES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
 async def answer_of(client: httpx2.AsyncClient, request: httpx2.Request, *, max_bytes: int) -> httpx2.Response:
     """Returns an answer with its body, which it asks for unpacked. Raises httpx2's errors, and BodyTooLarge.
 
@@ -68,7 +80,7 @@ async def answer_of(client: httpx2.AsyncClient, request: httpx2.Request, *, max_
     response = await client.send(request, stream=True)
     body = bytearray()
     try:
-        async for piece in response.aiter_bytes():
+        async for piece in paced(response.aiter_bytes()):
             body += piece
             if len(body) > max_bytes:
                 raise BodyTooLarge(f"it is larger than {max_bytes} bytes")
@@ -148,7 +160,7 @@ class _ResponseBody(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = 0
         with _as_httpx2_errors():
-            async for chunk in self._answer.aiter_stream():
+            async for chunk in paced(self._answer.aiter_stream()):
                 read += len(chunk)
                 if self._max_bytes is not None and read > self._max_bytes:
                     raise BodyTooLarge(f"it is larger than {self._max_bytes // 2**20} MiB")

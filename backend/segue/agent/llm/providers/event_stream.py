@@ -8,6 +8,8 @@ from typing import Final
 import anyio
 import httpx2
 
+from segue.net.http_client import paced
+
 BROKEN: Final = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)  # what a connection that breaks off raises
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -23,7 +25,7 @@ async def bounded(response: httpx2.Response, max_bytes: int) -> AsyncIterator[by
     httpx2 decodes at most a megabyte at once, so that a small compressed body never becomes a large one in memory.
     """
     size = 0
-    async for piece in response.aiter_bytes():
+    async for piece in paced(response.aiter_bytes()):
         size += len(piece)
         if size > max_bytes:
             raise BodyTooLong

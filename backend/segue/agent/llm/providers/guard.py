@@ -10,6 +10,7 @@ import httpx2
 
 from segue.agent.llm.model_errors import NotAnAnswer, too_long
 from segue.agent.llm.providers.refusals import RefusalReader
+from segue.net.http_client import paced
 
 RequestHook = Callable[[httpx2.Request], Awaitable[None]]
 
@@ -25,7 +26,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
-        async for piece in self._stream:
+        async for piece in paced(self._stream):
             size += len(piece)
             if size > self._max_bytes:
                 raise too_long(self._max_bytes)
