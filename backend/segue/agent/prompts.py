@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 import orjson
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
+from segue.agent.shown_args import clipped
 from segue.agent.untrusted import CLOSE, OPEN, fenced
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan, Step
@@ -86,8 +86,6 @@ MAX_WITHHELD_CHARS = 2000
 MAX_REASON_CHARS = 300
 MAX_TOOLS_CHARS = 24_000
 MAX_STEP_ARGS_CHARS = 8000
-MAX_SHOWN_ARGS = 20
-MAX_KEY_CHARS = 60
 
 PLANNER = """\
 You decide whether the user's last message needs a plan, and make it. A plan is for a request of several steps, the \
@@ -186,19 +184,6 @@ def plan_block(plan: Plan) -> str:
 def _shown_step(step: Step) -> dict[str, Any]:
     told = {name: value for name, value in asdict(step).items() if value not in (None, False)}
     return told | ({"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {})
-
-
-def clipped(args: dict[str, Any], max_chars: int) -> dict[str, Any]:
-    """Returns arguments in about so many characters, the long ones cut."""
-    if len(as_json(args)) <= max_chars:
-        return args
-    share = max_chars // min(len(args), MAX_SHOWN_ARGS)
-    return {key[:MAX_KEY_CHARS]: _cut(value, share) for key, value in islice(args.items(), MAX_SHOWN_ARGS)}
-
-
-def _cut(value: Any, max_chars: int) -> Any:
-    written = value if isinstance(value, str) else as_json(value)
-    return value if len(written) <= max_chars else f"{written[:max_chars]}…"
 
 
 def message_and_instruction(text: str) -> tuple[str, str]:

@@ -14,7 +14,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent.llm.reply import OPAQUE
-from segue.agent.prompts import as_json, clipped, plan_block, system_text, turn_notes, with_notes
+from segue.agent.prompts import as_json, plan_block, system_text, turn_notes, with_notes
+from segue.agent.shown_args import clipped
 from segue.agent.untrusted import fenced
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan
