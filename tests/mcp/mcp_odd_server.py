@@ -16,6 +16,7 @@ def odd_tools() -> list[object]:
     doubling = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
     return [
         {"name": "match", "inputSchema": {"type": "object"}, "outputSchema": doubling},
+        {"name": "large", "inputSchema": {"type": "object"}},
         {"name": "add", "inputSchema": {"type": "object"}},
         {"name": "die", "inputSchema": {"type": "object"}},
         "not a tool",
@@ -52,6 +53,10 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             return {"result": {"content": [{"type": "text", "text": str(arguments["a"] + arguments["b"])}]}}
         case "die":
             sys.exit(3)
+        case "large":
+            size, piece = arguments["size"], arguments["piece"]
+            answer = f'{{"result": [{",".join([piece] * (size // (len(piece) + 1)))}]}}'
+            return {"result": {"content": [], "structuredContent": json.loads(answer)}}
         case "match":
             return {"result": {"content": [], "structuredContent": {"text": "a" * 27 + "!"}}}
         case _:

@@ -18,6 +18,7 @@ from segue.domain.tool import ToolFailed
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES
 from segue.mcp.config import read_mcp_config
 from segue.mcp.servers import McpServers
+from segue.tools.normalize import Unread
 from tests.support.server import serving
 
 SECRET = "canary-8f3a91"  # noqa: S105 (made up for the test)
@@ -135,6 +136,26 @@ async def test_a_redirect_within_the_origin_is_followed(tmp_path: Path) -> None:
         server = {"url": f"http://127.0.0.1:{port}/mcp/", "headers": {"X-Api-Key": SECRET}}
         assert await state_of(tmp_path, server) == "ready"
     assert {headers["x-api-key"] for headers in peer.headers} == {SECRET}
+
+
+def as_event(body: Any, result: Any) -> Response:
+    """An answer in an event stream, its data in two lines, behind an event that is small."""
+    answer = json.dumps({"jsonrpc": "2.0", "id": body["id"], "result": result})
+    before, after = answer.split(": ", 1)
+    events = f": hello\r\n\r\nevent: message\r\ndata: {before}:\r\ndata: {after}\r\n\r\n"
+    return Response(events, media_type="text/event-stream")
+
+
+@pytest.mark.parametrize("answer", [said, as_event], ids=["json", "events"])
+async def test_an_answer_of_megabytes_arrives_unread(answer: Callable[[Any, Any], Response], tmp_path: Path) -> None:
+    text = json.dumps([[]] * 100_000)
+    peer = Peer(lambda body: answer(body, {"content": [{"type": "text", "text": text}]}))
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        [tool] = servers.tools()
+        found = await tool.run({}, None)  # type: ignore[arg-type]
+    assert isinstance(found, Unread)
+    assert len(found.text) < len(text) // 10
+    assert found.read(found.text) == [[]] * 100_000
 
 
 async def test_a_body_without_end_fails_its_call_and_the_connection_goes_on(tmp_path: Path) -> None:

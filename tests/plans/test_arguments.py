@@ -5,7 +5,16 @@ import pytest
 from segue.plans.arguments import Unresolved, missing, resolve
 from segue.tools.paging import InvalidPath, at_path
 
-RESULTS = {1: {"emails": [{"id": "eml-1"}, {"id": "eml-2"}]}, 2: "plain text"}
+RESULTS = {
+    1: '{"emails": [{"id": "eml-1"}, {"id": "eml-2"}]}',
+    2: "plain text",
+    3: f"[{'0,' * 200_000}0]",
+    4: "x" * 300_000,
+}
+
+
+async def at(content: str, path: str) -> object:
+    return await at_path(content, path, is_json=content[0] in "{[")
 
 
 @pytest.mark.parametrize(
@@ -14,6 +23,8 @@ RESULTS = {1: {"emails": [{"id": "eml-1"}, {"id": "eml-2"}]}, 2: "plain text"}
         ({"id": {"$from": 1, "path": "emails[0].id"}}, {"id": "eml-1"}),
         ({"ids": {"$from": 1, "path": "emails[].id"}}, {"ids": ["eml-1", "eml-2"]}),
         ({"body": {"$from": 2}}, {"body": "plain text"}),
+        ({"body": {"$from": 2, "path": "a"}}, {}),
+        ({"body": {"$from": 4}}, {"body": "x" * 300_000}),
         ({"deep": {"list": [{"$from": 1, "path": "emails[1].id"}]}}, {"deep": {"list": ["eml-2"]}}),
         ({"id": {"$from": 1, "path": "nothing.there"}}, {}),
         ({"id": None}, {"id": None}),
@@ -23,20 +34,22 @@ RESULTS = {1: {"emails": [{"id": "eml-1"}, {"id": "eml-2"}]}, 2: "plain text"}
 async def test_references_become_what_they_point_at(
     args: dict[str, object] | None, resolved: dict[str, object]
 ) -> None:
-    assert await resolve(args, RESULTS, at_path=at_path) == resolved
+    assert await resolve(args, RESULTS, at_path=at) == resolved
 
 
 @pytest.mark.parametrize(
     ("reference", "why"),
     [
-        ({"$from": 3}, "step 3 has no result"),
+        ({"$from": 5}, "step 5 has no result"),
+        ({"$from": 3}, "over 250 kB"),
+        ({"$from": 3, "path": "[1:]"}, "over 250 kB"),
         ({"$from": 1, "path": "emails[["}, "is not JMESPath"),
         ({"$from": 1, "path": "(" * 3000}, "is not JMESPath"),
     ],
 )
 async def test_a_reference_that_cannot_be_followed_says_why(reference: dict[str, object], why: str) -> None:
     with pytest.raises((Unresolved, InvalidPath), match=why):
-        await resolve({"id": reference}, RESULTS, at_path=at_path)
+        await resolve({"id": reference}, RESULTS, at_path=at)
 
 
 @pytest.mark.parametrize("value", ["x" * 2000, [1] * 2000, {str(number): None for number in range(2000)}])

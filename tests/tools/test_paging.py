@@ -48,7 +48,7 @@ async def test_a_path_that_takes_too_much_is_refused_at_its_deadline(content: st
 async def test_other_work_goes_on_while_a_path_is_evaluated() -> None:
     asked = asyncio.create_task(page_of(NUMBERS, Wanted("|".join(["[*]"] * 240)), is_json=True, deadline_s=0.5))
     await asyncio.sleep(0)
-    small = [await at_path([{"id": row}], "[0].id") for row in range(1000)]
+    small = [await at_path(f'[{{"id": {row}}}]', "[0].id", is_json=True) for row in range(1000)]
     assert (small, asked.done()) == (list(range(1000)), False)
     with pytest.raises(InvalidPath):
         await asked

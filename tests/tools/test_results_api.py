@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from segue.config import Settings
 from segue.domain.ids import new_id
+from tests.support.loop_lag import loop_kept_free
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, calls_raw, says
 from tests.support.results import Call, last_result, listed, loaded, problem, ran, use_toolbox
@@ -405,7 +406,8 @@ async def test_a_megabyte_is_stored_and_paged_by_clients_and_by_the_model(client
     [call] = await ran(client, provider, session, ("big", {"n_bytes": MEGABYTE}))
     assert call["metadata"]["size_bytes"] == MEGABYTE
     assert len(call["metadata"]["truncated_preview"]) <= 500
-    pages = [await loaded(client, session, call, offset=start) for start in range(0, MEGABYTE, 100_000)]
+    with loop_kept_free():
+        pages = [await loaded(client, session, call, offset=start) for start in range(0, MEGABYTE, 100_000)]
     assert [page["next_offset"] for page in pages] == [*range(100_000, MEGABYTE, 100_000), None]
     assert "".join(page["result"] for page in pages) == "x" * MEGABYTE
     last_page = calls(("get_tool_result", {"tool_call_id": call["tool_call_id"], "offset": MEGABYTE - 1000}))

@@ -38,7 +38,7 @@ from segue.tools.input_schema import accepts, check_args
 from segue.tools.normalize import clean
 from segue.tools.outcome import Outcome
 from segue.tools.paging import InvalidPath, at_path
-from segue.tools.results import PlanStep
+from segue.tools.results import PlanStep, StoredResult
 
 MAX_GOAL_CHARS = 500
 
@@ -53,7 +53,7 @@ class PlanRun:
     turn: TurnCalls
     stored: StoredPlan
     conversation: list[BaseMessage]
-    values: dict[int, Any] = field(default_factory=dict)
+    values: dict[int, StoredResult] = field(default_factory=dict)
     changed: bool = False
 
     @property
@@ -225,7 +225,7 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
 
     outcome = await run_call(run.turn, call, also=move_to_end)
     run.context.emit(PlanChanged(run.plan))
-    run.values[step.id] = outcome.payload.value
+    run.values[step.id] = StoredResult(outcome.payload.kind, outcome.payload.text)
     answer = render_messages.fresh_result(call.request.id, outcome, max_bytes=run.context.limits.fresh_result_bytes)
     opaque = run.stored.opaque_of(step)  # it goes back with the arguments as the model wrote them
     shown = call.request if opaque else render_messages.shown_call(call.request, brief=False)
@@ -235,7 +235,7 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
 
 async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]:
     """Resolves references; one model call bound to the tool fills what is still open. Raises Unresolved."""
-    args = await resolve(step.args, await _values_for(run, step), at_path=at_path)
+    args = await resolve(step.args, await _values_for(run, step), at_path=_at_path)
     open_arguments = missing(args, tool.spec.input_schema, step.args or ())
     if not open_arguments and accepts(tool, args):
         return args
@@ -252,7 +252,11 @@ async def _complete_args(run: PlanRun, step: Step, tool: Tool) -> dict[str, Any]
     return complete
 
 
-async def _values_for(run: PlanRun, step: Step) -> Mapping[int, Any]:
+async def _at_path(stored: StoredResult, path: str) -> Any:
+    return await at_path(stored.content or "", path, is_json=stored.kind == "json")
+
+
+async def _values_for(run: PlanRun, step: Step) -> Mapping[int, StoredResult]:
     """Returns what earlier steps gave, by step; loads what this step refers to and an earlier turn produced."""
     wanted = referred_to(step.args) - run.values.keys()
     to_load = {
@@ -264,8 +268,8 @@ async def _values_for(run: PlanRun, step: Step) -> Mapping[int, Any]:
         context = run.context
         async with context.transaction() as connection:
             loaded = await results.load_results(connection, context.turn.session_id, to_load, now=context.clock())
-        run.values.update({to_load[call_id]: result.value() for call_id, result in loaded.items()})
-    written = {int(step_id): text for step_id, text in run.stored.texts.items()}
+        run.values.update({to_load[call_id]: result for call_id, result in loaded.items()})
+    written = {int(step_id): StoredResult("text", text) for step_id, text in run.stored.texts.items()}
     return {**written, **run.values}
 
 

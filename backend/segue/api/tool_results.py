@@ -15,8 +15,8 @@ from segue.domain.errors import NotFound
 from segue.domain.tool import CallStatus, ToolCall, UnreadableCall
 from segue.memory.sessions import get_session
 from segue.tools import results
-from segue.tools.paging import Wanted, page_of
-from segue.tools.parts import described
+from segue.tools.paging import Wanted, page_of, part_at
+from segue.tools.parts import BinaryPart
 
 router = APIRouter(
     prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute, responses=PROBLEMS
@@ -84,7 +84,10 @@ async def get_tool_result(
     async with services.database.read_only() as connection:
         call, stored = await results.load_result(connection, caller, session_id, tool_call_id, now=services.clock())
     if part is not None:
-        return await to_thread.run_sync(_download, call, stored, part)  # megabytes take a while to read
+        found, _ = await part_at(stored.content or "", part, is_json=stored.kind == "json")
+        if found is None:
+            raise NotFound("tool_result_part")
+        return await to_thread.run_sync(_download, call, found, part)  # megabytes take a while to decode
     page = await page_of(stored.content or "", Wanted(path, offset, limit), is_json=stored.kind == "json")
     shown = {name: getattr(call, name) for name in ToolCall.__dataclass_fields__}
     # The result is JSON already: to read and write megabytes of it again would hold up other requests.
@@ -92,12 +95,8 @@ async def get_tool_result(
     return Response(orjson.dumps({**shown, **totals}, option=orjson.OPT_UTC_Z), media_type="application/json")
 
 
-def _download(call: ToolCall, stored: results.StoredResult, number: int) -> Response:
+def _download(call: ToolCall, part: BinaryPart, number: int) -> Response:
     """A tool chose the media type: a browser must neither guess another nor open it as a page of ours."""
-    _, parts = described(stored.value())
-    if number >= len(parts):
-        raise NotFound("tool_result_part")
-    part = parts[number]
     name = f"{call.tool_call_id}-{number}{mimetypes.guess_extension(part.media_type) or ''}"
     headers = {
         "Content-Disposition": f'attachment; filename="{name}"',

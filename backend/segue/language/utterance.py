@@ -46,7 +46,10 @@ _FOLDS: Final[dict[int, str | None]] = {
 
 
 _WITHOUT_UNSEEN: Final[dict[int, None]] = dict.fromkeys(
-    chain(*(range(first, last + 1) for first, last in _UNSEEN), map(ord, "\u00ad\u034f\u061c\u180e\ufeff"))
+    chain(
+        *(range(first, last + 1) for first, last in (*_UNSEEN, (0, 8), (14, 31), (127, 159))),
+        map(ord, "\u00ad\u034f\u061c\u180e\ufeff"),
+    )
 )
 
 

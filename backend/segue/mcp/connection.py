@@ -21,8 +21,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone
 from segue.mcp.config import McpServerConfig
+from segue.mcp.large_answers import light_body
+from segue.mcp.packing import MAX_TOOLS
 from segue.mcp.stdio import Incoming, stdio_transport
-from segue.mcp.tool_mapping import MAX_TOOLS, without_broken_tools
+from segue.mcp.tool_mapping import without_broken_tools
 from segue.net.addresses import NoSuchHost, NotPublic, allowed_for_operator
 from segue.net.http_client import checked_client
 
@@ -91,7 +93,8 @@ async def _http(config: McpServerConfig, url: str, budget: Budget) -> AsyncItera
         if response.request.method == "GET":
             budget.read(_GET_BYTES)
         response.encoding = "utf-8"  # the only one of MCP: decoding a long "punycode" takes hours
-        response.stream = _Metered(cast(httpx2.AsyncByteStream, response.stream), budget)
+        is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        response.stream = _Metered(cast(httpx2.AsyncByteStream, response.stream), budget, is_stream=is_stream)
 
     async def limit(request: httpx2.Request) -> None:
         if request.method == "DELETE":  # the goodbye, before the next connection is opened
@@ -120,13 +123,17 @@ async def _http(config: McpServerConfig, url: str, budget: Budget) -> AsyncItera
 
 
 class _Metered(httpx2.AsyncByteStream):
-    """A body whose every chunk and line costs more than its bytes: they are what reading it takes."""
+    """A body whose every chunk and line costs more than its bytes: they are what reading it takes. It comes light."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, budget: Budget) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, budget: Budget, *, is_stream: bool) -> None:
         self._stream = stream
         self._budget = budget
+        self._is_stream = is_stream
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return light_body(self._metered(), is_stream=self._is_stream)
+
+    async def _metered(self) -> AsyncIterator[bytes]:
         async for chunk in self._stream:
             lines = chunk.count(b"\n") + chunk.count(b"\r")
             self._budget.read(len(chunk) + _CHUNK_BYTES + _LINE_BYTES * lines)

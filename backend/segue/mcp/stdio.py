@@ -23,6 +23,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone
 from segue.mcp.config import McpServerConfig
+from segue.mcp.large_answers import light
 
 _STEP_S: Final = 1.0
 _DELIVERY_S: Final = 0.01
@@ -114,7 +115,7 @@ async def _read_messages(child: _Child, to_session: MemoryObjectSendStream[Incom
     async with to_session:
         async for line in _lines(child.stdout, budget):
             try:
-                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                message = jsonrpc_message_adapter.validate_json(await light(line), by_name=False)
             except ValueError:
                 unreadable += 1
                 if unreadable >= _UNREADABLE_LINES:

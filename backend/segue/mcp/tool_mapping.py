@@ -31,14 +31,14 @@ from pydantic_core import to_json
 
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.mcp.config import McpServerConfig
+from segue.mcp.packing import MAX_TOOL_BYTES, MAX_TOOLS, UNREAD, unpacked
 from segue.mcp.tool_effects import effect_of
 from segue.tools.input_schema import InputSchema, UnfitSchema
+from segue.tools.normalize import Unread
 from segue.tools.parts import UNKNOWN
 
-MAX_TOOLS: Final = 200
 MAX_ERROR_CHARS: Final = 4000
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
-_MAX_TOOL_BYTES: Final = 64 * 1024
 _MAX_TOOLS_BYTES: Final = 512_000  # of a server: every request to the model has its tools
 _MAX_DESCRIPTION: Final = 2000
 _MAX_TITLE: Final = 200
@@ -89,7 +89,7 @@ def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
         return None
     without_output = {key: value for key, value in tool.items() if key != "outputSchema"}
     for candidate in (tool, without_output):
-        if len(to_json(candidate)) > _MAX_TOOL_BYTES:
+        if len(to_json(candidate)) > MAX_TOOL_BYTES:
             continue
         try:
             validate_server_result("tools/list", "2025-11-25", {"tools": [candidate]})
@@ -228,10 +228,12 @@ def _has_only_a_result(schema: Mapping[str, Any]) -> bool:
 
 
 def value_of(result: CallToolResult, *, wrapped: bool) -> object:
-    """Returns the structured value of a result, or its content. Raises ToolFailed if the result is an error."""
+    """Returns the structured value of a result, or its content; a large one Unread. Raises ToolFailed for an error."""
     if result.is_error:
         raise ToolFailed(_error_text(result))
     value = result.structured_content
+    if isinstance(value, dict) and isinstance(text := value.get(UNREAD), str):
+        return Unread(text, partial(_value_in, wrapped=wrapped))
     if value is None:
         blocks = [_block(block) for block in result.content]
         return blocks[0] if len(blocks) == 1 else blocks or None
@@ -242,6 +244,10 @@ def value_of(result: CallToolResult, *, wrapped: bool) -> object:
     if not files:
         return value
     return value | {"files": files} if isinstance(value, dict) and "files" not in value else [value, *files]
+
+
+def _value_in(packed: str, *, wrapped: bool) -> object:
+    return value_of(CallToolResult.model_validate_json(unpacked(packed)), wrapped=wrapped)
 
 
 def _error_text(result: CallToolResult) -> str:

@@ -1,6 +1,7 @@
 """Resolves the references in the arguments of a step, just before it starts. It gets the earlier results.
 
-`{"$from": 1, "path": "emails[0].id"}` is the result of step 1 at that JMESPath, without a path the whole result.
+`{"$from": 1, "path": "emails[0].id"}` is the result of step 1 at that JMESPath, without a path the whole result. What a
+result is, only `at_path` knows.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -83,9 +84,7 @@ async def _referred(reference: Mapping[str, Any], results: Mapping[int, Any], at
     step, path = reference[REFERENCE], reference.get("path")
     if not isinstance(step, int) or step not in results:
         raise Unresolved(f"step {step} has no result to refer to")
-    if not path:
-        return results[step]
-    found = None if isinstance(results[step], str) else await at_path(results[step], str(path))
-    if found is None:
+    found = await at_path(results[step], str(path or ""))
+    if found is None and path:
         raise _NoValue
     return found

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from segue.domain.recording import RecordedSettings, RecordedTool, Recording
-from segue.mcp.tool_mapping import MAX_TOOLS
+from segue.mcp.packing import MAX_TOOLS
 
 MANY = 10**6
 OUTSIDE = ("web_fetch", "remember")  # built-in tools with effects that a recording cannot stand in for

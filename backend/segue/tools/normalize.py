@@ -5,8 +5,8 @@ Any value is accepted. What JSON cannot hold becomes readable text, so that noth
 
 import math
 from base64 import b64encode
-from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass, replace
 from dataclasses import fields as dataclass_fields
 from datetime import date, datetime, time
 from enum import Enum
@@ -15,7 +15,8 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel
 
-from segue.tools.parts import UNKNOWN, BinaryPart, described
+from segue.db.reading import UNREADABLE, read_json
+from segue.tools.parts import IMAGES, UNKNOWN, BinaryPart, described
 
 Kind = Literal["json", "text"]
 
@@ -34,7 +35,8 @@ _DECIMAL_BITS = 10_000  # Python refuses to write numbers much longer than this 
 class Payload:
     """`text` is what is stored: the text itself, or the JSON of `value`. `cut_from` is the full size, if cut.
 
-    `shown` is the value with its `parts` described, and `shown_text` what the model sees of it.
+    `shown` is the value with its `parts` described, and `shown_text` what the model sees of it. Of what was read in
+    another process, `value` and `shown` are None, unless it shows as a text, and `parts` are its images only.
     """
 
     kind: Kind
@@ -45,6 +47,14 @@ class Payload:
     shown: Any
     shown_text: str
     parts: tuple[BinaryPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """An answer too large to be read where other work goes on. `read`, a function of a module, gives its value."""
+
+    text: str
+    read: Callable[[str], object]
 
 
 def make_payload(output: object, *, max_bytes: int) -> Payload:
@@ -77,6 +87,24 @@ def payload_of(value: Any, text: str, *, cut_from: int | None = None) -> Payload
         shown_text=text if shown is value else _encoded(shown).decode(),
         parts=parts,
     )
+
+
+def value_in(text: str, *, is_json: bool) -> Any:
+    """Returns a stored value. JSON that cannot be read is taken for text."""
+    value = read_json(text) if is_json else text
+    return text if value is UNREADABLE else value
+
+
+def read_payload(kind: Kind, text: str) -> Payload:
+    """Returns a stored payload, as `without_value` does."""
+    return without_value(payload_of(value_in(text, is_json=kind == "json"), text))
+
+
+def without_value(payload: Payload) -> Payload:
+    """Returns the payload as a child process hands it over: without what takes long to be taken."""
+    shown = payload.shown if isinstance(payload.shown, str) else None
+    images = tuple(part for part in payload.parts if part.kind in IMAGES)
+    return replace(payload, value=None, shown=shown, parts=images)
 
 
 def no_payload() -> Payload:

@@ -1,36 +1,31 @@
 """A part of a tool's result, by JMESPath and page.
 
 Paths come from clients and from the model, results from tools: together they can take any time and memory. What is not
-small and plain is evaluated in a child process, which ends at a deadline and has a bound on its memory.
+small and plain is evaluated in a child process (`apart.py`).
 """
 
 import math
-import resource
-import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-import anyio
-import anyio.to_process
-import anyio.to_thread
 import jmespath
 import orjson
 from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
-from segue.db.reading import UNREADABLE, read_json
 from segue.domain.errors import AppError
-from segue.tools.normalize import clean
-from segue.tools.parts import described
+from segue.tools.apart import LARGE, TooMuch, apart, has_many
+from segue.tools.normalize import clean, value_in
+from segue.tools.parts import BinaryPart, described
 from segue.tools.summaries import text_in
 
 MAX_PAGE_CHARS: Final = 10_000_000
 MAX_PAGE_BYTES: Final = 40_000_000
 SMALL_CHARS: Final = 50_000
+MAX_TEXT_ARGUMENT_BYTES: Final = 1_000_000
 MAX_STEPS: Final = 20_000
 DEADLINE_S: Final = 5
-MAX_MEMORY_BYTES: Final = 2 * 2**30
 # Nodes of an expression that give no more than they are given, in one step each.
 _PLAIN: Final = frozenset(
     {"field", "flatten", "identity", "index", "index_expression", "pipe", "projection", "slice", "subexpression"}
@@ -103,29 +98,49 @@ async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: fl
     not JMESPath, does not fit the result, or takes too much time or memory.
     """
     path = wanted.path
-    if not is_json:
-        if path:
-            raise InvalidPath(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
-        return await anyio.to_thread.run_sync(_page_of_text, content, wanted)
-    if len(content) <= SMALL_CHARS and (not path or _is_plain(path)):
+    if not is_json and path:
+        raise InvalidPath(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
+    if len(content) <= SMALL_CHARS and not is_json:
+        return _page_of_text(content, wanted)
+    if len(content) <= SMALL_CHARS and (not path or _is_plain(path)) and not has_many(content):
         with suppress(TooManySteps):
             return page_here(content, wanted, MAX_STEPS)
     try:
-        with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled
-            await anyio.to_process.run_sync(_prepare)
-        with anyio.fail_after(deadline_s):
-            answer = await anyio.to_process.run_sync(_page_apart, content, wanted, cancellable=True)
-    except (TimeoutError, anyio.BrokenWorkerProcess) as error:
-        raise InvalidPath(path or "", f"takes longer than {deadline_s:g} s on this result. {_ASK_LESS}") from error
+        answer = await apart(_page_apart if is_json else _page_of_text, content, wanted, deadline_s=deadline_s)
+    except TooMuch as error:
+        raise InvalidPath(path or "", f"{error} on this result. {_ASK_LESS}") from error
     if isinstance(answer, str):
         raise InvalidPath(path or "", answer)
     return answer
 
 
-async def at_path(value: Any, path: str) -> Any:
-    """Returns what a value has at a JMESPath. Raises InvalidPath as `page_of` does."""
-    content = value if isinstance(value, str) else orjson.dumps(value).decode()
-    return (await page_of(content, Wanted(path, with_parts=True), is_json=not isinstance(value, str))).result
+async def at_path(content: str, path: str, *, is_json: bool) -> Any:
+    """Returns what a result has at a JMESPath, the whole of it without one: None if nothing is there, as in a text.
+
+    Raises InvalidPath as `page_of` does, and for more than an argument may be.
+    """
+    if path and not is_json:
+        return None
+    written = (await page_of(content, Wanted(path, with_parts=True), is_json=True)).json if path else content.encode()
+    most = LARGE if is_json and written[:1] != b'"' else MAX_TEXT_ARGUMENT_BYTES
+    if len(written) > most:
+        raise InvalidPath(path, f"gives over {most // 1000} kB, more than an argument may be. {_ASK_LESS}")
+    return value_in(written.decode(), is_json=is_json)
+
+
+async def part_at(content: str, number: int, *, is_json: bool) -> tuple[BinaryPart | None, int]:
+    """Returns the image or file of this number, None if there is none, and how many there are. Raises InvalidPath."""
+    if len(content) <= SMALL_CHARS and not (is_json and has_many(content)):
+        return _part_here(content, number, is_json)
+    try:
+        return await apart(_part_here, content, number, is_json, deadline_s=DEADLINE_S)
+    except TooMuch as error:
+        raise InvalidPath("", f"{error} on this result.") from error
+
+
+def _part_here(content: str, number: int, is_json: bool) -> tuple[BinaryPart | None, int]:  # noqa: FBT001 (for a child)
+    _, parts = described(value_in(content, is_json=is_json))
+    return parts[number] if number < len(parts) else None, len(parts)
 
 
 def _is_plain(path: str) -> bool:
@@ -145,9 +160,7 @@ def _parsed(path: str) -> Any:
 
 
 def page_here(content: str, wanted: Wanted, max_steps: float) -> ResultPage:
-    value = read_json(content)
-    if value is UNREADABLE:
-        value = content
+    value = value_in(content, is_json=True)
     if not wanted.with_parts:
         value, _ = described(value)
     if wanted.path:
@@ -187,19 +200,9 @@ def _no_path(path: str) -> InvalidPath:
     return InvalidPath(path, "is not JMESPath, or does not fit the result. An example: emails[0].id")
 
 
-def _prepare() -> None:
-    """Runs in the child: its start and its imports are not the path's fault."""
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-
-
 def _page_apart(content: str, wanted: Wanted) -> ResultPage | str:
     """Runs in the child. Returns what is wrong with the path if it cannot be followed."""
-    signal.alarm(DEADLINE_S + 1)  # for a parent that was killed
     try:
         return page_here(content, wanted, math.inf)
     except InvalidPath as error:
         return error.what
-    except MemoryError:
-        return f"needs too much memory on this result. {_ASK_LESS}"
-    finally:
-        signal.alarm(0)

@@ -5,6 +5,7 @@ Clients read by owner, turns within their session.
 """
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,7 +21,8 @@ from segue.db.reading import UNREADABLE, note_unreadable, read_json, readable, r
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, UnreadableCall
-from segue.tools.normalize import Kind, payload_of
+from segue.tools.apart import LARGE, READ_S, TooMuch, apart
+from segue.tools.normalize import Kind, Payload, payload_of, read_payload
 from segue.tools.outcome import Outcome, lost
 from segue.tools.parts import described
 from segue.tools.retention import Retention, store_payload
@@ -185,7 +187,7 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
         .order_by(*oldest_first(tool_calls))
     )
     rows = (await connection.execute(statement)).all()
-    return await to_thread.run_sync(_ledger_calls, rows)  # megabytes take a while to read
+    return tuple([await _ledger_call(row) for row in rows])
 
 
 async def recent_references(
@@ -251,18 +253,27 @@ def _expired(row: Row[Any]) -> AppError:
     )
 
 
-def _ledger_calls(rows: Sequence[Row[Any]]) -> tuple[LedgerCall, ...]:
-    return tuple(LedgerCall(*(entry := _entry(row)), _outcome(row, entry[0])) for row in rows)
+async def _ledger_call(row: Row[Any]) -> LedgerCall:
+    call, reference = _entry(row)
+    return LedgerCall(call, reference, await _outcome(row, call))
 
 
-def _outcome(row: Row[Any], call: ToolCall) -> Outcome | None:
+async def _outcome(row: Row[Any], call: ToolCall) -> Outcome | None:
     """Returns None while the call runs. Whether one that cannot be read took effect is unknown."""
     if isinstance(call, UnreadableCall):
         return lost(call.tool_name)
     if call.status == "running":
         return None
-    stored = StoredResult(row.kind or "text", row.payload or "", row.id)
-    return Outcome(call.status, payload_of(stored.value(), stored.content or ""), row.error, row.duration_ms or 0)
+    payload = await _payload(StoredResult(row.kind or "text", row.payload or "", row.id))
+    return Outcome(call.status, payload, row.error, row.duration_ms or 0)
+
+
+async def _payload(stored: StoredResult) -> Payload:
+    text = stored.content or ""
+    if len(text) > LARGE:
+        with suppress(TooMuch):
+            return await apart(read_payload, stored.kind, text, deadline_s=READ_S)
+    return await to_thread.run_sync(lambda: payload_of(stored.value(), text))
 
 
 @dataclass(frozen=True, slots=True)

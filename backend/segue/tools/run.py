@@ -18,11 +18,12 @@ import structlog
 
 from segue.domain.redaction import without, without_secret_texts
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.tools.apart import LARGE, READ_S, TooMuch, apart
 from segue.tools.identifiers import identifiers
 from segue.tools.input_schema import check_args
-from segue.tools.normalize import Payload, clean_text, make_payload, no_payload
+from segue.tools.normalize import Payload, Unread, clean_text, make_payload, no_payload, without_value
 from segue.tools.outcome import MAX_ERROR_CHARS, Fault, Outcome, credentials_refused, reported_error
-from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line, summarise, summarise_call
+from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line, summarise, summarise_call, text_in
 
 STOP_GRACE_S: Final = 1.0
 
@@ -58,8 +59,7 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     try:
         check_args(tool, args)
         output = await _within(tool.spec.timeout_s or limits.timeout_s, tool, args, context)
-        # Megabytes take a while to read; not on asyncio's own threads, which names that do not resolve may hold up.
-        answer = await anyio.to_thread.run_sync(_read, tool, args, output, limits.max_result_bytes)
+        answer = await _read_aside(tool, args, output, limits.max_result_bytes)
     except asyncio.CancelledError:
         if _caller_is_cancelled():
             raise
@@ -117,6 +117,35 @@ def _failure(spec: ToolSpec, raised: Exception) -> _Answer:
     return _Answer(error, fault, "unknown" if is_unknown else "failed")
 
 
+async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
+    """Megabytes of text, or of what an MCP server answered, are read in another process; a text that takes too long
+    there, and all else, in a thread: not one of asyncio's own, which names that do not resolve may hold up.
+    """
+    unread = output if isinstance(output, Unread) else None
+    if unread or (tool.summarise is None and isinstance(output, str) and len(output) > LARGE):
+        needs = unread.read if unread else None
+        try:
+            return await apart(
+                _read_large, replace(tool, run=_left), args, output, max_bytes, deadline_s=READ_S, needs=needs
+            )
+        except TooMuch as fault:
+            log.warning("tool_result_not_read", tool=tool.spec.name, reason=str(fault))
+            output = _not_kept(f"to read it {fault}") if unread else output
+    return await anyio.to_thread.run_sync(_read, tool, args, output, max_bytes)
+
+
+async def _left(_: dict[str, Any], __: ToolContext) -> object:
+    """Stands for a tool's function, which stays in its process."""
+    raise NotImplementedError
+
+
+def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
+    """Runs in a child process. Leaves there what would take long to hand over."""
+    answer = _read(tool, args, output.read(output.text) if isinstance(output, Unread) else output, max_bytes)
+    payload = replace(answer.payload, shown=text_in(answer.payload.shown))
+    return replace(answer, payload=without_value(payload))
+
+
 def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:
     payload = _without_secrets(_storable(output, max_bytes=max_bytes), tool.secrets, max_bytes=max_bytes)
     gist = _gist(tool, args, payload)
@@ -132,8 +161,11 @@ def _storable(output: object, *, max_bytes: int) -> Payload:
     try:
         return make_payload(output, max_bytes=max_bytes)
     except Exception as fault:  # noqa: BLE001 (see above)
-        said = f"[the tool answered with a value that cannot be kept: {_described(fault)[:MAX_ERROR_CHARS]}]"
-        return make_payload(said, max_bytes=max_bytes)
+        return make_payload(_not_kept(_described(fault)), max_bytes=max_bytes)
+
+
+def _not_kept(why: str) -> str:
+    return f"[the tool answered with a value that cannot be kept: {why[:MAX_ERROR_CHARS]}]"
 
 
 def _without_secrets(payload: Payload, secrets: frozenset[str], *, max_bytes: int) -> Payload:

@@ -6,14 +6,12 @@ Leaves no row in the ledger.
 from typing import Any
 
 import orjson
-from anyio import to_thread
 
 from segue.db.engine import Database
 from segue.domain.errors import AppError, NotFound
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.tools.normalize import clean_text
-from segue.tools.paging import Wanted, page_of
-from segue.tools.parts import described
+from segue.tools.paging import Wanted, page_of, part_at
 from segue.tools.results import StoredResult, list_calls, load_result, search_calls
 from segue.tools.summaries import one_line
 
@@ -72,7 +70,7 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
         if is_shown and not args.keys() & {"path", "part"}:
             raise ToolRetry(f"You already have the whole result of {call.tool_call_id} above, in this turn.")
         if "part" in args:
-            stored = await to_thread.run_sync(_text_of, stored, args["part"])
+            stored = await _text_of(stored, args["part"])
         return await _answer(call, stored, args, max_bytes=max_bytes)
 
     return Tool(SPEC, run)
@@ -98,15 +96,18 @@ def _entry(call: ToolCall) -> dict[str, Any]:
     return {**named, "args": args, "summary": call.metadata.summary}
 
 
-def _text_of(stored: StoredResult, number: int) -> StoredResult:
+async def _text_of(stored: StoredResult, number: int) -> StoredResult:
     """Raises ToolRetry for a part that is no text: an image of an earlier turn is for the user only."""
-    _, parts = described(stored.value())
-    if number >= len(parts):
-        raise ToolRetry(f"This result has no part {number}; its parts are {len(parts)}, counted from 0.")
     try:
-        return StoredResult("text", clean_text(parts[number].content().decode()))
+        part, count = await part_at(stored.content or "", number, is_json=stored.kind == "json")
+    except AppError as error:
+        raise ToolRetry(error.detail) from error
+    if part is None:
+        raise ToolRetry(f"This result has no part {number}; its parts are {count}, counted from 0.")
+    try:
+        return StoredResult("text", clean_text(part.content().decode()))
     except UnicodeDecodeError:
-        raise ToolRetry(f"Part {number} is {parts[number].media_type}, which cannot be shown as text.") from None
+        raise ToolRetry(f"Part {number} is {part.media_type}, which cannot be shown as text.") from None
 
 
 async def _load(database: Database, tool_call_id: str, context: ToolContext) -> tuple[ToolCall, StoredResult]:

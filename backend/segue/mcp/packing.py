@@ -1,0 +1,48 @@
+"""Makes a large message of an MCP server one that is read in a moment. It runs in a child process, which imports it."""
+
+import zlib
+from base64 import b64decode, b64encode
+from typing import Any, Final
+
+import orjson
+
+from segue.tools.apart import has_many
+
+MAX_TOOLS: Final = 200
+MAX_TOOL_BYTES: Final = 64 * 1024
+UNREAD: Final = "segue.unread"
+_OF_A_RESULT: Final = ("content", "structuredContent", "isError")
+
+
+def packed_message(message: bytes) -> bytes:
+    """Returns nothing for what is no JSON, or cannot be made light."""
+    try:
+        read: Any = orjson.loads(message)
+    except orjson.JSONDecodeError:
+        return b""
+    result: Any = read.get("result") if isinstance(read, dict) else None
+    match result:
+        case {"tools": list(tools)}:
+            listed = [_light_tool(tool) for tool in tools[: MAX_TOOLS + 1]]
+            return orjson.dumps({**read, "result": {**result, "tools": listed}})
+        case {"content": _} | {"structuredContent": _}:
+            packed = _packed({name: result[name] for name in _OF_A_RESULT if name in result})
+            kind = {"resultType": said} if isinstance(said := result.get("resultType"), str) else {}
+            return orjson.dumps({**read, "result": {**kind, "content": [], "structuredContent": {UNREAD: packed}}})
+        case _:
+            return b"" if has_many(message.decode()) else message
+
+
+def _packed(result: dict[str, Any]) -> str:
+    return b64encode(zlib.compress(orjson.dumps(result), level=1)).decode()
+
+
+def unpacked(packed: str) -> bytes:
+    """Returns the JSON of a result. Raises ValueError or zlib.error for what is none of ours."""
+    return zlib.decompress(b64decode(packed))
+
+
+def _light_tool(tool: object) -> object:
+    """A tool that is too large is left without its schema, and so is skipped by its name."""
+    is_large = isinstance(tool, dict) and len(orjson.dumps(tool)) > MAX_TOOL_BYTES
+    return {"name": tool.get("name")} if is_large and isinstance(tool, dict) else tool

@@ -1,0 +1,80 @@
+"""Work on what comes from outside and may take any time and memory: in a child process that ends at a deadline.
+
+A thread would not do for large values: reading JSON, regular expressions and collecting garbage keep the interpreter to
+themselves for as long as they take, and so the event loop waits.
+"""
+
+import gc
+import os
+import resource
+import signal
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.to_process
+from anyio.lowlevel import RunVar
+
+LARGE: Final = 250_000  # characters or bytes; what has fewer is read in some milliseconds
+MANY: Final = 5_000  # lists and objects
+MAX_MEMORY_BYTES: Final = 2 * 2**30  # of a child
+READ_S: Final = 20.0  # for a result of megabytes
+AT_ONCE: Final = min(os.cpu_count() or 1, 2)
+
+Result = TypeVar("Result")
+_places: RunVar[anyio.CapacityLimiter] = RunVar("segue_apart")
+
+
+class TooMuch(Exception):
+    """The work needs more time or memory than it may; the message says which."""
+
+
+async def apart(
+    work: Callable[..., Result], *args: Any, deadline_s: float, needs: Callable[..., object] | None = None
+) -> Result:
+    """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled.
+
+    Only a few run at once, the others wait. The time to import `work`, and the module of what it `needs`, does not
+    count. Raises TooMuch, and what `work` raises.
+    """
+    async with _limiter():
+        with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled
+            await anyio.to_process.run_sync(_prepare, work, needs)
+        try:
+            with anyio.fail_after(deadline_s):
+                return await anyio.to_process.run_sync(_bounded, work, args, deadline_s, cancellable=True)
+        except (TimeoutError, anyio.BrokenWorkerProcess) as error:
+            raise TooMuch(f"takes longer than {deadline_s:g} s") from error
+        except MemoryError as error:
+            raise TooMuch("needs too much memory") from error
+
+
+def has_many(json: str) -> bool:
+    """Whether a JSON text may hold so many lists and objects that reading it takes its time."""
+    return json.count("[") + json.count("{") > MANY
+
+
+def _limiter() -> anyio.CapacityLimiter:
+    try:
+        return _places.get()
+    except LookupError:
+        _places.set(limiter := anyio.CapacityLimiter(AT_ONCE))
+        return limiter
+
+
+def _prepare(*_: object) -> None:
+    """Runs in the child, which imports what it is given. JSON is no garbage while it is read."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    if gc.isenabled():
+        gc.freeze()
+        gc.disable()
+
+
+def _bounded(work: Callable[..., Result], args: tuple[Any, ...], deadline_s: float) -> Result:
+    """Runs in the child."""
+    signal.alarm(int(deadline_s) + 1)  # for a parent that was killed
+    try:
+        return work(*args)
+    finally:
+        signal.alarm(0)
+        gc.collect()
