@@ -1,5 +1,7 @@
 """Arguments that refer to what earlier steps produced."""
 
+import json
+
 import pytest
 
 from segue.plans.arguments import Unresolved, missing, resolve
@@ -54,10 +56,10 @@ async def test_a_reference_that_cannot_be_followed_says_why(reference: dict[str,
 
 @pytest.mark.parametrize("value", ["x" * 2000, [1] * 2000, {str(number): None for number in range(2000)}])
 async def test_many_references_to_one_result_are_refused_before_they_are_written(value: object) -> None:
-    few = {"all": [{"$from": 1}] * 9}
-    assert len((await resolve(few, {1: value}, at_path=at_path))["all"]) == 9
+    few, results = {"all": [{"$from": 1}] * 9}, {1: value if isinstance(value, str) else json.dumps(value)}
+    assert len((await resolve(few, results, at_path=at))["all"]) == 9
     with pytest.raises(Unresolved, match="over 1 MB"):
-        await resolve({"all": [{"$from": 1}] * 1000}, {1: value}, at_path=at_path)
+        await resolve({"all": [{"$from": 1}] * 1000}, results, at_path=at)
 
 
 def test_missing_are_the_required_arguments_that_are_not_there() -> None:
