@@ -51,6 +51,7 @@ BROAD = {
 }
 PRIVATE = {
     "agent/llm/providers/openai_apis.py": "langchain-core wants these of a chat model",
+    "agent/llm/providers/anthropic.py": "langchain-anthropic takes no HTTP client but through this",
     "agent/llm/providers/adapted.py": "langchain-core wants these of a chat model",
     "agent/llm/providers/async_model.py": "langchain-core wants these of a chat model",
     "agent/llm/providers/chat_completions.py": "langchain-core wants these of a chat model",
