@@ -1,6 +1,7 @@
 """What each way to Postgres allows."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, select, text
@@ -40,6 +41,15 @@ async def test_reading_takes_no_connection_from_writing(database_url: str) -> No
     async with database.read_only() as reading, database.transaction() as writing:
         assert await reading.scalar(select(1)) == await writing.scalar(select(1))
         assert database.connections == (2, 2)
+    await database.close()
+
+
+async def test_a_socket_that_is_not_there_yet_is_an_outage(tmp_path: Path) -> None:
+    database = Database(f"postgresql://segue@/segue?host={tmp_path}")
+    for opened in (database.autocommit, database.transaction, database.read_only):
+        with pytest.raises(AppError, match="storage_unavailable"):
+            async with opened():
+                pass
     await database.close()
 
 

@@ -212,11 +212,14 @@ def storage_unavailable() -> AppError:
     )
 
 
+_LOST = (DisconnectionError, PoolTimeoutError, ConnectionError, TimeoutError)
+
+
 @asynccontextmanager
 async def _storage_errors() -> AsyncIterator[None]:
     try:
         yield
-    except (DisconnectionError, PoolTimeoutError, ConnectionError, TimeoutError) as error:
+    except (*_LOST, FileNotFoundError) as error:  # a server that is starting has no socket yet
         raise storage_unavailable() from error
     except RuntimeError as error:
         if "handler is closed" in str(error):  # uvloop raises it for a connection that the server has just closed
