@@ -128,6 +128,9 @@ async def test_without_redis_it_stays_ready_and_answers_with_what_postgres_knows
     memory = await client.get(f"/sessions/{session}/memory")
     assert memory["short_term"]["last_assistant_message"] == "a cat"
 
+    async def redis_is_back() -> bool:
+        return bool((await client.get("/health/ready"))["redis"] == "ok")
+
     await redis.open()
     await client.chat(session, "and now?")
-    assert (await client.get("/health/ready"))["redis"] == "ok"
+    assert await until(redis_is_back, logged="redis_recovered")

@@ -12,6 +12,7 @@ import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
+from segue.agent.prompts import in_own_words
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.clock import utc_now
@@ -37,7 +38,7 @@ class Held:
 
     async def __call__(self, body: dict[str, Any]) -> Response:
         await self.go.wait()
-        return says(f"answer to {body['messages'][-1]['content']}")
+        return says(f"answer to {in_own_words(body['messages'][-1]['content'])}")
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ class Held:
         self.most = max(self.most, self.running)
         await self.go.wait()
         self.running -= 1
-        return says(f"answer to {body['messages'][-1]['content']}")
+        return says(f"answer to {in_own_words(body['messages'][-1]['content'])}")
 
 
 async def post(client: Client, session: str, message: str, *, key: str, **options: Any) -> httpx2.Response:

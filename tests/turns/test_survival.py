@@ -159,7 +159,7 @@ async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_
         with pytest.raises(httpx2.TransportError):
             await turn
     provider.will(says("It did not answer."), says("Nothing more."))
-    async with serving({**scripted, "TOOL_TIMEOUT_S": "0.5"}) as (_, client):
+    async with serving({**scripted, "TOOL_TIMEOUT_S": "2"}) as (_, client):
         await client.ended(session, 2)
         answer = await client.chat(session, "What happened?")
         ledger = (await client.get(results))["items"]
