@@ -95,6 +95,8 @@ class Run:
             await asyncio.sleep(SAMPLE_EVERY_S)
             with suppress(OSError, TimeoutError, PostgresError, InterfaceError, RedisError):  # a store is down
                 async with asyncio.timeout(SAMPLE_EVERY_S):
+                    if not site.living:
+                        continue
                     self._samples.append(await sample(site, started))
                     if len(self._samples) % SAMPLES_A_ROW == 0:
                         print(row(self._samples[-1]), flush=True)

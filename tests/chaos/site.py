@@ -161,9 +161,9 @@ def _errors(log: list[str]) -> Iterator[str]:
     """The events that were logged as errors, and lines that are no events."""
     for line in log:
         if not line.startswith("{"):
-            yield line.strip()
+            yield line.strip().partition("\n")[0]
         elif (entry := json.loads(line))["level"] in ("error", "critical"):
-            yield entry["event"]
+            yield entry["event"].partition("\n")[0]
 
 
 async def _kill(instance: Instance) -> None:
