@@ -41,7 +41,7 @@ def environment(servers: ServerUrls, database_url: str, tmp_path: Path) -> dict[
         "mailbox": {"command": program, "args": [*options, str(MAILBOX)], "env": outbox},
         "toolbox": {"command": "python", "args": [str(TOOLBOX)]},
     }
-    mcp_config = tmp_path / "mcp.json"
+    mcp_config = tmp_path / "servers.json"  # `settings` writes an empty mcp.json here
     mcp_config.write_text(json.dumps({"mcpServers": configured}))
     return {
         "DATABASE_URL": database_url,
