@@ -74,7 +74,7 @@ async def environment(
             "CANARY_ENV": CANARIES["env"],
             "CANARY_HEADER": CANARIES["header"],
             "CANARY_ARGUMENT": CANARIES["argument"],
-            "LOG_LEVEL": "debug",
+            "LOG_LEVEL": "DEBUG",
             "LOG_FORMAT": "json",
         }
         await redis.acl_deluser("canary")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 import orjson
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from segue.domain.identity import is_loopback
@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     max_body_bytes: Bytes = 1_048_576
     request_read_timeout_s: Seconds = 30
     keep_alive_s: Seconds = 5
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)] = "info"
     log_format: Literal["console", "json"] = "console"
     shutdown_grace_s: Seconds = 20
 

@@ -74,3 +74,20 @@ async def test_what_the_server_has_run_out_of_is_an_outage(database: Database, s
     with pytest.raises(AppError, match="storage_unavailable"):
         async with database.read_only() as connection:
             await connection.exec_driver_sql(f"DO $$ BEGIN RAISE SQLSTATE '{state}'; END $$")
+
+
+async def test_a_server_whose_disk_is_full_is_down_until_it_takes_a_file(database_url: str) -> None:
+    database = Database(database_url.replace("segue@", "postgres@"), writing=1)
+    async with database.autocommit() as connection:
+        await connection.exec_driver_sql("SET temp_file_limit = 0")
+    await database.ping()
+    with pytest.raises(AppError, match="storage_unavailable"):
+        async with database.autocommit() as connection:
+            await connection.exec_driver_sql("DO $$ BEGIN RAISE SQLSTATE '53100'; END $$")
+    for _ in range(2):
+        with pytest.raises(AppError, match="storage_unavailable"):
+            await database.ping()
+    async with database.autocommit() as connection:
+        await connection.exec_driver_sql("SET temp_file_limit = -1")
+    await database.ping()
+    await database.close()

@@ -138,7 +138,12 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
             "INSERT INTO tool_state_changes (id, session_id, tool, before, after, at)"
             " SELECT id, id, 'x', 'available', 'failed', now() FROM sessions WHERE owner = 'ada*'"
         )
-        exported = await asyncio.to_thread(exported_rows, "ada*", tmp_path / "ada.ndjson", urls)
+        (folder := tmp_path / "exports").mkdir()
+        export = ("export", "--user", "ada*", "--output", str(folder / "ada.ndjson"))
+        async with stores.hidden("usage"):
+            code, _ = await asyncio.to_thread(segue, *export, **urls)
+        assert (code == 0, list(folder.iterdir())) == (False, [])
+        exported = await asyncio.to_thread(exported_rows, "ada*", folder / "ada.ndjson", urls)
         code, said = await asyncio.to_thread(segue, "erase", "--user", "ada*", **urls)
         assert code == 0, said
         told = {line.rpartition("  ")[0]: int(line.rpartition("  ")[2]) for line in said.splitlines()}

@@ -32,7 +32,7 @@ from tests.support.shelf import serving_shelf
 from tests.support.stores import looking_into
 
 ANSWER_TOKENS = 500
-CALL_TOKENS = 2000
+CALL_TOKENS = 1800  # fewer than a call is reserved for
 
 
 def capped(settings: Settings, **caps: Any) -> Settings:
@@ -228,6 +228,7 @@ async def test_what_a_process_that_died_had_reserved_is_free_once_another_has_it
         await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
         claim = await claims.claim_next(connection, session, worker="gone", lease_s=600)
         assert claim is not None
+        await books.reserve(LOCAL_USER, claim.key.turn_id, lambda: Charge("x", input_tokens=45), lasts_s=600)
         dead = books.account(LOCAL_USER, session, claim.key.turn_id, epoch=claim.epoch)
         await dead.reserve(lambda: Charge("x", input_tokens=60))
         assert not await fits()

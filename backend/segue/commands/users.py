@@ -3,8 +3,11 @@
 import os
 import sys
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from errno import EEXIST
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Annotated
 
 import typer
@@ -75,7 +78,7 @@ def export(
 
     async def run(database: Database, _: Cache) -> Counter[str]:
         rows: Counter[str] = Counter()
-        with nullcontext(sys.stdout) if output is None else _private(output) as file:
+        with nullcontext(sys.stdout) if output is None else _whole(output) as file:
             async for table, row in rows_of_user(database, owner):
                 file.write(f'{{"table": "{table}", "row": {row}}}\n')
                 rows[table] += 1
@@ -85,9 +88,17 @@ def export(
         typer.echo(f"{table}  {count}", err=True)
 
 
-def _private(path: Path) -> IO[str]:
+@contextmanager
+def _whole(path: Path) -> Iterator[IO[str]]:
+    """A file for this account only. It gets its name once all of it is written."""
     try:
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
+        if path.exists():
+            raise FileExistsError(EEXIST, os.strerror(EEXIST))
+        with TemporaryDirectory(dir=path.parent) as folder:
+            part = Path(folder, path.name)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+                yield file
+            part.rename(path)
     except OSError as error:
         raise refusal(f"{path} cannot be written: {error.strerror}. --output takes the name of a new file.") from None
 

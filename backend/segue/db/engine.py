@@ -30,7 +30,13 @@ STATEMENT_TIMEOUT_S = 4.0
 PING_TIMEOUT_S = 1.0
 RETRY_S = 0.25
 READ_ONLY = "25006"
+DISK_FULL = "53100"
 UNAVAILABLE = "storage_unavailable"
+# What does not fit into this little memory goes to a file, which is gone with the statement.
+_WRITES_TO_DISK = """DO $$ BEGIN
+    PERFORM set_config('work_mem', '64kB', true);
+    PERFORM count(*) FROM generate_series(1, 20000);
+END $$"""
 # The budget of a process; docs/deployment.md adds it up.
 WRITING_CONNECTIONS = 5
 READING_CONNECTIONS = 5
@@ -47,8 +53,9 @@ class Database:
 
     def __init__(self, url: str, *, writing: int = WRITING_CONNECTIONS, reading: int = READING_CONNECTIONS) -> None:
         self._stale_before = 0.0
+        self._is_full = False
         self._writing = self._engine(url, pool_size=writing)
-        event.listen(self._writing.sync_engine, "handle_error", self._drop_read_only)
+        event.listen(self._writing.sync_engine, "handle_error", self._note_refusal)
         self._autocommit = self._writing.execution_options(isolation_level="AUTOCOMMIT")
         # A setting of the connection, because BEGIN READ ONLY and COMMIT would cost two round trips for each reading.
         reading_engine = self._engine(url, pool_size=reading, default_transaction_read_only="on")
@@ -75,11 +82,15 @@ class Database:
     async def ping(self) -> None:
         """Raises `storage_unavailable` sooner than a statement would, because a health check does not wait long, and
         if Postgres only reads: a standby, or a host that has set `default_transaction_read_only` as the disk is full.
+        Once its disk was full, it is asked to write until it can.
         """
         async with _storage_errors(), asyncio.timeout(PING_TIMEOUT_S), self.autocommit() as connection:
             if await connection.scalar(text("SELECT current_setting('transaction_read_only')::boolean")):
                 self._drop_connections()
                 raise storage_unavailable()
+            if self._is_full:
+                await connection.exec_driver_sql(_WRITES_TO_DISK)
+                self._is_full = False
 
     async def time(self) -> datetime:
         """Returns PostgreSQL's time of day."""
@@ -111,9 +122,11 @@ class Database:
         event.listen(engine.sync_engine, "checkout", self._refuse_stale)
         return engine
 
-    def _drop_read_only(self, context: ExceptionContext) -> None:
-        """The other connections may lead to the same server, which was the primary until now."""
-        if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+    def _note_refusal(self, context: ExceptionContext) -> None:
+        """If it only reads, the other connections may lead to the same server, which was the primary until now."""
+        state = getattr(context.original_exception, "sqlstate", None)
+        self._is_full |= state == DISK_FULL
+        if state == READ_ONLY:
             context.is_disconnect = True
             self._drop_connections()
 

@@ -22,6 +22,7 @@ from sqlalchemy import (
     Numeric,
     Select,
     Text,
+    and_,
     bindparam,
     case,
     column,
@@ -182,7 +183,8 @@ def _reserve() -> Select[Any]:
     spent_rows = spent.where(usage.c.owner == owner, usage.c.day == day).cte("spent")
     held = _sums(reservations.c.tokens, _finite(reservations.c.cost))
     held_rows = held.where(*others, reservations.c.day == day, counts).cte("held")
-    over = delete(reservations).where(*others, not_(counts)).cte("over")
+    before = (reservations.c.holder == holder) & (reservations.c.epoch < bindparam("at_epoch"))
+    over = delete(reservations).where(or_(before, and_(*others, not_(counts)))).cte("over")
     fits = (
         or_(cap == 0, spent_rows.c.tokens + held_rows.c.tokens + tokens <= cap),
         or_(cost_cap == 0, spent_rows.c.cost + held_rows.c.cost + cost <= cost_cap),
@@ -223,7 +225,7 @@ _LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_ow
 
 
 async def reserve(connection: AsyncConnection, wanted: Reservation, *, token_cap: int, cost_cap: Decimal) -> Standing:
-    """Reserves in place of what the holder has under this epoch, if the owner's day has room for it; 0 is no cap.
+    """Reserves in place of what the holder has under this epoch or before, if the owner's day has room; 0 is no cap.
 
     In a transaction, which holds the lock of the owner's reservations until its end.
     """
