@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 from asyncpg import InterfaceError, PostgresError
+from psutil import NoSuchProcess
 from redis.exceptions import RedisError
 
 from tests.chaos.load import Talker
@@ -20,6 +21,7 @@ from tests.support.commands import Starter, forked, fresh
 
 SAMPLE_EVERY_S = 5.0
 SAMPLES_A_ROW = 12
+GONE = (OSError, TimeoutError, PostgresError, InterfaceError, RedisError, NoSuchProcess)  # a store or an instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Run:
         print(HEADER, flush=True)
         while True:
             await asyncio.sleep(SAMPLE_EVERY_S)
-            with suppress(OSError, TimeoutError, PostgresError, InterfaceError, RedisError):  # a store is down
+            with suppress(*GONE):
                 async with asyncio.timeout(SAMPLE_EVERY_S):
                     if not site.living:
                         continue

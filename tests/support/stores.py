@@ -87,13 +87,13 @@ class Stores:
                 await changes.get_message(timeout=None)
         return found
 
-    async def keys(self, session_id: str) -> list[str]:
-        """The Redis keys with a session's id in their name."""
+    async def keys(self, session_id: str = "") -> list[str]:
+        """The Redis keys with a session's id in their name, or all."""
         return [key async for key in self.redis.scan_iter(match=f"*{session_id}*")]
 
     async def everlasting(self) -> list[str]:
         """The Redis keys without a TTL."""
-        return [key async for key in self.redis.scan_iter() if await self.redis.ttl(key) == -1]
+        return [key for key in await self.keys() if await self.redis.ttl(key) == -1]
 
 
 async def arrived(settings: Settings, session_id: str, count: int) -> None:
