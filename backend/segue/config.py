@@ -13,9 +13,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 import orjson
-from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from segue.domain.clock import known_zone
 from segue.domain.identity import is_loopback
 from segue.domain.plan import Confirm, Planning
 from segue.domain.providers import Api, Provider, provider_and_id
@@ -109,6 +110,7 @@ class Settings(BaseSettings):
     history_limit: Count = 80
     context_token_budget: Annotated[int, Field(ge=1000)] = 24_000
     short_term_memory_ttl: Count = 3600
+    time_zone: Annotated[str, AfterValidator(known_zone)] = "UTC"
 
     mcp_config: Path = Path("mcp.json")
     tool_timeout_s: Seconds = 30

@@ -10,7 +10,6 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from segue.agent.prompts import without_time
 from segue.agent.untrusted import unfenced
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import planned
@@ -58,10 +57,6 @@ class Silence:
         return says("never stored")
 
 
-def timeless(message: dict[str, Any]) -> dict[str, Any]:
-    return {**message, "content": without_time(str(message["content"]))}
-
-
 @dataclass(frozen=True, slots=True)
 class Cases:
     """The sessions that were cut off, each by the word its messages and its things are known by; the Redis keys that
@@ -93,11 +88,8 @@ class Cases:
         return [orjson.loads(unfenced(result["content"])).get("status", "whole") for result in results]
 
     def asked(self, word: str) -> list[bytes]:
-        """The requests about it, without the time of day in their notes."""
-        return [
-            orjson.dumps({**request, "messages": [timeless(message) for message in request["messages"]]})
-            for request in self.site.provider.about(word)
-        ]
+        """The requests about it."""
+        return [orjson.dumps(request) for request in self.site.provider.about(word)]
 
     def thought(self, word: str) -> str:
         """What came with the first calls, as it was sent back."""

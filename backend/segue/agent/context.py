@@ -52,6 +52,7 @@ class TurnContext:
 
     owner: str
     turn: TurnKey
+    time_zone: str
     clock: Clock
     model: MeteredModel
     guard: ToolGuard

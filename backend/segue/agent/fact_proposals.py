@@ -1,6 +1,7 @@
 """Asks the model what a message tells about the user. The model only proposes: the caller keeps what the user said."""
 
 from collections.abc import Sequence
+from datetime import date
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -30,14 +31,22 @@ class _Facts(BaseModel):
 
 
 async def propose_facts(
-    model: ChatModel, message: str, *, answers: str | None, known: Sequence[Memory], account: Account
+    model: ChatModel,
+    message: str,
+    *,
+    said_on: date,
+    answers: str | None,
+    known: Sequence[Memory],
+    account: Account,
 ) -> list[NewFact]:
-    """Returns the facts the model finds, at most MAX_FACTS. `answers` is the assistant's text before the message.
+    """Returns the facts the model finds, at most MAX_FACTS. `answers` is the assistant's text before the message,
+    `said_on` the day of the message where the user is.
 
     Raises AppError if the model cannot be asked.
     """
     given = {
         "user_said": message,
+        "said_on": f"{said_on:%A}, {said_on}",
         "assistant_said_before": (answers or "")[:MAX_CONTEXT_CHARS],
         "known": [{"id": fact.id, "kind": fact.kind, "fact": fact.content} for fact in known],
     }

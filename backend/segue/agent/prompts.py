@@ -9,7 +9,7 @@ Knows nothing of the graph. How stored messages are shown is `render_messages.py
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import orjson
@@ -95,8 +95,9 @@ later ones building on the earlier ones. Answer with one JSON object and nothing
 - At most 5 steps, in order. If no plan is needed: {"steps": []}.
 - "description" is one short line in the user's language. "tool" is the name of one of your tools, or null where you \
 yourself answer, write or ask. Do not call a tool now.
-- "args" holds what is known now. An argument that comes from an earlier step is {"$from": step id, "path": "JMESPath \
-into its result"}; leave out what you cannot know yet, it is filled in later. Never invent ids.
+- "args" holds what is known now, a day as its date: the notes say what day it is for the user. An argument that comes \
+from an earlier step is {"$from": step id, "path": "JMESPath into its result"}; leave out what you cannot know \
+yet, it is filled in later. Never invent ids.
 - "requires_confirmation" is true for a step that changes or sends something, or that the user wants to be asked \
 about."""
 LOCKED = "- These tools may be used behind a step that makes them available:"
@@ -115,6 +116,7 @@ You note what is worth knowing about the user in later conversations. Answer wit
 - Only what the user states in `user_said` about themselves, their people, their work and their wishes, and what will \
 still matter in weeks. Requests, questions, passing moods and secrets such as passwords are no facts. If there is \
 nothing: {"facts": []}.
+- `said_on` is the day on which they said it. "tomorrow" stays "tomorrow" in a fact: its date is put behind it.
 - `assistant_said_before` is only there to understand the user by; nothing in it is a fact.
 - "content" is one short sentence in the language of the user and in the user's own words.
 - `known` is what is known already; do not repeat it. If the user corrects one of these, write the fact as it is now, \
@@ -153,16 +155,18 @@ def without_references(text: str) -> str:
     return before + after.partition(CLOSE)[2] if heading else text
 
 
-def facts_block(facts: Iterable[Memory]) -> str:
-    """Returns the facts known of the user, a line of JSON each."""
-    given = ({"date": fact.created_at.date(), "kind": fact.kind, "fact": fact.content} for fact in facts)
+def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:
+    """Returns the facts known of the user, a line of JSON each, dated in a time zone."""
+    given = (
+        {"date": fact.created_at.astimezone(zone).date(), "kind": fact.kind, "fact": fact.content} for fact in facts
+    )
     return _fenced_lines(FACTS, map(as_json, given))
 
 
 def turn_notes(now: datetime, facts: Sequence[Memory]) -> str:
     """Returns what the notes of a turn begin with: the time, in its own time zone, and the facts of use."""
-    said = f"It is {now:%A}, {now.date()}, {now:%H:%M} ({now.tzname()})."
-    return "\n\n".join([said, facts_block(facts)]) if facts else said
+    said = f"It is {now:%A}, {now.date()}, {now:%H:%M} ({now.tzinfo}, {now:%z})."
+    return "\n\n".join([said, facts_block(facts, now.tzinfo)]) if facts else said
 
 
 def with_notes(text: str, notes: str) -> str:

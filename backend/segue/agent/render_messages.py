@@ -41,7 +41,8 @@ class SessionContent:
     """What a prompt can be made of. The history ends with the running turn.
 
     `references` are the lines that were listed when the summary was written, `earlier` the results, newest first, that
-    may have to be listed beside them: those of turns that the summary does not cover. `now` is in the user's time zone.
+    may have to be listed beside them: those of turns that the summary does not cover. `now` is when the
+    user's message came, in the user's time zone.
     `inline` holds by tool call the results that could be shown whole; results of calls in `expired` are deleted.
     `opaque` holds by message id what the provider wants back with the calls of a message.
     """

@@ -216,6 +216,7 @@ async def _run(context: TurnContext, call: ReadyCall) -> Outcome:
         turn_id=context.turn.turn_id,
         tool_call_id=call.request.id,
         now=context.clock(),
+        time_zone=context.time_zone,
     )
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
         outcome = await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)

@@ -49,6 +49,7 @@ class Services:
     clock: Clock
     long_term: LongTermMemory
     memory_ttl_s: int
+    time_zone: str
     metrics_public: bool
     metrics: Metrics
     span: OpenSpan

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
 
+from segue.domain.clock import known_zone
 from segue.domain.errors import AppError
 from segue.domain.ids import Prefix, id_pattern
 from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
@@ -24,6 +25,7 @@ Item = TypeVar("Item")
 Position = TypeVar("Position")
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Title = Annotated[str, Field(max_length=200)]
+TimeZone = Annotated[str, AfterValidator(known_zone)]
 Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)]
 
 
@@ -32,7 +34,10 @@ class Body(BaseModel):
 
 
 class NewSession(Body):
+    """`time_zone` is an IANA name; null stands for the setting TIME_ZONE."""
+
     title: Title | None = None
+    time_zone: TimeZone | None = None
     metadata: Metadata = {}
 
 

@@ -43,7 +43,12 @@ class SessionMemory:
 async def create_session(body: NewSession, services: ServicesDep, caller: Caller) -> Session:
     async with services.database.autocommit() as connection:
         return await sessions.create_session(
-            connection, caller, title=body.title, metadata=body.metadata, now=services.clock()
+            connection,
+            caller,
+            title=body.title,
+            metadata=body.metadata,
+            now=services.clock(),
+            time_zone=body.time_zone or services.time_zone,
         )
 
 
@@ -68,6 +73,8 @@ async def update_session(
     session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller
 ) -> Session | UnreadableSession:
     changes = body.model_dump(include=body.model_fields_set)
+    if "time_zone" in changes:
+        changes["time_zone"] = body.time_zone or services.time_zone
     async with services.database.autocommit() as connection:
         return await sessions.update_session(connection, caller, session_id, changes=changes)
 

@@ -84,6 +84,7 @@ sessions = Table(
     Column("id", _id(), primary_key=True),
     Column("owner", Text, nullable=False),
     Column("title", Text),
+    Column("time_zone", Text, nullable=False, server_default=text("'UTC'")),
     Column("metadata", _json(), nullable=False),
     Column("next_seq", BigInteger, nullable=False, server_default=text("1")),
     Column("last_turn_id", _id()),

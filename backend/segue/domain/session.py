@@ -36,6 +36,7 @@ class TurnKey:
 class Session:
     id: str
     title: str | None
+    time_zone: str
     metadata: dict[str, Any]
     created_at: datetime
     updated_at: datetime

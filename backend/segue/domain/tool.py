@@ -29,13 +29,17 @@ class ToolUnauthorized(ToolFailed):
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments."""
+    """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments.
+
+    `time_zone` is the user's, an IANA name.
+    """
 
     owner: str
     session_id: str
     turn_id: str
     tool_call_id: str
     now: datetime
+    time_zone: str = "UTC"
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[object]]

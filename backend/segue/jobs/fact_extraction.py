@@ -5,7 +5,7 @@ so a fact survives the loss of Redis and of the process. The model only proposes
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import repeat
 
@@ -17,9 +17,10 @@ from segue.agent.fact_proposals import propose_facts
 from segue.agent.llm.model import ChatModel
 from segue.db.engine import Database
 from segue.db.models import sessions, turns
-from segue.domain.clock import Clock
+from segue.domain.clock import Clock, local_time
 from segue.domain.memory import Memory, NewFact
 from segue.memory import history
+from segue.memory.days_meant import days_meant, with_dates
 from segue.memory.facts import Source
 from segue.memory.long_term import LongTermMemory
 from segue.memory.verify_fact import is_said
@@ -27,6 +28,7 @@ from segue.usage.account import Books
 
 GIVE_UP = timedelta(days=1)
 MAX_KNOWN_SHOWN = 10
+_TIME_ZONE = func.coalesce(turns.c.request["time_zone"].as_string(), sessions.c.time_zone).label("time_zone")
 
 log = structlog.get_logger()
 
@@ -36,6 +38,7 @@ class DueExtraction:
     owner: str
     session_id: str
     turn_id: str
+    time_zone: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,15 @@ class FactExtraction:
                 return True
             answers = await history.answer_before(connection, job.session_id, opening.seq)
         message = str(opening.content)
+        said_on = local_time(opening.created_at, job.time_zone).date()
+        days = days_meant(message, said_on)
         known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=MAX_KNOWN_SHOWN)
         async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
-            proposed = await propose_facts(self.model, message, answers=answers, known=known, account=account)
-        facts = [fact for fact in proposed if _is_the_users(fact, message, known)]
+            proposed = await propose_facts(
+                self.model, message, said_on=said_on, answers=answers, known=known, account=account
+            )
+        own = [fact for fact in proposed if _is_the_users(fact, known, message, *days.values())]
+        facts = [replace(fact, content=with_dates(fact.content, days)) for fact in own]
         embeddings = await self.long_term.embed([fact.content for fact in facts])
         source, now = Source(job.session_id, opening.id), self.clock()
         async with self.database.transaction() as connection:
@@ -111,10 +119,10 @@ def _settled(job: DueExtraction) -> Update:
     return update(turns).where(turns.c.id == job.turn_id, is_meant).values(facts_due_at=None).returning(turns.c.id)
 
 
-def _is_the_users(fact: NewFact, message: str, known: Iterable[Memory]) -> bool:
+def _is_the_users(fact: NewFact, known: Iterable[Memory], *said: str) -> bool:
     """Said in the message, or in it and the fact it corrects: "no longer Monday, Tuesday" is short for a whole fact."""
     corrected = [memory.content for memory in known if memory.id == fact.supersedes]
-    return is_said(fact.content, message, *corrected)
+    return is_said(fact.content, *said, *corrected)
 
 
 async def _claim_due(connection: AsyncConnection, *, lease_s: float) -> DueExtraction | None:
@@ -144,7 +152,7 @@ async def _claim_due(connection: AsyncConnection, *, lease_s: float) -> DueExtra
         update(turns)
         .where(turns.c.id == oldest, is_due, sessions.c.id == turns.c.session_id)
         .values(facts_due_at=case((age > GIVE_UP, null()), else_=next_try))
-        .returning(sessions.c.owner, turns.c.session_id, turns.c.id)
+        .returning(sessions.c.owner, turns.c.session_id, turns.c.id, _TIME_ZONE)
     )
     row = claimed.one_or_none()
-    return DueExtraction(row.owner, row.session_id, row.id) if row else None
+    return DueExtraction(row.owner, row.session_id, row.id, row.time_zone) if row else None

@@ -13,9 +13,12 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.domain.clock import local_time
 from segue.domain.memory import Memory, MemoryKind, NewFact
 from segue.domain.session import Message
+from segue.language.word_lists import Phrase
 from segue.memory import facts
+from segue.memory.days_meant import days_meant, with_dates
 from segue.memory.fact_cues import LONGEST_READ, is_correction, search_words
 from segue.memory.facts import Source
 from segue.memory.history import recent_user_messages
@@ -60,19 +63,24 @@ class LongTermMemory:
         return fused([each.memory for each in found if each.matches], near)[:limit]
 
     async def remember(
-        self, owner: str, session_id: str, content: str, kind: MemoryKind, *, now: datetime
+        self, owner: str, session_id: str, content: str, kind: MemoryKind, *, now: datetime, time_zone: str = "UTC"
     ) -> Memory | None:
         """Stores what the user said in this session. Returns None if no message of theirs says it: a page may have.
 
         A correction may lean on the fact it corrects, and replaces it: "no longer Monday" leaves out what is on Monday.
+        The dates that "tomorrow" and the like mean in the user's time zone are put behind it.
         """
         async with self._database.read_only() as connection:
             said = await recent_user_messages(connection, owner, session_id)
-        source, leans_on = _message_that_says(content, said), None
+        source, leans_on = _message_that_says(content, said, time_zone), None
         if source is None:
             known = await self.recall(owner, content, now=now)
             source, leans_on = next(
-                ((found, fact) for fact in known if (found := _message_that_says(content, said, fact.content))),
+                (
+                    (found, fact)
+                    for fact in known
+                    if (found := _message_that_says(content, said, time_zone, fact.content))
+                ),
                 (None, None),
             )
         if source is None:
@@ -82,7 +90,7 @@ class LongTermMemory:
             return await facts.add_fact(
                 connection,
                 owner,
-                NewFact(content, kind, supersedes=corrected),
+                NewFact(with_dates(content, _days(source, time_zone)), kind, supersedes=corrected),
                 now=now,
                 source=Source(session_id, source.id),
             )
@@ -161,7 +169,13 @@ def fused(*rankings: Sequence[Memory]) -> list[Memory]:
     return sorted(known.values(), key=lambda memory: -scores[memory.id])
 
 
-def _message_that_says(content: str, said: Iterable[Message], *also: str) -> Message | None:
+def _days(message: Message, time_zone: str) -> dict[Phrase, str]:
+    return days_meant(str(message.content), local_time(message.created_at, time_zone).date())
+
+
+def _message_that_says(content: str, said: Iterable[Message], time_zone: str, *also: str) -> Message | None:
     # A message as long as a document was pasted: it is not the user who speaks in it.
     spoken = (message for message in said if len(message.content) <= LONGEST_READ)
-    return next((message for message in spoken if is_said(content, str(message.content), *also)), None)
+    return next(
+        (each for each in spoken if is_said(content, str(each.content), *_days(each, time_zone).values(), *also)), None
+    )

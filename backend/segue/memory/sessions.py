@@ -24,15 +24,22 @@ _read_metadata = reader(dict[str, Any])
 
 
 async def create_session(
-    connection: AsyncConnection, owner: str, *, title: str | None, metadata: Mapping[str, Any], now: datetime
+    connection: AsyncConnection,
+    owner: str,
+    *,
+    title: str | None,
+    metadata: Mapping[str, Any],
+    now: datetime,
+    time_zone: str = "UTC",
 ) -> Session:
     session_id = new_id("ses", now)
-    given = {"id": session_id, "owner": owner, "title": title, "metadata": dict(metadata)}
+    given = {"id": session_id, "owner": owner, "title": title, "time_zone": time_zone, "metadata": dict(metadata)}
     made = insert(sessions).values(**given, created_at=func.now(), updated_at=func.now())
     at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
     return Session(
         id=session_id,
         title=title,
+        time_zone=time_zone,
         metadata=dict(metadata),
         created_at=at,
         updated_at=at,
@@ -78,7 +85,7 @@ async def list_sessions(
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
-    """`changes` may hold `title` and `metadata`; the rest stays. Raises NotFound as `get_session`."""
+    """`changes` may hold `title`, `time_zone` and `metadata`; the rest stays. Raises NotFound as `get_session`."""
     if changes:
         await connection.execute(
             update(sessions)
@@ -122,7 +129,7 @@ def _owned(owner: str) -> Select[Any]:
         .label("running_turn_id")
     )
     pending = (plans.c.session_id == sessions.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
-    shown = (sessions.c[name] for name in ("id", "title", "metadata", "created_at", "updated_at"))
+    shown = (sessions.c[name] for name in ("id", "title", "time_zone", "metadata", "created_at", "updated_at"))
     count = (sessions.c.next_seq - 1).label("message_count")
     pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
     return (

@@ -62,7 +62,8 @@ async def play(
     Raises CannotPlay if the service does not use the fake servers.
     """
     for playback in playbacks:
-        opening = {"title": playback.recording.title, "metadata": playback.recording.metadata}
+        recording = playback.recording
+        opening = {"title": recording.title, "time_zone": recording.time_zone, "metadata": recording.metadata}
         playback.session_id = (await _json(client.post("/sessions", json=opening)))["id"]
     for index in range(max(len(playback.recording.turns) for playback in playbacks)):
         if index and restart is not None:

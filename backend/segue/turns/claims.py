@@ -46,13 +46,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """What `turns.request` holds. `shown_plan` is the open plan and its version at the time the message came."""
+    """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
+    `time_zone` the user's.
+    """
 
     force_web_search: bool
     decided_plan_id: str | None = None
     shown_plan: tuple[str, int] | None = None
     stream: bool = False
     origin: Origin = Origin()
+    time_zone: str = "UTC"
 
 
 _read_request, _read_references = reader(TurnRequest), reader(tuple[str, ...])
@@ -71,7 +74,8 @@ class Claim:
     `last_turn_id` is the turn that ended last, `answered_turn_id` the last one that ended with an answer.
     `has_plan_in_question` says whether a plan is open or has just expired; only the turn that runs makes plans, so it
     can only become false. `shown_plan` is the open plan and its version at the time the message came: a yes is for that
-    one. `summary` covers the turns up to `summary_seq`, `references` are the results that are listed with it.
+    one. `time_zone` is the user's at that time. `summary` covers the turns up to `summary_seq`, `references` are the
+    results that are listed with it.
     `knows_facts` says whether the owner has any facts, `tells_facts` whether the message may tell more. `queued_s` is
     how long the turn waited for this claim. A turn that `is_unreadable` does not run: what was asked with its message
     cannot be read.
@@ -85,6 +89,7 @@ class Claim:
     force_web_search: bool
     decided_plan_id: str | None
     shown_plan: tuple[str, int] | None
+    time_zone: str
     message_count: int
     last_turn_id: str | None
     answered_turn_id: str | None

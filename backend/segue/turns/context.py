@@ -12,6 +12,7 @@ from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
 from segue.db.engine import Database
 from segue.db.redis import Cache
+from segue.domain.clock import local_time
 from segue.domain.errors import Unreadable
 from segue.domain.session import Message
 from segue.domain.tool import Reference
@@ -96,7 +97,7 @@ async def load_context(
     content = SessionContent(
         summary=claim.summary,
         references=claim.references,
-        now=now,
+        now=local_time(opening.created_at, claim.time_zone),  # the same if the turn is run again
         facts=facts,
         plan=plan,
         history=window,

@@ -178,6 +178,7 @@ class TurnRun:
         context = TurnContext(
             owner=claim.owner,
             turn=claim.key,
+            time_zone=claim.time_zone,
             clock=deps.clock,
             model=self._model,
             guard=self._guard,

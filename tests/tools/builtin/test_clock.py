@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -14,11 +15,11 @@ CONTEXT = ToolContext(
 )
 
 
-async def test_without_a_time_zone_local_time_is_utc() -> None:
-    assert await current_time_tool().run({}, CONTEXT) == {
+async def test_without_a_time_zone_local_time_is_the_users() -> None:
+    assert await current_time_tool().run({}, replace(CONTEXT, time_zone="America/New_York")) == {
         "utc": "2026-03-29T23:30:15+00:00",
-        "local": "2026-03-29T23:30:15+00:00",
-        "timezone": "UTC",
+        "local": "2026-03-29T19:30:15-04:00",
+        "timezone": "America/New_York",
         "weekday": "Sunday",
     }
 

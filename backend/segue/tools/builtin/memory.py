@@ -7,6 +7,7 @@ facts are stored is not known here.
 from datetime import datetime
 from typing import Any, Protocol, get_args
 
+from segue.domain.clock import local_time
 from segue.domain.memory import MAX_CONTENT_CHARS, Memory, MemoryKind
 from segue.domain.tool import Tool, ToolContext, ToolRetry, ToolSpec
 
@@ -54,7 +55,7 @@ class Remember(Protocol):
     """Returns the fact as stored; None if the user has not said it in the session."""
 
     async def __call__(
-        self, owner: str, session_id: str, content: str, kind: MemoryKind, *, now: datetime
+        self, owner: str, session_id: str, content: str, kind: MemoryKind, *, now: datetime, time_zone: str
     ) -> Memory | None: ...
 
 
@@ -64,7 +65,14 @@ class Search(Protocol):
 
 def remember_tool(remember: Remember) -> Tool:
     async def run(args: dict[str, Any], context: ToolContext) -> object:
-        kept = await remember(context.owner, context.session_id, args["content"], args["kind"], now=context.now)
+        kept = await remember(
+            context.owner,
+            context.session_id,
+            args["content"],
+            args["kind"],
+            now=context.now,
+            time_zone=context.time_zone,
+        )
         if kept is None:
             raise ToolRetry(NOT_SAID_BY_USER)
         return {"remembered": kept.content, "kind": kept.kind}
@@ -75,9 +83,10 @@ def remember_tool(remember: Remember) -> Tool:
 def search_memory_tool(search: Search) -> Tool:
     async def run(args: dict[str, Any], context: ToolContext) -> object:
         found = await search(context.owner, args["query"], now=context.now, limit=MAX_FOUND)
+        dates = [local_time(fact.created_at, context.time_zone).date().isoformat() for fact in found]
         return {
             "facts": [
-                {"date": fact.created_at.date().isoformat(), "kind": fact.kind, "fact": fact.content} for fact in found
+                {"date": date, "kind": fact.kind, "fact": fact.content} for date, fact in zip(dates, found, strict=True)
             ]
         }
 

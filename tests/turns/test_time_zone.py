@@ -1,0 +1,130 @@
+"""A session knows what day it is where its user is."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from starlette.responses import Response
+
+from segue.config import Settings
+from tests.support.facts import fact, known, notes
+from tests.support.logs import awaiting
+from tests.support.plans import Frozen
+from tests.support.provider import Provider, calls, says
+from tests.support.service import Client, running
+from tests.support.stores import arrived
+
+KIRITIMATI, LOS_ANGELES = "Pacific/Kiritimati", "America/Los_Angeles"
+TOLD = {
+    "Remember that my exam is tomorrow": "The exam is tomorrow",
+    "Ricorda che domani ho la visita medica": "Domani l'utente ha la visita medica",
+    "记住我明天去看牙医": "用户明天去看牙医",
+    "تذكر أن عندي موعد مع الطبيب غدا": "عند المستخدم موعد مع الطبيب غدا",
+}
+
+
+async def test_the_same_moment_is_another_day_for_each_user_and_has_their_summer_time(
+    settings: Settings, provider: Provider
+) -> None:
+    clock = Frozen()
+    moments = {
+        datetime(2026, 11, 1, 8, 30, tzinfo=UTC): ("Sunday, 2026-11-01, 22:30", "Sunday, 2026-11-01, 01:30", "-0700"),
+        datetime(2026, 11, 1, 10, 30, tzinfo=UTC): ("Monday, 2026-11-02, 00:30", "Sunday, 2026-11-01, 02:30", "-0800"),
+    }
+    async with running(settings, clock=clock) as client:
+        east, west = [await client.new_session(time_zone=zone) for zone in (KIRITIMATI, LOS_ANGELES)]
+        for clock.now, (there, here, offset) in moments.items():
+            for session, said in (
+                (east, f"{there} ({KIRITIMATI}, +1400)"),
+                (west, f"{here} ({LOS_ANGELES}, {offset})"),
+            ):
+                provider.will(calls(("current_time", {})), says("It is."))
+                await client.chat(session, "What day is it?")
+                assert provider.notes() == f"It is {said}."
+                [told] = provider.messages(role="tool")[-1:]
+                assert said.split(" (")[1].split(",")[0] in told["content"]
+
+
+async def test_the_setting_is_the_zone_of_sessions_that_name_none(settings: Settings) -> None:
+    async with running(settings.model_copy(update={"time_zone": "Europe/Rome"})) as client:
+        session = await client.new_session()
+        path = f"/sessions/{session}"
+        assert (await client.get(path))["time_zone"] == "Europe/Rome"
+        assert (await client.http.patch(path, json={"time_zone": LOS_ANGELES})).json()["time_zone"] == LOS_ANGELES
+        assert (await client.http.patch(path, json={"title": "A"})).json()["time_zone"] == LOS_ANGELES
+        assert (await client.http.patch(path, json={"time_zone": None})).json()["time_zone"] == "Europe/Rome"
+
+
+async def test_an_unknown_zone_is_refused_by_name(client: Client) -> None:
+    session = await client.new_session()
+    for zone in ("Mars/Olympus", "localtime", "europe/rome", "../UTC", "", 2):
+        for response in (
+            await client.http.post("/sessions", json={"time_zone": zone}),
+            await client.http.patch(f"/sessions/{session}", json={"time_zone": zone}),
+        ):
+            assert response.status_code == 422, zone
+            assert "time_zone" in response.text, zone
+
+
+async def test_a_turn_keeps_the_zone_that_its_message_came_in(
+    client: Client, provider: Provider, settings: Settings
+) -> None:
+    go = asyncio.Event()
+
+    async def later(_: dict[str, Any]) -> Response:
+        await go.wait()
+        return says("One.")
+
+    provider.will(later, says("Two."), says("Three."))
+    session = await client.new_session(time_zone=KIRITIMATI)
+    first, second = [asyncio.create_task(client.chat(session, said)) for said in ("one", "two")]
+    await provider.wait_for_requests(1)
+    await arrived(settings, session, 2)
+    await client.http.patch(f"/sessions/{session}", json={"time_zone": LOS_ANGELES})
+    go.set()
+    await asyncio.gather(first, second)
+    await client.chat(session, "three")
+    zones = [provider.notes(index).partition("(")[2].partition(",")[0] for index in range(3)]
+    assert zones == [KIRITIMATI, KIRITIMATI, LOS_ANGELES]
+
+
+@pytest.mark.parametrize("zone", [KIRITIMATI, LOS_ANGELES])
+async def test_a_fact_about_tomorrow_is_stored_with_the_date_that_the_user_meant(
+    settings: Settings, provider: Provider, zone: str
+) -> None:
+    clock = Frozen()
+    clock.now = datetime(2026, 11, 1, 10, 30, tzinfo=UTC)
+    today, tomorrow = (
+        ("Monday, 2026-11-02", "2026-11-03") if zone == KIRITIMATI else ("Sunday, 2026-11-01", "2026-11-02")
+    )
+    async with running(settings, clock=clock) as client:
+        session = await client.new_session(time_zone=zone)
+        for said, told in TOLD.items():
+            provider.will(says("Noted."), notes(fact(told), fact(f"{told} 2026-12-24")))
+            async with awaiting("facts_extracted") as extracted:
+                await client.chat(session, said)
+                await extracted.wait()
+            assert f'"said_on":"{today}"' in provider.messages(role="user")[0]["content"]
+        assert await known(client) == [f"{told} ({tomorrow})" for told in reversed(TOLD.values())]
+
+
+async def test_what_the_model_remembers_on_the_users_word_gets_its_date_too(
+    settings: Settings, provider: Provider
+) -> None:
+    clock = Frozen()
+    clock.now = datetime(2026, 11, 1, 10, 30, tzinfo=UTC)
+    kept = [
+        ("remember", {"content": said, "kind": "fact"}) for said in ("My exam is on 2026-11-04", "My exam is tomorrow")
+    ]
+    provider.will(calls(*kept), says("Noted."), notes())
+    async with running(settings, clock=clock) as client:
+        session = await client.new_session(time_zone=KIRITIMATI)
+        async with awaiting("facts_extracted") as extracted:
+            answer = await client.chat(session, "Remember that my exam is tomorrow")
+            await extracted.wait()
+        assert [call["status"] for call in answer["tool_calls"]] == ["failed", "succeeded"]
+        assert await known(client) == ["My exam is tomorrow (2026-11-03)"]
+        provider.will(calls(("search_memory", {"query": "exam"})), says("Tomorrow."))
+        await client.chat(session, "When is it?")
+        assert '"date":"2026-11-02"' in provider.messages(role="tool")[-1]["content"]
