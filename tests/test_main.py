@@ -34,8 +34,10 @@ def imported_by(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-def test_settings_and_the_application_are_all_that_is_public() -> None:
-    assert segue.__all__ == ["Settings", "create_app"]
+def test_the_application_its_settings_and_what_tools_are_made_of_are_all_that_is_public() -> None:
+    made_of = {"DependencyGroup", "ToolContext", "ToolFailed", "ToolRetry", "tool"}
+    assert set(segue.__all__) == {"Settings", "create_app", *made_of}
+    assert all(getattr(segue, name) for name in segue.__all__)
     assert isinstance(segue.create_app(segue.Settings(_env_file=None)), FastAPI)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         segue.nothing  # noqa: B018 (the look-up is what is tested)

@@ -5,7 +5,8 @@
     app = create_app(Settings())  # an ASGI application: `uvicorn --factory`, or mounted into another one
 
 `Settings` reads the environment and `.env`, and takes the same names as arguments. `create_app(settings)` returns the
-FastAPI application; it connects to nothing before its lifespan starts. Both are imported at first use.
+FastAPI application; it connects to nothing before its lifespan starts. `@tool` makes a tool of a function, which may
+take a `ToolContext` and raise `ToolRetry` and `ToolFailed`. Each is imported at first use.
 """
 
 from importlib import import_module
@@ -13,11 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segue.config import Settings
+    from segue.domain.tool import DependencyGroup, ToolContext, ToolFailed, ToolRetry
     from segue.main import create_app
+    from segue.tools.native import tool
 
-__all__ = ["Settings", "create_app"]
+__all__ = ["DependencyGroup", "Settings", "ToolContext", "ToolFailed", "ToolRetry", "create_app", "tool"]
 
-_MODULES = {"Settings": "segue.config", "create_app": "segue.main"}
+_MODULES = {
+    "DependencyGroup": "segue.domain.tool",
+    "Settings": "segue.config",
+    "ToolContext": "segue.domain.tool",
+    "ToolFailed": "segue.domain.tool",
+    "ToolRetry": "segue.domain.tool",
+    "create_app": "segue.main",
+    "tool": "segue.tools.native",
+}
 
 
 def __getattr__(name: str) -> Any:

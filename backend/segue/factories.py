@@ -5,7 +5,7 @@ only some settings need is imported in the function that makes its part.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +54,7 @@ from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.catalog import ToolCatalog
 from segue.tools.global_state import GlobalToolState
+from segue.tools.native import native_tools
 from segue.turns.context import ContextLimits
 from segue.turns.deps import TurnDeps
 from segue.turns.limits import Limiter
@@ -74,6 +75,13 @@ class Stores:
     streams: Streams
     rates: Rates
     events: EventLog
+
+
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """What the program that embeds the service adds to it: functions that `@tool` has made tools of."""
+
+    tools: Sequence[object] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,21 +196,26 @@ async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermM
     return LongTermMemory(base.stores.database, await stack.enter_async_context(embedder))
 
 
-async def tooling(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory) -> Tooling:
-    """Raises AppError if mcp.json cannot be used."""
+async def tooling(
+    stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory, extensions: Extensions
+) -> Tooling:
+    """Raises AppError if mcp.json or a native tool cannot be used, or if two tools have one name."""
     config = read_mcp_config(base.settings.mcp_config)
     never_log(config.never_logged)
+    native = native_tools(extensions.tools, disabled=base.settings.disabled_tools)
     mcp_tools: Callable[[], tuple[Tool, ...]] = tuple
     mcp_states: Callable[[], dict[str, str]] = dict
     if not all(server.off for server in config.servers.values()):
         from segue.mcp.servers import McpServers  # noqa: PLC0415 (mcp is not needed without servers)
 
-        servers = await stack.enter_async_context(McpServers(config, timeout_s=base.settings.tool_timeout_s))
+        taken = [tool.spec.name for tool in native]
+        servers = McpServers(config, timeout_s=base.settings.tool_timeout_s, taken=taken)
+        await stack.enter_async_context(servers)
         mcp_tools, mcp_states = servers.tools, servers.states
     builtin = await builtin_tools(stack, base.settings, base.stores.database, long_term)
     availability = tool_availability(
         base.settings,
-        ToolCatalog(builtin, mcp_tools),
+        ToolCatalog((*builtin, *native), mcp_tools),
         base.stores.database,
         base.stores.cache,
         clock=base.clock,

@@ -1,7 +1,7 @@
 """The composition root: `create_app` and `run_worker` put the parts of `factories` together. Knows everything."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
@@ -55,17 +55,24 @@ ROUTES = [route for resource in RESOURCES for route in resource.router.routes]
 
 
 def create_app(
-    settings: Settings, *, model: BaseChatModel | None = None, clock: Clock | None = None, takes_turns: bool = True
+    settings: Settings,
+    *,
+    tools: Sequence[Callable[..., Awaitable[object]]] = (),
+    model: BaseChatModel | None = None,
+    clock: Clock | None = None,
+    takes_turns: bool = True,
 ) -> FastAPI:
     """Returns the ASGI application. It opens its stores and runs turns while its lifespan lasts.
 
-    `model` and `clock` replace the configured ones. With `takes_turns=False`, other processes run the turns.
+    `tools` are functions under `@tool`. `model` and `clock` replace the configured ones. With `takes_turns=False`,
+    other processes run the turns: `segue worker` has tools of MCP servers and of entry points.
     """
+    extensions = factories.Extensions(tools)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         async with AsyncExitStack() as stack:
-            yield State(services=await _start(stack, settings, model, clock, takes_turns=takes_turns))
+            yield State(services=await _start(stack, settings, extensions, model, clock, takes_turns=takes_turns))
 
     app = FastAPI(
         title="Segue",
@@ -83,7 +90,7 @@ def create_app(
 async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callable[[], None]) -> None:
     """Runs turns that other processes accept, until `stopped` is set. Calls `started` once it takes turns."""
     async with AsyncExitStack() as stack:
-        services = await _start(stack, settings, None, None, takes_turns=True)
+        services = await _start(stack, settings, factories.Extensions(), None, None, takes_turns=True)
         if settings.worker_metrics_port is not None:
             served = metrics_served(services.metrics, settings.host, settings.worker_metrics_port)
             await stack.enter_async_context(served)
@@ -110,7 +117,13 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
 
 
 async def _start(
-    stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, clock: Clock | None, *, takes_turns: bool
+    stack: AsyncExitStack,
+    settings: Settings,
+    extensions: factories.Extensions,
+    model: BaseChatModel | None,
+    clock: Clock | None,
+    *,
+    takes_turns: bool,
 ) -> Services:
     """Starts the parts in order; the stack stops them in reverse order."""
     base = await factories.foundation(stack, settings, model, clock)
@@ -119,7 +132,7 @@ async def _start(
     limiter = factories.limiter(base, books)
     authenticator = await factories.authenticator(stack, base)
     long_term = await factories.long_term_memory(stack, base)
-    tooling = await factories.tooling(stack, base, long_term)
+    tooling = await factories.tooling(stack, base, long_term, extensions)
     jobs = await factories.jobs(stack, base, long_term, books)
     deps = factories.turn_deps(base, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter, books=books)
     service = await stack.enter_async_context(TurnService(deps, base.stores.redis, takes_turns=takes_turns))

@@ -78,10 +78,12 @@ class Client:
 
 
 @asynccontextmanager
-async def running(settings: Settings, *, clock: Clock | None = None, takes_turns: bool = True) -> AsyncIterator[Client]:
+async def running(
+    settings: Settings, *, clock: Clock | None = None, takes_turns: bool = True, **extensions: Any
+) -> AsyncIterator[Client]:
     """The service in this process, over real HTTP. Leaving it is a clean shutdown."""
     async with (
-        serving(create_app(settings, clock=clock, takes_turns=takes_turns)) as url,
+        serving(create_app(settings, clock=clock, takes_turns=takes_turns, **extensions)) as url,
         httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
     ):
         yield Client(http)

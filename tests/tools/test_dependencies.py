@@ -148,9 +148,9 @@ def test_an_optional_member_makes_no_circle_but_has_to_exist() -> None:
 
 
 def test_built_in_tools_that_depend_on_nothing_that_exists_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not exist: b, c"):
+    with pytest.raises(AppError, match="do not exist: b, c"):
         ToolCatalog((tool("a", DependencyGroup("any", ("b",), optional=("c",))),))
-    with pytest.raises(ValueError, match="circle: a → a"):
+    with pytest.raises(AppError, match="circle: a → a"):
         ToolCatalog((tool("a", DependencyGroup("any", ("a",))),))
     assert set(ToolCatalog((tool("a"), tool("b", DependencyGroup("any", ("a",))))).tools()) == {"a", "b"}
 

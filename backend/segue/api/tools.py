@@ -17,7 +17,7 @@ router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
 
 @dataclass(frozen=True, slots=True)
 class ToolDescription:
-    """`confirmation`: whether a call waits for the user's yes; `source` is `builtin` or `mcp:<server>`."""
+    """`confirmation`: whether a call waits for the user's yes; `source` is `builtin`, `native` or `mcp:<server>`."""
 
     name: str
     description: str

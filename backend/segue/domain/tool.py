@@ -62,10 +62,10 @@ class DependencyGroup:
 class ToolSpec:
     """The description of a tool, without the function.
 
-    `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin` or `mcp:<server>`; `confirm`
-    requires (True) or waives (False) the user's confirmation, None leaves it to `effect`. Calls of an `ephemeral` tool
-    have no row in the ledger. `original_name` is the name at the source, `title` one for people, if it has any. Every
-    group of `depends_on` must be satisfied.
+    `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin`, `native` or `mcp:<server>`;
+    `confirm` requires (True) or waives (False) the user's confirmation, None leaves it to `effect`. Calls of an
+    `ephemeral` tool have no row in the ledger. `original_name` is the name at the source, `title` one for people, if it
+    has any. Every group of `depends_on` must be satisfied.
     """
 
     name: str

@@ -5,6 +5,7 @@ are unknown here.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final, Self
 
 import anyio
@@ -17,6 +18,7 @@ from segue.mcp.supervisor import Supervisor
 from segue.tools.dependencies import unknown_members
 
 _CLOSE_S: Final = 10.0
+_APPLICATION: Final = ""  # owns the names of native tools; no server is called so
 
 log = structlog.get_logger()
 
@@ -24,6 +26,7 @@ log = structlog.get_logger()
 class McpServers:
     """All servers that are not switched off. Enter it to connect, leave it to end every child process.
 
+    `taken` are names that no server's tool may have.
     `timeout_s` limits a call unless the server sets its own. Entering waits `start_timeout_s` at most; a server that
     needs longer, or fails, joins later. Entering raises AppError `mcp_name_collision` and `tool_dependencies_invalid`.
     """
@@ -35,9 +38,10 @@ class McpServers:
         timeout_s: float = 30.0,
         start_timeout_s: float = 4.0,
         handshake_timeout_s: float = 60.0,
+        taken: Iterable[str] = (),
     ) -> None:
         self._start_timeout_s = start_timeout_s
-        self._owners: dict[str, str] = {}
+        self._owners = dict.fromkeys(taken, _APPLICATION)
         self._conflict: AppError | None = None
         self._started = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -104,21 +108,22 @@ class McpServers:
             if owner == server.name:
                 kept.append(tool)
             elif self._started:
-                log.warning(
-                    "mcp_tool_skipped", server=server.name, tool=tool.spec.name, reason=f"{owner} has this name"
-                )
+                reason = f"{owner or 'a native tool'} has this name"
+                log.warning("mcp_tool_skipped", server=server.name, tool=tool.spec.name, reason=reason)
             else:
                 self._conflict = self._conflict or _collision(tool.spec.name, owner, server.name)
         return tuple(kept)
 
 
 def _collision(name: str, first: str, second: str) -> AppError:
+    both = f"The MCP servers {first} and {second} both offer a tool called {name}: give one of them"
+    if first == _APPLICATION:
+        both = f"The MCP server {second} offers a tool called {name}, as this application does: give the server"
     return AppError(
         "mcp_name_collision",
         status=500,
         title="Two MCP servers claim one tool name",
-        detail=f"The MCP servers {first} and {second} both offer a tool called {name}: give one of them another prefix "
-        "in mcp.json, or list the tool under its disabled.",
+        detail=f"{both} another prefix in mcp.json, or list the tool under its disabled.",
     )
 
 

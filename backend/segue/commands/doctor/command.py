@@ -21,6 +21,7 @@ from segue.log import configure_logging
 from segue.mcp.servers import McpServers
 from segue.memory.long_term import LongTermMemory
 from segue.tools.catalog import ToolCatalog
+from segue.tools.native import native_tools
 
 
 def doctor(
@@ -66,12 +67,12 @@ async def _examine_session(
     stack: AsyncExitStack, settings: Settings, session_id: str, stores: OpenStores, mcp: McpServers, report: Report
 ) -> None:
     builtin = await factories.builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
-    catalog = ToolCatalog(builtin, mcp.tools)
     clock = await stack.enter_async_context(StoreClock(stores.database))
-    tools = factories.tool_availability(
-        settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved
-    )
     try:
+        catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp.tools)
+        tools = factories.tool_availability(
+            settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved
+        )
         await look_at_session(session_id, stores, tools, clock, report)
     except NotFound:
         raise

@@ -1,0 +1,167 @@
+"""`@tool` makes a tool of an async function with type hints and a docstring. Public: `from segue import tool`.
+
+The function itself stays as it is. A native tool runs as all others do (`run.py`).
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Any, Final, NoReturn, TypeVar, cast, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
+
+from segue.domain.errors import AppError
+from segue.domain.tool import DependencyGroup, Effect, Tool, ToolContext, ToolRetry, ToolSpec
+
+SOURCE: Final = "native"
+ENTRY_POINTS: Final = "segue.tools"
+
+_MADE: Final = "__segue_tool__"
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+Function = TypeVar("Function", bound=Callable[..., Awaitable[object]])
+
+
+def tool(
+    *,
+    effect: Effect,
+    confirm: bool | None = None,
+    depends_on: Sequence[str | DependencyGroup] = (),
+    idempotent: bool = False,
+    timeout_s: float | None = None,
+    name: str = "",
+    title: str = "",
+) -> Callable[[Function], Function]:
+    """Makes a tool of the function: the name is its own, the description its docstring, the arguments its hints.
+
+    `effect` and `confirm` decide whether a call waits for a yes; `effect` and `idempotent`, whether it may run again
+    after a crash. A name in `depends_on` is a tool that has to have succeeded in the session before. A parameter that
+    is a `ToolContext` is given by Segue and not by the model. Raises TypeError if no tool can be made of the function.
+    """
+
+    def decorate(function: Function) -> Function:
+        called = name or getattr(function, "__name__", "")
+        arguments, context = _arguments(function, called)
+        spec = ToolSpec(
+            name=called,
+            description=_description(function, called),
+            input_schema=arguments.json_schema(schema_generator=_WithoutTitles),
+            source=SOURCE,
+            effect=effect,
+            idempotent=idempotent,
+            confirm=confirm,
+            timeout_s=timeout_s,
+            title=title,
+            depends_on=tuple(DependencyGroup("all", (each,)) if isinstance(each, str) else each for each in depends_on),
+        )
+
+        async def run(given: dict[str, Any], who: ToolContext) -> object:
+            return await function(**_read(arguments, spec.name, given), **dict.fromkeys(context, who))
+
+        setattr(function, _MADE, Tool(spec, run))
+        return function
+
+    return decorate
+
+
+def native_tools(given: Iterable[object] = (), *, disabled: Collection[str] = ()) -> tuple[Tool, ...]:
+    """Returns the tools of these functions, and those of installed packages (`segue.tools`) that are not disabled.
+
+    Raises AppError `tool_invalid` for what is no tool.
+    """
+    own = [_made(each, "tools") for each in given]
+    installed = [_made(each, where) for each, where in _installed(tuple(sys.path))]
+    wanted = (each for each in installed if each.spec.name not in disabled and not any(each is one for one in own))
+    return (*own, *wanted)
+
+
+def _made(each: object, where: str) -> Tool:
+    made = getattr(each, _MADE, each)
+    if not isinstance(made, Tool):
+        raise _invalid(f"{each!r} in {where} is no tool: decorate it with @tool(effect=…), from segue import tool.")
+    return made
+
+
+@lru_cache(maxsize=4)
+def _installed(path: tuple[str, ...]) -> tuple[tuple[object, str], ...]:
+    """Returns what the entry points of the packages on this path lead to, each with where it is from."""
+    del path  # what is installed on it is read once
+    found: list[tuple[object, str]] = []
+    for entry in entry_points(group=ENTRY_POINTS):
+        where = f"the entry point {entry.name} = {entry.value} of {ENTRY_POINTS}"
+        try:
+            loaded = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise _invalid(f"{where} leads nowhere: {error}. Correct it, or remove its package.") from error
+        found += [(each, where) for each in (loaded if isinstance(loaded, list | tuple) else [loaded])]
+    return tuple(found)
+
+
+class _WithoutTitles(GenerateJsonSchema):
+    """A field's title repeats its name, in every request to the model."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002 (the signature is pydantic's)
+        return False
+
+
+def _description(function: Callable[..., object], name: str) -> str:
+    if not _NAME.fullmatch(name):
+        _refuse(name, "needs a name of up to 64 letters, digits, _ and -: give one with name=…")
+    if not (text := inspect.getdoc(function)):
+        _refuse(name, "needs a docstring: the model reads there what the tool is for")
+    return text
+
+
+def _arguments(function: Callable[..., object], name: str) -> tuple[TypeAdapter[dict[str, Any]], list[str]]:
+    """Returns what reads the model's arguments, and the names of the parameters that are given the context."""
+    if not inspect.iscoroutinefunction(function):
+        _refuse(name, "has to be `async def`. Call what blocks with asyncio.to_thread, or all turns wait for it")
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError as error:
+        _refuse(name, f"has a type hint that is not known where the function is defined: {error}")
+    parameters = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in _BY_NAME:
+            _refuse(name, f"takes {parameter}: the model gives arguments by name, so each needs one of its own")
+        if parameter.name not in hints:
+            _refuse(name, f"needs a type hint for {parameter.name}: the model is told there what to give")
+        if hints[parameter.name] is not ToolContext:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
+
+    def arguments(**given: Any) -> dict[str, Any]:
+        return given
+
+    vars(arguments)["__signature__"] = inspect.Signature(parameters)
+    arguments.__annotations__ = {each.name: each.annotation for each in parameters}
+    try:
+        reader = TypeAdapter[dict[str, Any]](cast("Any", arguments))
+        reader.json_schema()
+    except PydanticUserError as error:
+        _refuse(name, f"has a type hint that cannot be written as JSON: {error.message}")
+    return reader, [each for each, hint in hints.items() if hint is ToolContext]
+
+
+def _read(arguments: TypeAdapter[dict[str, Any]], name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises ToolRetry for what fits the JSON schema and not the hints, such as a date that is none."""
+    try:
+        return arguments.validate_python(given)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
+        raise ToolRetry(
+            f"Invalid arguments for {name}: {'; '.join(faults[:5])}. Correct them and call again."
+        ) from None
+
+
+def _refuse(name: str, why: str) -> NoReturn:
+    raise TypeError(f"The tool {name} {why}.")
+
+
+def _invalid(detail: str) -> AppError:
+    return AppError("tool_invalid", status=500, title="A tool cannot be used", detail=detail)
