@@ -6,7 +6,9 @@ from itertools import chain
 from typing import Annotated, Any, Literal, TypedDict
 
 import orjson
-from fastapi import Depends, Header, Path, Request, Security
+from fastapi import Depends, Header, Path, Request, Security, params
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import AfterValidator
@@ -156,10 +158,18 @@ class StrictJsonRequest(Request):
 
 
 class StrictJsonRoute(APIRoute):
+    """Refuses unknown parameters of the query, as the bodies do unknown fields, and JSON that is not strict."""
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        known = {field.alias for field in get_flat_params(self.dependant) if isinstance(field.field_info, params.Query)}
 
         async def handle_strictly(request: Request) -> Response:
+            if unknown := [name for name in request.query_params if name not in known]:
+                takes = f"This takes {', '.join(sorted(known)) or 'no parameters'}"
+                raise RequestValidationError(
+                    [{"type": "extra_forbidden", "loc": ("query", name), "msg": takes} for name in unknown]
+                )
             return await handle(StrictJsonRequest(request.scope, request.receive))
 
         return handle_strictly

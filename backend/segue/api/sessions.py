@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
@@ -12,11 +12,11 @@ from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
 from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory, UnreadableMemory
-from segue.domain.session import Message, Session, UnreadableMessage, UnreadableSession
+from segue.domain.session import Message, MessageOfTurn, Session, UnreadableMessage, UnreadableSession
 from segue.memory import facts, history, sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.context import working_memory
-from segue.turns.queries import with_metadata
+from segue.turns.queries import with_metadata, with_turns
 
 FACTS_SHOWN = 50
 _SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
@@ -86,13 +86,29 @@ async def delete_session(session_id: SessionId, services: ServicesDep, caller: C
 
 @router.get("/{session_id}/messages")
 async def list_messages(
-    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Message | UnreadableMessage]:
-    after = decode_cursor(cursor, _SEQ) or 0
+    session_id: SessionId,
+    services: ServicesDep,
+    caller: Caller,
+    order: Literal["asc", "desc"] = "asc",
+    before: Annotated[int, Query(ge=1, le=history.MAX_SEQ)] = history.MAX_SEQ,
+    include: Literal["turn"] | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[Message | MessageOfTurn | UnreadableMessage]:
+    """Only messages whose seq is below `before`. With `include=turn` the answer of each turn says how the turn went;
+    so does the user's message of a turn that has none.
+    """
+    reached, newest_first = decode_cursor(cursor, _SEQ), order == "desc"
+    after = reached if reached is not None and not newest_first else 0
+    below = min(before, reached) if reached is not None and newest_first else before
     async with services.database.read_only() as connection:
         await sessions.get_session(connection, caller, session_id)
-        found = await history.list_messages(connection, caller, session_id, after=after, limit=limit + 1)
+        found = await history.list_messages(
+            connection, caller, session_id, after=after, before=below, limit=limit + 1, newest_first=newest_first
+        )
         found = await with_metadata(connection, found)
+        if include:
+            found = await with_turns(connection, found)
     return page(found, limit, lambda message: message.seq)
 
 

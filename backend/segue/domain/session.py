@@ -181,3 +181,22 @@ class Turn:
     finished_at: datetime | None
     error: TurnError | None
     answer: ChatAnswer | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSummary:
+    """What a page of history shows of a turn. `acknowledgement` is None until the turn has completed."""
+
+    turn_id: str
+    status: TurnStatus
+    acknowledgement: AcknowledgementReport | None
+    plan_id: str | None
+    tool_calls: tuple[ToolCall | UnreadableCall, ...]
+    error: TurnError | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageOfTurn(Message):
+    """A message that stands for its turn: the answer, or the user's message of a turn without one."""
+
+    turn: TurnSummary

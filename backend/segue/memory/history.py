@@ -38,6 +38,7 @@ from segue.domain.tool import CallStatus
 
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 RECENT_USER_MESSAGES = 10
+MAX_SEQ = 2**63 - 1
 SHOWN = [column for column in messages.c if column.name != "opaque"]
 NEW_MESSAGE_COLUMNS = {
     column.name: bindparam(f"new_{column.name}", type_=column.type) for column in messages.c if column.name != "seq"
@@ -175,11 +176,19 @@ async def load_turns(
 
 
 async def list_messages(
-    connection: AsyncConnection, owner: str, session_id: str, *, after: int, limit: int
+    connection: AsyncConnection,
+    owner: str,
+    session_id: str,
+    *,
+    after: int = 0,
+    before: int = MAX_SEQ,
+    limit: int,
+    newest_first: bool = False,
 ) -> list[Message]:
-    """Returns the messages behind `after` in the order of their seq; none if the session has another owner."""
-    later = _owned(owner, session_id).where(messages.c.seq > after).order_by(messages.c.seq)
-    return [_message(row) for row in await connection.execute(later.limit(limit))]
+    """Returns the messages between two seqs in the order of theirs; none if the session has another owner."""
+    between = _owned(owner, session_id).where(messages.c.seq > after, messages.c.seq < before)
+    ordered = between.order_by(messages.c.seq.desc() if newest_first else messages.c.seq)
+    return [_message(row) for row in await connection.execute(ordered.limit(limit))]
 
 
 async def recent_user_messages(connection: AsyncConnection, owner: str, session_id: str) -> list[Message]:

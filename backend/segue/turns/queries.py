@@ -4,7 +4,7 @@ Ages are by the database's clock, as leases are.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any, get_args
 
@@ -16,8 +16,21 @@ from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
 from segue.db.reading import readable, reader
 from segue.domain.errors import AppError, NotFound, Unreadable
 from segue.domain.plan import decision_of
-from segue.domain.session import EPOCHS, ChatAnswer, Message, Outcome, Turn, TurnError, TurnKey, TurnReport, TurnStatus
-from segue.domain.tool import ToolCall
+from segue.domain.session import (
+    EPOCHS,
+    ChatAnswer,
+    Message,
+    MessageOfTurn,
+    Outcome,
+    Turn,
+    TurnError,
+    TurnKey,
+    TurnReport,
+    TurnStatus,
+    TurnSummary,
+    UnreadableMessage,
+)
+from segue.domain.tool import ToolCall, UnreadableCall
 from segue.memory.history import final_messages
 from segue.telemetry.gauges import Backlog
 from segue.tools.results import calls_of_turns
@@ -103,6 +116,46 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
     statement = select(turns.c.id, turns.c.request, report).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     return [replace(each, metadata=_metadata(each, found.get(each.turn_id))) for each in listed]
+
+
+async def with_turns(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
+    """Returns the messages, of which those that stand for their turns are a MessageOfTurn."""
+    ids = {each.turn_id for each in listed}
+    found = {row.id: row for row in await connection.execute(select(turns).where(turns.c.id.in_(ids)))}
+    answers = await final_messages(connection, list(ids))
+    calls = await calls_of_turns(connection, list(ids))
+
+    def stands_for_it(message: Message) -> bool:
+        answer = answers.get(message.turn_id)
+        if answer is None or answer.tool_calls:
+            return message.role == "user"
+        return message.id == answer.id
+
+    return [
+        _of_turn(each, _summary(found[each.turn_id], calls.get(each.turn_id, ())))
+        if each.turn_id in found and stands_for_it(each)
+        else each
+        for each in listed
+    ]
+
+
+def _of_turn(message: Message, turn: TurnSummary) -> Message:
+    if isinstance(message, UnreadableMessage):
+        return message
+    return MessageOfTurn(**{each.name: getattr(message, each.name) for each in fields(message)}, turn=turn)
+
+
+def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> TurnSummary:
+    report = report_of(row)
+    status = status_of(row)
+    return TurnSummary(
+        turn_id=row.id,
+        status=status,
+        acknowledgement=report.acknowledgement if report else None,
+        plan_id=report.plan.id if report and report.plan else None,
+        tool_calls=calls,
+        error=None if report or status in OPEN_TURNS else _error(row),
+    )
 
 
 def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
