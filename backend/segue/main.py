@@ -13,7 +13,9 @@ from segue.api import (
     chat,
     events,
     export,
+    feedback,
     health,
+    me,
     memories,
     metrics,
     plans,
@@ -46,7 +48,9 @@ RESOURCES = (
     tools,
     tool_states,
     memories,
+    feedback,
     usage,
+    me,
     health,
     metrics,
 )
@@ -109,8 +113,8 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=[REQUEST_ID_HEADER, "Retry-After"],
+            allow_headers=["*"],  # those that are asked for
+            expose_headers=[REQUEST_ID_HEADER, "X-Session-Id", "X-Turn-Id", "Retry-After"],
         )
     app.add_middleware(RequestContext)
     app.add_middleware(StartupErrors)

@@ -199,3 +199,28 @@ async def test_a_key_whose_scopes_cannot_be_read_is_refused_and_listed_with_the_
     async with database.read_only() as connection:
         keys = await list_keys(connection, None)
     assert [key.is_unreadable for key in keys] == [False, *[True] * 5]
+
+
+async def test_a_browser_without_headers_reads_one_turn_with_a_token_of_its_own(
+    service: Client, guarded: Settings, provider: Provider
+) -> None:
+    provider.will(says("one"), says("two"))
+    async with speaking(service, await new_key(guarded, "ada")) as ada, looking_into(guarded) as stores:
+        session = await ada.new_session()
+        first, second = [(await ada.chat(session, message))["turn_id"] for message in ("a", "b")]
+        path = f"/sessions/{session}/turns/{first}"
+        made = await ada.http.post(f"{path}/stream-token")
+        token = made.json()["token"]
+        assert made.status_code == 201
+        assert token not in str(await stores.database.fetch("SELECT * FROM stream_tokens"))
+        read = await service.http.get(f"{path}/events", params={"token": token})
+        assert (read.status_code, "RUN_FINISHED" in read.text) == (200, True)
+        others = (f"/sessions/{session}/turns/{second}/events", path, f"/sessions/{session}/messages", "/me")
+        for elsewhere in others:
+            assert (await service.http.get(elsewhere, params={"token": token})).status_code == 401, elsewhere
+        wrong = await service.http.get(f"{path}/events", params={"token": f"{token}0"})
+        assert wrong.status_code == 401
+        await stores.database.execute("UPDATE stream_tokens SET expires_at = now()")
+        assert (await service.http.get(f"{path}/events", params={"token": token})).status_code == 401
+        await ada.http.post(f"{path}/stream-token")
+        assert await stores.database.fetchval("SELECT count(*) FROM stream_tokens") == 1

@@ -56,11 +56,32 @@ async def test_the_same_fact_twice_is_one(client: Client) -> None:
     assert await known(client) == ["I prefer tea"]
 
 
+async def test_a_fact_is_changed_and_found_by_its_new_words(client: Client) -> None:
+    memory_id = await tell(client, "I prefer tea")
+    path = f"/memories/{memory_id}"
+    changed = await client.http.patch(path, json={"content": " I prefer  coffee "})
+    assert (changed.status_code, changed.json()["content"], changed.json()["kind"]) == (200, "I prefer coffee", "fact")
+    assert (await client.http.patch(path, json={"kind": "preference"})).json()["kind"] == "preference"
+    assert (await client.http.patch(path, json={})).json()["id"] == memory_id
+    assert await known(client, query="coffee") == ["I prefer coffee"]
+    assert await known(client, query="tea") == []
+
+
+async def test_a_fact_cannot_be_made_another_that_is_known(client: Client) -> None:
+    await tell(client, "I prefer tea")
+    other = await tell(client, "I prefer coffee")
+    refused = await client.http.patch(f"/memories/{other}", json={"content": "I prefer TEA"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "memory_exists")
+    assert await known(client) == ["I prefer coffee", "I prefer tea"]
+
+
 async def test_a_foreign_fact_looks_like_a_missing_one(client: Client, settings: Settings) -> None:
     memory_id = await tell(client, "I prefer tea")
     async with looking_into(settings) as stores:
         await stores.database.execute("UPDATE memories SET owner = 'somebody else'")
-        assert (await client.http.delete(f"/memories/{memory_id}")).json()["code"] == "memory_not_found"
+        path = f"/memories/{memory_id}"
+        assert (await client.http.delete(path)).json()["code"] == "memory_not_found"
+        assert (await client.http.patch(path, json={"content": "x"})).json()["code"] == "memory_not_found"
         assert await known(client) == await known(client, query="tea") == []
         assert await stores.database.fetchval("SELECT count(*) FROM memories") == 1
     assert await tell(client, "I prefer tea") != memory_id

@@ -21,7 +21,13 @@ from tests.support.identity import new_key, speaking
 from tests.support.service import Client, running
 
 # What a path may name: things of one user, by the prefix of their ids, and things of nobody.
-OWNED: dict[str, Prefix] = {"session_id": "ses", "turn_id": "turn", "tool_call_id": "call", "memory_id": "mem"}
+OWNED: dict[str, Prefix] = {
+    "session_id": "ses",
+    "turn_id": "turn",
+    "tool_call_id": "call",
+    "memory_id": "mem",
+    "message_id": "msg",
+}
 SHARED = {"tool": "current_time"}
 
 Things = dict[str, str]
@@ -113,6 +119,7 @@ async def things_of(client: Client) -> Things:
         "turn_id": answer["turn_id"],
         "tool_call_id": call["tool_call_id"],
         "memory_id": noted.json()["id"],
+        "message_id": answer["message"]["id"],
     }
     assert things.keys() == OWNED.keys(), "make one of each thing in OWNED here"
     return things

@@ -122,6 +122,10 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
     ada_key, bob_key = await new_key(settings, "ada*"), await new_key(settings, "ada*b")
     async with speaking(service, ada_key) as ada, speaking(service, bob_key) as bob:
         gone = [await conversation(ada, provider), await conversation(ada, provider)]
+        answer = (await ada.messages(gone[0]))[-1]
+        rating = {"rating": "up", "comment": CANARY}
+        await ada.http.put(f"/sessions/{gone[0]}/messages/{answer['id']}/feedback", json=rating)
+        await ada.http.post(f"/sessions/{gone[0]}/turns/{answer['turn_id']}/stream-token")
         kept = await conversation(bob, provider)
         before = await bob.messages(kept)
         for user in (ada, bob):

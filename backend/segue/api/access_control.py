@@ -4,19 +4,23 @@ Runs before routing and before the body is read, so a new route needs a key unle
 in `request.state.identity`; that rows belong to the caller is checked by the SQL statements.
 """
 
+import re
 from collections.abc import Iterable
 
 import structlog
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from segue.api.deps import Services
 from segue.api.problems import app_problem
 from segue.domain.errors import AppError
-from segue.domain.identity import is_loopback
+from segue.domain.identity import Identity, is_loopback
 from segue.identity.authenticator import Unauthorized
+from segue.identity.stream_tokens import user_of_token
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/docs", "/openapi.json"})
 METRICS_PATH = "/metrics"
+_EVENTS_PATH = re.compile("/sessions/[^/]+/turns/([^/]+)/events")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 log = structlog.get_logger()
@@ -82,14 +86,30 @@ class Gate:
 
 
 async def _authenticate(request: Request) -> None:
-    services = request.state.services
+    services: Services = request.state.services
     try:
-        identity = await services.authenticator.identify(_credential(request))
+        identity = await _identify(services, request)
     except Unauthorized as error:
         log.info("unauthorized", reason=error.reason)
         raise
     await services.limiter.request(identity.user)
     request.state.identity = identity
+
+
+async def _identify(services: Services, request: Request) -> Identity:
+    """A client that sends no key or token may have one in the address of a turn's events."""
+    credential = _credential(request)
+    try:
+        return await services.authenticator.identify(credential)
+    except Unauthorized:
+        token, events = request.query_params.get("token"), _EVENTS_PATH.fullmatch(request.url.path)
+        if credential is not None or token is None or events is None or request.method != "GET":
+            raise
+        async with services.database.read_only() as connection:
+            user = await user_of_token(connection, token, events[1])
+        if user is None:
+            raise Unauthorized("stream_token") from None
+        return Identity(user)
 
 
 def _credential(request: Request) -> str | None:

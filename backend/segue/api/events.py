@@ -16,6 +16,7 @@ from segue.api.problems import PROBLEMS
 from segue.domain.session import TurnKey
 from segue.events.event_buffer import end_of
 from segue.events.log import EventLog
+from segue.identity.stream_tokens import StreamToken, create_token
 from segue.turns.queries import find_turn
 
 HEARTBEAT_S = 10
@@ -39,6 +40,11 @@ MAX_POSITION = 2**53  # beyond it JavaScript's numbers have gaps
 Position = Annotated[int, Query(ge=0, le=MAX_POSITION, description="The `id` of the last event that is known.")]
 LastEventId = Annotated[
     int | None, Header(ge=0, le=MAX_POSITION, description="The same, as browsers send it; it wins.")
+]
+
+
+StreamTokenParameter = Annotated[
+    str | None, Query(alias="token", description="Of `stream-token`, instead of a key or token in the headers.")
 ]
 
 
@@ -71,6 +77,7 @@ async def follow_turn(
     caller: Caller,
     after: Position = 0,
     last_event_id: LastEventId = None,
+    _token: StreamTokenParameter = None,
 ) -> Response:
     """From the start, or after the last event that is known. A client that knows the last one of all gets a 204, which
     tells a browser to stop reconnecting.
@@ -81,6 +88,16 @@ async def follow_turn(
     if position >= end_of(turn):
         return Response(status_code=204)
     return EventStream(_framed(services.events, turn, after=position))
+
+
+@router.post("/{session_id}/turns/{turn_id}/stream-token", status_code=201)
+async def create_stream_token(
+    session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller
+) -> StreamToken:
+    """For a browser's EventSource, which sends no headers: `?token=` opens this turn's events for a minute."""
+    async with services.database.transaction() as connection:
+        await find_turn(connection, caller, session_id, turn_id)
+        return await create_token(connection, caller, turn_id)
 
 
 def wants_events(request: Request) -> bool:

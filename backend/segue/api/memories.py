@@ -7,7 +7,7 @@ from pydantic import Field, TypeAdapter
 
 from segue.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
 from segue.api.problems import PROBLEMS
-from segue.api.schemas import Cursor, Limit, NewMemory, Page, decode_cursor, invalid_cursor, page
+from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, decode_cursor, invalid_cursor, page
 from segue.domain.errors import AppError
 from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory, NewFact, UnreadableMemory
@@ -60,6 +60,14 @@ async def delete_memories(session_id: ToldIn, services: ServicesDep, caller: Cal
     async with services.database.transaction() as connection:
         await cancel_extraction(connection, caller, session_id)
         await facts.delete_facts_of_session(connection, caller, session_id)
+
+
+@router.patch("/{memory_id}")
+async def change_memory(
+    memory_id: MemoryId, body: MemoryChanges, services: ServicesDep, caller: Caller
+) -> Memory | UnreadableMemory:
+    async with services.database.autocommit() as connection:
+        return await facts.change_fact(connection, caller, memory_id, content=body.content, kind=body.kind)
 
 
 @router.delete("/{memory_id}", status_code=204)

@@ -14,11 +14,13 @@ from segue.domain.errors import AppError
 from segue.domain.ids import Prefix, id_pattern
 from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
 from segue.domain.plan import Decision
+from segue.domain.session import Rating
 from segue.domain.tool_state import ManualStatus
 from segue.turns.store import OnBusy
 
 MAX_MESSAGE_CHARS = 32_000
 MAX_METADATA_KEYS = 64
+MAX_COMMENT_CHARS = 2000
 MAX_VERSION = 2**31 - 1
 
 Item = TypeVar("Item")
@@ -77,6 +79,18 @@ class FleetReset(ToolReset):
     """The fleet's states, and those of the session where one is named."""
 
     session_id: Annotated[str, Field(max_length=200)] | None = None
+
+
+class MessageFeedback(Body):
+    """`rating: null` takes back what was said."""
+
+    rating: Rating | None
+    comment: Annotated[str, Field(max_length=MAX_COMMENT_CHARS)] | None = None
+
+
+class MemoryChanges(Body):
+    content: Annotated[Text, Field(max_length=MAX_CONTENT_CHARS)] | None = None
+    kind: MemoryKind | None = None
 
 
 class NewMemory(Body):

@@ -162,6 +162,29 @@ messages = Table(
     Index("messages_tool_call_id_key", "tool_call_id", unique=True, postgresql_where=text("tool_call_id IS NOT NULL")),
 )
 
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("message_id", _id(), ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
+    _seq(),
+    Column("rating", Text, nullable=False),
+    Column("comment", Text),
+    Column("created_at", _time(), nullable=False),
+    CheckConstraint("rating IN ('up', 'down')", name="rating"),
+    Index("feedback_seq_idx", "seq"),
+)
+
+stream_tokens = Table(
+    "stream_tokens",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("turn_id", _id(), ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("expires_at", _time(), nullable=False),
+    Index("stream_tokens_turn_id_idx", "turn_id"),
+    Index("stream_tokens_expires_at_idx", "expires_at"),
+)
+
 plans = Table(
     "plans",
     metadata,

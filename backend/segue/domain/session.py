@@ -16,6 +16,7 @@ Role = Literal["user", "assistant", "tool"]
 TurnStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
 Verdict = Literal["confirm", "reject", "amend", "none"]
 Strength = Literal["strong", "weak"]
+Rating = Literal["up", "down"]
 
 EPOCHS = 1_000_000  # of a run: the epochs of the next one begin behind the next multiple
 
@@ -181,6 +182,19 @@ class Turn:
     finished_at: datetime | None
     error: TurnError | None
     answer: ChatAnswer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What a user thinks of an answer, as operators read it."""
+
+    message_id: str
+    session_id: str
+    turn_id: str
+    user: str
+    rating: Rating
+    comment: str | None
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

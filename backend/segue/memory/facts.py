@@ -34,13 +34,14 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, REAL, insert
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import UserDefinedType
 
 from segue.db.models import memories
 from segue.db.order import newest_first, oldest_first
 from segue.db.reading import note_unreadable
-from segue.domain.errors import NotFound
+from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import new_id
 from segue.domain.memory import Memory, MemoryKind, NewFact, UnreadableMemory
 from segue.memory.fact_cues import index_words, split_words
@@ -94,17 +95,14 @@ async def add_fact(
     connection: AsyncConnection, owner: str, fact: NewFact, *, now: datetime, source: Source | None = None
 ) -> Memory:
     """Returns the stored fact, or the current one with the same words. The fact it supersedes is no longer current."""
-    content = " ".join(fact.content.split())
     values = {
         "id": new_id("mem", now),
         "owner": owner,
         "kind": fact.kind,
-        "content": content,
-        "content_hash": _content_hash(content),
+        **_worded(" ".join(fact.content.split())),
         "importance": fact.importance,
         "session_id": source.session_id if source else None,
         "message_id": source.message_id if source else None,
-        "search": func.strip(_joined(func.to_tsvector, bindparam("indexed", index_words(content)))),
         "created_at": now,
     }
     new = insert(memories).values(values)
@@ -149,6 +147,35 @@ async def list_facts(
         statement = statement.where(memories.c.session_id == session_id)
     rows = await connection.execute(statement.order_by(*newest_first(memories)).limit(limit))
     return [(_memory(row), (row.seq, row.id)) for row in rows]
+
+
+async def change_fact(
+    connection: AsyncConnection, owner: str, memory_id: str, *, content: str | None, kind: MemoryKind | None
+) -> Memory:
+    """Changes what is given. Raises NotFound as `delete_fact`, and AppError `memory_exists` if another fact says so."""
+    changes: dict[str, Any] = {"kind": kind} if kind is not None else {}
+    if content is not None:
+        changes |= _worded(" ".join(content.split())) | {"embedding": None, "embedding_model": None}
+    is_it = (memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
+    # an UPDATE that changes nothing would not be one
+    changed = update(memories).where(*is_it).values(changes or {"kind": memories.c.kind}).returning(*_SHOWN)
+    try:
+        row = (await connection.execute(changed)).one_or_none()
+    except IntegrityError as error:  # one current fact of the same words is a unique index
+        detail = "Another fact says this already. Delete this one, or leave it as it is."
+        raise AppError("memory_exists", status=409, title="Known already", detail=detail) from error
+    if row is None:
+        raise NotFound("memory")
+    return _memory(row)
+
+
+def _worded(content: str) -> dict[str, Any]:
+    """Returns the columns that are made of a fact's words."""
+    return {
+        "content": content,
+        "content_hash": _content_hash(content),
+        "search": func.strip(_joined(func.to_tsvector, bindparam("indexed", index_words(content)))),
+    }
 
 
 async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> None:

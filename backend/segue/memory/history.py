@@ -32,6 +32,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions
 from segue.db.reading import opaque_of, read_json, readable, reader
+from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.session import Message, RequestedCall, Role, TurnKey, UnreadableMessage
 from segue.domain.tool import CallStatus
@@ -189,6 +190,14 @@ async def list_messages(
     between = _owned(owner, session_id).where(messages.c.seq > after, messages.c.seq < before)
     ordered = between.order_by(messages.c.seq.desc() if newest_first else messages.c.seq)
     return [_message(row) for row in await connection.execute(ordered.limit(limit))]
+
+
+async def get_message(connection: AsyncConnection, owner: str, session_id: str, message_id: str) -> Message:
+    """Raises NotFound if the message is missing, in another session or another owner's."""
+    row = (await connection.execute(_owned(owner, session_id).where(messages.c.id == message_id))).one_or_none()
+    if row is None:
+        raise NotFound("message")
+    return _message(row)
 
 
 async def recent_user_messages(connection: AsyncConnection, owner: str, session_id: str) -> list[Message]:

@@ -31,6 +31,7 @@ from segue.domain.session import (
     UnreadableMessage,
 )
 from segue.domain.tool import ToolCall, UnreadableCall
+from segue.memory.feedback import feedback_on
 from segue.memory.history import final_messages
 from segue.telemetry.gauges import Backlog
 from segue.tools.results import calls_of_turns
@@ -111,11 +112,14 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
 
 
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
-    """Returns the messages with what their turns know of them: a button's decision, the model that spoke."""
+    """Returns the messages with what is known of them: a button's decision, the model that spoke, what the user thinks
+    of them.
+    """
     report = turns.c.report["model"].as_string().label("model")
     statement = select(turns.c.id, turns.c.request, report).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
-    return [replace(each, metadata=_metadata(each, found.get(each.turn_id))) for each in listed]
+    said = await feedback_on(connection, [each.id for each in listed])
+    return [replace(each, metadata=_metadata(each, found.get(each.turn_id)) | said.get(each.id, {})) for each in listed]
 
 
 async def with_turns(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
