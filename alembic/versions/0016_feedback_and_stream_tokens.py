@@ -33,9 +33,7 @@ def upgrade() -> None:
         sa.Column("owner", sa.Text(), nullable=False),
         sa.Column("turn_id", sa.Text(collation="C"), nullable=False),
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["turn_id"], ["turns.id"], name=op.f("stream_tokens_turn_id_fkey"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name=op.f("stream_tokens_turn_id_fkey"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("digest", name=op.f("stream_tokens_pkey")),
     )
     op.create_index("stream_tokens_turn_id_idx", "stream_tokens", ["turn_id"])
