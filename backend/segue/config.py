@@ -100,6 +100,8 @@ class Settings(BaseSettings):
     embedding_model: str | None = None
     prices_file: Path | None = None
 
+    agents_config: Path = Path("agents.toml")
+    instructions_file: Path | None = None
     planning: Planning = "auto"
     confirm: Confirm = "destructive"
     plan_ttl_s: Count = 86_400
@@ -243,15 +245,9 @@ class Settings(BaseSettings):
     def _models_have_providers(self) -> Self:
         for setting in MODEL_SETTINGS:
             model: str | None = getattr(self, setting)
-            provider, _ = provider_and_id(model or "")
-            if provider.extra and find_spec(provider.package) is None:
-                raise ValueError(
-                    f"{setting.upper()}={model} needs a package that is not installed: "
-                    f"pip install 'segue-agent[{provider.extra}]'"
-                )
-            is_needed = provider.extra or (model and setting != "llm_model" and self.model_configured)
-            if is_needed and not any(self.access_to(provider)):
-                raise ValueError(f"{setting.upper()}={model} needs {provider.key}")
+            is_needed = bool(model) and setting != "llm_model" and self.model_configured
+            if fault := self.fault_of_model(model or "", is_needed=is_needed):
+                raise ValueError(f"{setting.upper()}={model} {fault}")
         return self
 
     @model_validator(mode="after")
@@ -287,7 +283,17 @@ class Settings(BaseSettings):
 
     @property
     def model_configured(self) -> bool:
-        return any(self.access_to(provider_and_id(self.llm_model)[0]))
+        return self.has_access_to(self.llm_model)
+
+    def has_access_to(self, model: str) -> bool:
+        return any(self.access_to(provider_and_id(model)[0]))
+
+    def fault_of_model(self, model: str, *, is_needed: bool) -> str | None:
+        """Returns what a model misses. Without a key for OpenAI's protocol, the offline model may answer instead."""
+        provider, _ = provider_and_id(model)
+        if provider.extra and find_spec(provider.package) is None:
+            return f"needs a package that is not installed: pip install 'segue-agent[{provider.extra}]'"
+        return f"needs {provider.key}" if (provider.extra or is_needed) and not self.has_access_to(model) else None
 
     def access_to(self, provider: Provider) -> tuple[SecretStr | None, str | None]:
         """Returns the key and the base URL that are set for a provider."""

@@ -7,7 +7,7 @@ only some settings need is imported in the function that makes its part.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import httpx2
@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.llm.model_choice import Models
+from segue.agents_from_settings import declared_agents, mcp_prefixes
 from segue.config import Settings
 from segue.db.clock import StoreClock
 from segue.db.engine import Database
@@ -23,6 +24,7 @@ from segue.db.rate_limits import Rates
 from segue.db.reading import unreadable_reads
 from segue.db.redis import Cache, Streams
 from segue.db.redis_server import RedisServer
+from segue.domain.agent import Agent
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.telemetry import Observe, OpenSpan
@@ -41,7 +43,7 @@ from segue.memory.history_window import LEAST_LISTED
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.memory.token_count import estimate
-from segue.models_from_settings import OFFLINE, chat_models, provider_options
+from segue.models_from_settings import OFFLINE, ChatModels, provider_options
 from segue.net.http_client import checked_client, tls_context
 from segue.telemetry.gauges import ProcessState
 from segue.telemetry.metrics import Metrics
@@ -55,6 +57,7 @@ from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.catalog import ToolCatalog
 from segue.tools.global_state import GlobalToolState
 from segue.tools.native import native_tools
+from segue.turns.agents import Agents, Speaker
 from segue.turns.context import ContextLimits
 from segue.turns.deps import TurnDeps
 from segue.turns.limits import Limiter
@@ -86,22 +89,26 @@ class Extensions:
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """What every other part is made from."""
+    """What every other part is made from. `models` are those of the settings."""
 
     settings: Settings
     clock: Clock
     metrics: Metrics
     span: OpenSpan
+    chat_models: ChatModels
     models: Models
     stores: Stores
 
 
 @dataclass(frozen=True, slots=True)
 class Tooling:
-    """`mcp_states` returns each MCP server's state by its name."""
+    """`mcp_states` returns each MCP server's state by its name, `may_exist` whether there is a tool of a name or a
+    server that has not connected yet may bring it.
+    """
 
     availability: ToolAvailability
     mcp_states: Callable[[], dict[str, str]]
+    may_exist: Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +127,13 @@ async def foundation(
     """Without a clock, the time is PostgreSQL's."""
     span = await stack.enter_async_context(tracing(settings.otel_exporter_otlp_endpoint))
     metrics = Metrics()
-    models = await chat_models(stack, settings, model, metrics.observe, span)
+    models_stack = await stack.enter_async_context(AsyncExitStack())  # agents that are loaded later add to it
+    chat_models = ChatModels(models_stack, settings, model, metrics.observe, span)
+    models = await chat_models.of(Agent())
     opened = await stores(stack, settings)
     if clock is None:
         clock = await stack.enter_async_context(StoreClock(opened.database))
-    return Foundation(settings, clock, metrics, span, models, opened)
+    return Foundation(settings, clock, metrics, span, chat_models, models, opened)
 
 
 async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
@@ -221,7 +230,13 @@ async def tooling(
         clock=base.clock,
         observe=base.metrics.observe,
     )
-    return Tooling(availability, mcp_states)
+    prefixes = mcp_prefixes(config)
+
+    def may_exist(name: str) -> bool:
+        late = (prefixes[server] for server, state in mcp_states().items() if state != "ready" and server in prefixes)
+        return name in availability.tools() or name.startswith(tuple(late))
+
+    return Tooling(availability, mcp_states, may_exist)
 
 
 def tool_availability(
@@ -264,6 +279,23 @@ async def builtin_tools(
     return tuple(tool for tool in tools if tool.spec.name not in settings.disabled_tools)
 
 
+async def agents(base: Foundation, tooling: Tooling) -> Agents:
+    """Raises AppError if AGENTS_CONFIG cannot be used."""
+    usual = limits.agent_limits(base.settings)
+
+    async def speaker(agent_id: str, agent: Agent) -> Speaker:
+        own = replace(usual, planning=agent.planning or usual.planning, confirm=agent.confirm or usual.confirm)
+        return Speaker(agent_id, agent, agent.digest, await base.chat_models.of(agent), own)
+
+    async def load() -> dict[str, Speaker]:
+        declared = await asyncio.to_thread(declared_agents, base.settings, tooling.may_exist)
+        return {agent_id: await speaker(agent_id, agent) for agent_id, agent in declared.items()}
+
+    loaded = Agents(load)
+    await loaded.reload()
+    return loaded
+
+
 async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory, books: Books) -> Jobs:
     settings, clock, database, model = base.settings, base.clock, base.stores.database, base.models.small
     interval_s = settings.turn_lease_s / 4
@@ -293,7 +325,14 @@ async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemor
 
 
 def turn_deps(
-    base: Foundation, *, tooling: Tooling, long_term: LongTermMemory, jobs: Jobs, limiter: Limiter, books: Books
+    base: Foundation,
+    *,
+    agents: Agents,
+    tooling: Tooling,
+    long_term: LongTermMemory,
+    jobs: Jobs,
+    limiter: Limiter,
+    books: Books,
 ) -> TurnDeps:
     settings, stores = base.settings, base.stores
     return TurnDeps(
@@ -301,7 +340,7 @@ def turn_deps(
         cache=stores.cache,
         events=stores.events,
         graph=build_graph(),
-        models=base.models,
+        agents=agents,
         tools=tooling.availability,
         limiter=limiter,
         books=books,
@@ -310,7 +349,6 @@ def turn_deps(
         fact_extraction=jobs.fact_extraction,
         fact_upkeep=jobs.fact_upkeep,
         summaries=jobs.summaries,
-        agent_limits=limits.agent_limits(settings),
         limits=limits.turn_limits(settings, jobs.context),
         observe=base.metrics.observe,
         span=base.span,

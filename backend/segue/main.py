@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from segue import factories
 from segue.api import (
+    agents,
     chat,
     events,
     export,
@@ -35,9 +36,11 @@ from segue.domain.clock import Clock
 from segue.domain.telemetry import LoopLagged
 from segue.telemetry.loop_lag import LoopLag
 from segue.telemetry.metrics_server import metrics_served
+from segue.turns.agents import Agents
 from segue.turns.service import TurnService
 
 RESOURCES = (
+    agents,
     sessions,
     export,
     chat,
@@ -91,14 +94,14 @@ def create_app(
     return app
 
 
-async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callable[[], None]) -> None:
-    """Runs turns that other processes accept, until `stopped` is set. Calls `started` once it takes turns."""
+async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callable[[Agents], None]) -> None:
+    """Runs turns that other processes accept, until `stopped` is set. Once it does, `started` gets its agents."""
     async with AsyncExitStack() as stack:
         services = await _start(stack, settings, factories.Extensions(), None, None, takes_turns=True)
         if settings.worker_metrics_port is not None:
             served = metrics_served(services.metrics, settings.host, settings.worker_metrics_port)
             await stack.enter_async_context(served)
-        started()
+        started(services.agents)
         await stopped.wait()
 
 
@@ -137,8 +140,11 @@ async def _start(
     authenticator = await factories.authenticator(stack, base)
     long_term = await factories.long_term_memory(stack, base)
     tooling = await factories.tooling(stack, base, long_term, extensions)
+    speakers = await factories.agents(base, tooling)
     jobs = await factories.jobs(stack, base, long_term, books)
-    deps = factories.turn_deps(base, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter, books=books)
+    deps = factories.turn_deps(
+        base, agents=speakers, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter, books=books
+    )
     service = await stack.enter_async_context(TurnService(deps, base.stores.redis, takes_turns=takes_turns))
     base.metrics.add_process_state(factories.gauges(base.stores, service, tooling.mcp_states))
     return Services(
@@ -148,6 +154,7 @@ async def _start(
         cache=base.stores.cache,
         events=base.stores.events,
         turns=service,
+        agents=speakers,
         tools=tooling.availability,
         planning=settings.planning,
         confirm=settings.confirm,

@@ -4,6 +4,7 @@ A provider is one file in `agent/llm/providers/`, imported only if it is the one
 """
 
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from functools import partial
 
 from langchain_core.language_models import BaseChatModel
@@ -13,6 +14,7 @@ from segue.agent.llm.model_choice import Models, ModelWithFallback
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.tool_schemas import Bounds
 from segue.config import Settings
+from segue.domain.agent import Agent
 from segue.domain.providers import provider_and_id
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.offline.model import OfflineModel
@@ -21,39 +23,82 @@ from segue.usage.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
 OFFLINE = "offline"
 
 
-async def chat_models(
-    stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, observe: Observe, span: OpenSpan
-) -> Models:
-    """Returns `model` for everything, else the configured ones, else the offline model."""
-    if model is not None or not settings.model_configured:
-        name = model.get_name() if model else OFFLINE
-        limits, tariff = _limits(settings), _tariff(settings, name)
-        only = ChatModel(model or OfflineModel(), name=name, limits=limits, observe=observe, span=span, tariff=tariff)
-        return Models(only, only)
-    fallback = None
-    if settings.llm_fallback_model:
-        fallback = await model_set_by(stack, settings, "llm_fallback_model", observe=observe, span=span)
-    main = small = await model_set_by(stack, settings, "llm_model", fallback, observe=observe, span=span)
-    if settings.llm_small_model not in (None, settings.llm_model):
-        small = await model_set_by(stack, settings, "llm_small_model", fallback, observe=observe, span=span)
-    return Models(main, small)
+@dataclass(frozen=True, slots=True)
+class ChatModels:
+    """Opens models as agents and the settings name them, each once: who asks for the same shares it. With a `model`,
+    that is asked for everything. The stack closes them.
+    """
+
+    stack: AsyncExitStack
+    settings: Settings
+    model: BaseChatModel | None
+    observe: Observe
+    span: OpenSpan
+    opened: dict[tuple[object, ...], ChatModel] = field(default_factory=dict)
+
+    async def of(self, agent: Agent) -> Models:
+        """Returns the offline model for one that the settings have no access to."""
+        settings = self.settings
+        own = {"llm_temperature": agent.temperature, "llm_reasoning_effort": agent.reasoning_effort}
+        asked = settings.model_copy(update={name: value for name, value in own.items() if value is not None})
+        main_name = agent.model or settings.llm_model
+        if self.model is not None or not settings.has_access_to(main_name):
+            return Models(self._offline, self._offline)
+        fallback = None
+        if settings.llm_fallback_model and settings.has_access_to(settings.llm_fallback_model):
+            fallback = await self._named(asked, settings.llm_fallback_model, "LLM_FALLBACK_MODEL", None)
+        main = small = await self._named(asked, main_name, "an agent's model" if agent.model else "LLM_MODEL", fallback)
+        small_name = agent.small_model or settings.llm_small_model or main_name
+        if small_name != main_name and settings.has_access_to(small_name):
+            setting = "an agent's small_model" if agent.small_model else "LLM_SMALL_MODEL"
+            small = await self._named(asked, small_name, setting, fallback)
+        return Models(main, small)
+
+    async def _named(self, asked: Settings, name: str, setting: str, fallback: ChatModel | None) -> ChatModel:
+        key = name, asked.llm_temperature, asked.llm_reasoning_effort, fallback
+        if key not in self.opened:
+            self.opened[key] = await _model_named(
+                self.stack, asked, name, setting, fallback, observe=self.observe, span=self.span
+            )
+        return self.opened[key]
+
+    @property
+    def _offline(self) -> ChatModel:
+        if () not in self.opened:
+            name = self.model.get_name() if self.model else OFFLINE
+            self.opened[()] = ChatModel(
+                self.model or OfflineModel(),
+                name=name,
+                limits=_limits(self.settings),
+                observe=self.observe,
+                span=self.span,
+                tariff=_tariff(self.settings, name),
+            )
+        return self.opened[()]
 
 
 async def model_set_by(
+    stack: AsyncExitStack, settings: Settings, setting: str, *, observe: Observe, span: OpenSpan
+) -> ChatModel:
+    """Returns the model that one of MODEL_SETTINGS names."""
+    name: str = getattr(settings, setting)
+    return await _model_named(stack, settings, name, setting.upper(), None, observe=observe, span=span)
+
+
+async def _model_named(
     stack: AsyncExitStack,
     settings: Settings,
+    name: str,
     setting: str,
-    fallback: ChatModel | None = None,
+    fallback: ChatModel | None,
     *,
     observe: Observe,
     span: OpenSpan,
 ) -> ChatModel:
-    """Returns the model that one of MODEL_SETTINGS names."""
-    name: str = getattr(settings, setting)
     model = await _provider(stack, provider_options(settings, name))
     opened = ChatModel if fallback is None else partial(ModelWithFallback, fallback=fallback)
     limits, tariff = _limits(settings), _tariff(settings, name)
-    return opened(model, name=name, setting=setting.upper(), limits=limits, observe=observe, span=span, tariff=tariff)
+    return opened(model, name=name, setting=setting, limits=limits, observe=observe, span=span, tariff=tariff)
 
 
 def _limits(settings: Settings) -> ModelLimits:

@@ -202,7 +202,7 @@ async def test_a_worker_serves_its_own_where_it_is_given_a_port(settings: Settin
     stopped, started = asyncio.Event(), asyncio.Event()
     async with running(settings, takes_turns=False) as client:
         with capture_logs() as logs:
-            worker = asyncio.create_task(run_worker(settings, stopped, started.set))
+            worker = asyncio.create_task(run_worker(settings, stopped, lambda _: started.set()))
             await started.wait()
         [url] = [entry["url"] for entry in logs if entry["event"] == "metrics_served"]
         provider.will(says("from the worker"))
@@ -223,5 +223,5 @@ async def test_a_worker_whose_port_is_taken_says_which(settings: Settings) -> No
         port = taken.getsockname()[1]
         settings = settings.model_copy(update={"worker_metrics_port": port})
         with pytest.raises(AppError) as refused:
-            await run_worker(settings, asyncio.Event(), lambda: None)
+            await run_worker(settings, asyncio.Event(), lambda _: None)
     assert f"WORKER_METRICS_PORT={port}" in refused.value.detail

@@ -28,7 +28,7 @@ OWNED: dict[str, Prefix] = {
     "memory_id": "mem",
     "message_id": "msg",
 }
-SHARED = {"tool": "current_time"}
+SHARED = {"tool": "current_time", "agent_id": "segue"}
 
 Things = dict[str, str]
 

@@ -53,6 +53,7 @@ async def test_a_new_session_is_empty_and_reads_back_as_it_was_made(client: Clie
     assert session == {
         "id": session["id"],
         "title": "Tàxes 税",
+        "agent": "segue",
         "time_zone": "UTC",
         "metadata": {"tags": ["a", None, 1.5]},
         "created_at": session["created_at"],

@@ -1,18 +1,28 @@
 """What a reader can paste works as it stands, on one service started as a newcomer does: embedded stores, no model."""
 
+import asyncio
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
+from starlette.responses import Response
 
+from segue.agent.prompts import without_time
+from segue.embedded.urls import ServerUrls
 from tests.support.commands import ROOT, python
 from tests.support.mailbox import write_mailbox_config
-from tests.support.service import Process
+from tests.support.provider import Provider, says
+from tests.support.service import Client, Process
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = {
@@ -30,7 +40,7 @@ TARGETS = {
     if line.startswith("make ")
 }
 TESTS = ROOT / "tests"
-NAMED_FROM = [ROOT, ROOT / "backend" / "segue", TESTS, ROOT / "docs", ROOT / "bench"]
+NAMED_FROM = [ROOT, ROOT / "backend" / "segue", TESTS, ROOT / "docs", ROOT / "bench", ROOT / "examples"]
 
 TOOL_CHANGES = [
     ["maintenance → available", "reset"],
@@ -48,10 +58,10 @@ class Served:
 
 @pytest.fixture(scope="module")
 def segue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`segue serve` with nothing configured but where its data and the mails it sends go."""
+    """`segue serve` with nothing configured but where its data and the mails it sends go, and the example's agents."""
     folder = tmp_path_factory.mktemp("data")
     config, _ = write_mailbox_config(folder)
-    settings = {"DATA_DIR": str(folder), "MCP_CONFIG": str(config)}
+    settings = {"DATA_DIR": str(folder), "MCP_CONFIG": str(config), "AGENTS_CONFIG": "examples/agents.toml"}
     process = Process(settings)
     url = process.start()
     process.wait_for("mcp_server_ready")
@@ -116,6 +126,70 @@ def test_the_blocks_of_a_page_run_as_pasted_one_after_another(page: str, segue: 
         in_english, in_italian = said.split("Shall I open the first one")[1], said.split("Vuoi che apra la prima")[-1]
         assert "Gentile dottoressa Conti" in in_english
         assert "Gentile dottoressa Conti" in in_italian
+
+
+async def test_the_two_agents_of_their_page_stay_with_their_sessions_and_a_killed_turn_with_its_own(
+    servers: ServerUrls, database_url: str, provider: Provider, tmp_path: Path
+) -> None:
+    config, _ = write_mailbox_config(tmp_path)
+    agents = shutil.copy(ROOT / "examples" / "agents.toml", tmp_path)
+    own = {"DATABASE_URL": database_url, "REDIS_URL": servers.redis_url, "MCP_CONFIG": str(config)}
+    model = {"OPENAI_BASE_URL": provider.base_url, "LLM_MODEL": "scripted"}
+    process = Process({**own, **model, "AGENTS_CONFIG": str(agents), "TURN_LEASE_S": "1", "MIGRATE_ON_START": "false"})
+    never = asyncio.Event()
+
+    async def stays_away(_: dict[str, Any]) -> Response:
+        await never.wait()
+        return says("too late")
+
+    provider.will(says("No mail."), says("A fine day."))
+    async with _client(process) as client:
+        served = Served(str(client.http.base_url), {**own, "AGENTS_CONFIG": str(agents)}, tmp_path)
+        await asyncio.to_thread(run, "\n".join(PASTED["docs/agents.md"]), served)
+        mail, facts = provider.requests
+        assert [mail["model"], facts["model"]] == ["gpt-5-mini", "gpt-5-nano"]
+        assert "mailbox of local" in mail["messages"][0]["content"]
+        assert "three sentences" in facts["messages"][0]["content"]
+        assert "mcp_send_email" in str(mail["tools"])
+        assert "mcp_" not in str(facts["tools"])
+        _declare(agents, '[agents.librarian]\ntolls = "typo"')
+        os.kill(process.pid, signal.SIGHUP)
+        await asyncio.to_thread(process.wait_for, "agents_refused")
+        session = await client.new_session(agent="librarian")
+        provider.will(stays_away)
+        await client.send(session, "Who was Rossi?", background=True)
+        await provider.wait_for_requests(3)
+        assert (await client.http.patch(f"/sessions/{session}", json={"agent": "segue"})).status_code == 200
+    shutil.copy(ROOT / "examples" / "agents.toml", tmp_path)
+    provider.will(says("A painter."), says("As I said."))
+    async with _client(process) as client:
+        assert (await client.ended(session))[0]["answer"]["message"]["content"] == "A painter."
+        await client.chat(session, "Who else?")
+        kept = [each["agent"] for each in (await client.get("/sessions"))["items"]]
+        assert kept == ["segue", "postmaster", "postmaster"]
+    cut_off, goes_on, after = provider.requests[2:]
+    assert _timeless(goes_on) == _timeless(cut_off)
+    assert (cut_off["model"], after["model"]) == ("gpt-5-nano", "scripted")
+
+
+def _timeless(request: dict[str, Any]) -> dict[str, Any]:
+    return {**request, "messages": [without_time(str(message["content"])) for message in request["messages"]]}
+
+
+@asynccontextmanager
+async def _client(process: Process) -> AsyncIterator[Client]:
+    """Leaving it is kill -9."""
+    url = await asyncio.to_thread(process.start)
+    try:
+        async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
+            await asyncio.to_thread(process.wait_for, "mcp_server_ready")
+            yield Client(http)
+    finally:
+        process.kill()
+
+
+def _declare(path: str | Path, text: str) -> None:
+    Path(path).write_text(text)
 
 
 def test_the_first_conversation_searches_hears_a_yes_and_reads_the_mail(segue: Served) -> None:

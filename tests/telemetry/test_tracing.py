@@ -70,7 +70,7 @@ def settings(settings: Settings, collector: Collector) -> Settings:
 async def api_and_worker(settings: Settings) -> AsyncIterator[Client]:
     """Each with a provider of its own, as two processes have. What is left of their spans is sent as they leave."""
     stopped, started = asyncio.Event(), asyncio.Event()
-    worker = asyncio.create_task(run_worker(settings, stopped, started.set))
+    worker = asyncio.create_task(run_worker(settings, stopped, lambda _: started.set()))
     await started.wait()
     async with running(settings, takes_turns=False) as client:
         yield client

@@ -48,6 +48,7 @@ class TurnContext:
 
     `transaction` opens a short transaction that raises StaleTurn once another worker owns the turn. `emit` takes an
     event, only after its commit. `listened` returns whether the turn has a follower who wants words as they come.
+    `agent_digest` is that of the agent that answers.
     """
 
     owner: str
@@ -56,6 +57,7 @@ class TurnContext:
     clock: Clock
     model: MeteredModel
     guard: ToolGuard
+    agent_digest: str
     cache: Cache
     limits: AgentLimits
     transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]

@@ -6,9 +6,9 @@ fails ends the plan. Every change is a compare-and-set in the transaction of wha
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final, Literal
 
 import orjson
 from langchain_core.messages import AIMessage, BaseMessage
@@ -41,20 +41,23 @@ from segue.tools.paging import InvalidPath, at_path
 from segue.tools.results import PlanStep, StoredResult
 
 MAX_GOAL_CHARS = 500
+AGENT: Final = "<agent>"  # which is no name of a tool
+
+Change = Literal["agent_changed", "tool_changed", "tool_blocked"]
 
 
 @dataclass(slots=True)
 class PlanRun:
     """A plan that is being executed. `values` holds what its steps gave, by step.
 
-    `changed` says that what runs now is not what the user approved, so that the question says why it is asked again.
+    `changed` is why what runs now is not what the user approved: the question then says that it is asked again.
     """
 
     turn: TurnCalls
     stored: StoredPlan
     conversation: list[BaseMessage]
     values: dict[int, StoredResult] = field(default_factory=dict)
-    changed: bool = False
+    changed: Change | None = None
 
     @property
     def plan(self) -> Plan:
@@ -92,7 +95,13 @@ async def offer_plan(
         expires_at=now + timedelta(seconds=context.limits.plan_ttl_s),
     )
     async with context.transaction() as connection:
-        offered = StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id, opaque=clean(opaque))
+        offered = StoredPlan(
+            plan,
+            context.turn.session_id,
+            taken_on_by=context.turn.turn_id,
+            opaque=clean(opaque),
+            made_with=_made_with(context, plan),
+        )
         stored = await store.offer(connection, offered, context.turn)
     if stored is not None:
         context.emit(PlanChanged(stored.plan))
@@ -112,13 +121,34 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[B
         await _finish_call(run, step, interrupted_call(request, turn.tools.get(request.name)))
     while run.plan.status == "active" and (step := run.plan.next_step) is not None:
         await run.context.guard.refresh()
-        newly_blocked = blocked_tools(turn, run.plan).keys() - set(run.stored.blocked_tools)
-        if run.stored.granted_to == run.turn_id and newly_blocked:  # the yes was given to a plan that could run
-            run.changed = True
+        run.changed = _change(run, step) if run.stored.granted_to == run.turn_id else None
+        if run.changed:  # the yes was given to a plan that stood and could run as it was
             await _hold(run, step, tool_hash=run.stored.tool_hash)
         else:
             await _run_step(run, step)
     return run
+
+
+def _change(run: PlanRun, step: Step) -> Change | None:
+    """Returns what has changed since the user was asked, but for the step's own tool, which is looked at when it runs.
+    A tool whose server is not connected has not changed.
+    """
+    if step.tool and not run.context.guard.may_use(step.tool):
+        return None  # it fails: there is nothing to ask
+    now, shown = _made_with(run.context, run.plan), run.stored.made_with
+    changed = [key for key, digest in now.items() if key != step.tool and shown.get(key, digest) != digest]
+    if changed:
+        return "agent_changed" if AGENT in changed else "tool_changed"
+    newly_blocked = blocked_tools(run.turn, run.plan).keys() - set(run.stored.blocked_tools)
+    return "tool_blocked" if newly_blocked else None
+
+
+def _made_with(context: TurnContext, plan: Plan) -> dict[str, str]:
+    """Returns the digests of the agent, and by name of the tools of the open steps."""
+    tools = context.guard.tools()
+    names = {step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in tools}
+    hashes = {name: _definition_hash(tools[name].spec) for name in sorted(filter(None, names))}
+    return {**hashes, AGENT: context.agent_digest}
 
 
 async def _run_step(run: PlanRun, step: Step) -> None:
@@ -167,12 +197,12 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     context, stored = run.context, run.stored
     tool = run.turn.tools.get(step.tool or "")
     granted = stored.grants(step, run.turn_id) and stored.tool_hash is not None
-    if tool is None and not granted:
+    if tool is None and (not granted or not context.guard.may_use(step.tool or "")):
         await _fail(run, step, f"{step.tool} is not available now")
         return
     if tool is None or is_blocked(state := context.guard.state(tool.spec)):
         # The step waits for its tool: one that failed may recover, and an approved one's server may only be slow.
-        run.changed = granted
+        run.changed = "tool_blocked" if granted else None
         await _hold(run, step, tool_hash=stored.tool_hash if granted else None)
         return
     if locked := refusal(tool.spec, state):
@@ -189,7 +219,7 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
         return
     needs_yes = step.requires_confirmation or run.turn.needs_yes(tool.spec)
     if needs_yes and not as_shown:
-        run.changed = granted
+        run.changed = "tool_changed" if granted else None
         await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True)
         return
     await _start_call(run, step, ReadyCall(RequestedCall(new_id("call", context.clock()), tool.spec.name, args), tool))
@@ -286,7 +316,7 @@ async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **sho
     async with run.context.transaction() as connection:
         run.stored = await store.swap(
             connection,
-            run.stored,
+            replace(run.stored, made_with=_made_with(run.context, moved)),
             moved,
             tool_hash=tool_hash,
             asked_in=run.turn_id,

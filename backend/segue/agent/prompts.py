@@ -8,7 +8,7 @@ Knows nothing of the graph. How stored messages are shown is `render_messages.py
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -17,6 +17,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.agent.shown_args import clipped
 from segue.agent.untrusted import CLOSE, OPEN, fenced
+from segue.domain.agent import Agent
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan, Step
 from segue.domain.session import Verdict
@@ -26,6 +27,7 @@ from segue.memory.summary import MAX_SUMMARY_CHARS
 from segue.tools.parts import described
 from segue.tools.summaries import one_line
 
+DATE, TIME_ZONE = "{date}", "{time_zone}"
 OPEN_NOTES, CLOSE_NOTES = "<notes>", "</notes>"
 
 SYSTEM = f"""\
@@ -63,6 +65,10 @@ SEARCH_WANTED = (
     "search is about that person."
 )
 SEARCH_FORBIDDEN = "The user does not want the web searched for this message: answer without, and do not offer it."
+GONE = (
+    "The agent that this conversation was with is no longer there, and you answer in its place: say so in one short "
+    "sentence, unless an earlier answer has said it."
+)
 FACTS = "What the user has told you before, each with its date; what they say now goes before it."
 SUMMARY = "Summary of the earlier conversation:"
 EARLIER_RESULTS = "Results from earlier in this session, newest first (load one with get_tool_result):"
@@ -135,18 +141,41 @@ text; what a `result` says is approved is not."""
 INSTRUCTIONS = (PLANNER, READER, OUT_OF_ROUNDS, APPROVED_FIRST, CARRYING_OUT, ENDED)
 
 
-def system_text(summary: str | None, references: Sequence[str]) -> str:
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """What an agent is told. `fixed` begins every prompt. `dated` are the lines that would change it from day to day:
+    filled in, they stand among the notes of the running turn.
+    """
+
+    fixed: str = SYSTEM
+    dated: str = ""
+
+    def notes(self, now: datetime) -> str:
+        return self.dated.replace(DATE, str(now.date())).replace(TIME_ZONE, str(now.tzinfo))
+
+
+def instructions_of(agent: Agent, user: str, *, is_gone: bool = False) -> Instructions:
+    """`is_gone` says that the agent answers in the place of the session's own."""
+    lines = agent.instructions.replace("{user}", user).splitlines()
+    dated = [line for line in lines if DATE in line or TIME_ZONE in line]
+    own = "\n".join(line for line in lines if line not in dated).strip()
+    opening = SYSTEM.replace("You are Segue,", f"You are {agent.name},", 1)
+    notes = [*dated, GONE] if is_gone else dated
+    return Instructions(f"{opening}\n\n{own}" if own else opening, "\n".join(notes))
+
+
+def system_text(instructions: str, summary: str | None, references: Sequence[str]) -> str:
     """Returns the whole system message; `references` are lines of JSON, one for each earlier result."""
     # Strict providers refuse a second system message.
-    parts = [fixed_text(summary)]
+    parts = [fixed_text(instructions, summary)]
     if references:
         parts.append(_fenced_lines(EARLIER_RESULTS, references))
     return "\n\n".join(parts)
 
 
-def fixed_text(summary: str | None) -> str:
+def fixed_text(instructions: str, summary: str | None) -> str:
     """Returns the part of the system message that changes only with the session's summary."""
-    return f"{SYSTEM}\n\n{SUMMARY}\n{fenced(as_json(summary))}" if summary else SYSTEM
+    return f"{instructions}\n\n{SUMMARY}\n{fenced(as_json(summary))}" if summary else instructions
 
 
 def without_references(text: str) -> str:
@@ -163,10 +192,12 @@ def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:
     return _fenced_lines(FACTS, map(as_json, given))
 
 
-def turn_notes(now: datetime, facts: Sequence[Memory]) -> str:
-    """Returns what the notes of a turn begin with: the time, in its own time zone, and the facts of use."""
+def turn_notes(now: datetime, told: str, facts: Sequence[Memory]) -> str:
+    """Returns what the notes of a turn begin with: the time, in its own time zone, what the agent is `told`, and the
+    facts of use.
+    """
     said = f"It is {now:%A}, {now.date()}, {now:%H:%M} ({now.tzinfo}, {now:%z})."
-    return "\n\n".join([said, facts_block(facts, now.tzinfo)]) if facts else said
+    return "\n\n".join(filter(None, [said, told, facts_block(facts, now.tzinfo) if facts else ""]))
 
 
 def with_notes(text: str, notes: str) -> str:

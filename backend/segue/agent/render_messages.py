@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent.llm.reply import OPAQUE
-from segue.agent.prompts import as_json, plan_block, system_text, turn_notes, with_notes
+from segue.agent.prompts import Instructions, as_json, plan_block, system_text, turn_notes, with_notes
 from segue.agent.shown_args import clipped
 from segue.agent.untrusted import fenced
 from segue.domain.memory import Memory
@@ -57,6 +57,7 @@ class SessionContent:
     inline: Mapping[str, str]
     expired: Collection[str]
     opaque: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    instructions: Instructions = field(default_factory=Instructions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,9 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
         return tokens
 
     plan = session.plan
-    notes = turn_notes(session.now, session.facts)
-    fixed = count(system_text(session.summary, session.references)) + count(notes)
+    instructions = session.instructions
+    notes = turn_notes(session.now, instructions.notes(session.now), session.facts)
+    fixed = count(system_text(instructions.fixed, session.summary, session.references)) + count(notes)
     fixed += count(plan_block(plan)) if plan else 0  # it is in the notes that a node may add
     origin_id = plan.origin_message_id if plan else None
     window = select_window(
@@ -111,7 +113,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
         WindowCosts(message=cost, reference=cache(lambda call_id: count(line(call_id)))),
     )
     listed = [line(reference.tool_call_id) for reference in window.listed]
-    system = system_text(session.summary, [*listed, *session.references])
+    system = system_text(instructions.fixed, session.summary, [*listed, *session.references])
     opening = next(each for each in reversed(window.history) if each.role == "user")
     brief = {key for key, form in window.forms.items() if form == "brief"}
     opaque = {key: parts for key, parts in session.opaque.items() if window.forms.get(key) == "whole"}

@@ -67,6 +67,7 @@ class TurnState(TurnInput, total=False):
     touched_plan: the plan this turn made, advanced or ended; `plan_runs` says that its open steps are to run now.
     note: an instruction to the model for this turn only.
     conversation: what the model has been shown in this turn.
+    asked_again: why a step that the user approved waits for another yes.
     answer: None until something answers; `started` is its message if part of it was emitted already, `answer_id` the
         id it is stored under, `postscript` a text that follows it.
     tool_calls, references: the calls this turn made, in order, and the references to their results, newest first.
@@ -79,6 +80,7 @@ class TurnState(TurnInput, total=False):
     beside: StoredPlan | None
     touched_plan: StoredPlan | None
     plan_runs: bool
+    asked_again: str | None
     note: str | None
     conversation: list[BaseMessage]
     answer: str | None

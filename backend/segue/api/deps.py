@@ -28,6 +28,7 @@ from segue.identity.authenticator import Authenticator
 from segue.memory.long_term import LongTermMemory
 from segue.telemetry.metrics import Metrics
 from segue.tools.availability import ToolAvailability
+from segue.turns.agents import Agents
 from segue.turns.claims import Origin
 from segue.turns.limits import Limiter
 from segue.turns.service import TurnService
@@ -44,6 +45,7 @@ class Services:
     cache: Cache
     events: EventLog
     turns: TurnService
+    agents: Agents
     tools: ToolAvailability
     planning: Planning
     confirm: Confirm

@@ -9,6 +9,7 @@ import orjson
 from fastapi import Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
 
+from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.clock import known_zone
 from segue.domain.errors import AppError
 from segue.domain.ids import Prefix, id_pattern
@@ -39,6 +40,7 @@ class NewSession(Body):
     """`time_zone` is an IANA name; null stands for the setting TIME_ZONE."""
 
     title: Title | None = None
+    agent: Annotated[str, Field(max_length=200)] = DEFAULT_AGENT
     time_zone: TimeZone | None = None
     metadata: Metadata = {}
 

@@ -41,11 +41,13 @@ class SessionMemory:
 
 @router.post("", status_code=201)
 async def create_session(body: NewSession, services: ServicesDep, caller: Caller) -> Session:
+    services.agents.check(body.agent, status=422)
     async with services.database.autocommit() as connection:
         return await sessions.create_session(
             connection,
             caller,
             title=body.title,
+            agent=body.agent,
             metadata=body.metadata,
             now=services.clock(),
             time_zone=body.time_zone or services.time_zone,
@@ -73,6 +75,8 @@ async def update_session(
     session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller
 ) -> Session | UnreadableSession:
     changes = body.model_dump(include=body.model_fields_set)
+    if "agent" in changes:
+        services.agents.check(body.agent, status=422)
     if "time_zone" in changes:
         changes["time_zone"] = body.time_zone or services.time_zone
     async with services.database.autocommit() as connection:

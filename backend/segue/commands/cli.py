@@ -32,6 +32,7 @@ COMMANDS = {
         "there is no such session.",
     ),
     "keys": Subcommand("users:keys", "API keys, for AUTH=api_key."),
+    "agents": Subcommand("agents:agents", "The agents of AGENTS_CONFIG."),
     "export": Subcommand(
         "users:export", "Write everything a user has, a JSON object a line: to hand it out, or before `erase`."
     ),

@@ -16,6 +16,7 @@ import typer
 import uvicorn
 import uvloop
 
+from segue.agents_from_settings import declared_agents, tools_before_start
 from segue.api.connection import TimedConnection
 from segue.api.deps import Services
 from segue.commands.terminal import refusal, settings_with
@@ -24,6 +25,7 @@ from segue.domain.errors import AppError
 from segue.limits_from_settings import SHUTDOWN_SHARE
 from segue.main import create_app, run_worker
 from segue.mcp.config import read_mcp_config
+from segue.turns.agents import Agents
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
 STARTUP_FAILURE = 3
@@ -33,6 +35,9 @@ GARBAGE_THRESHOLDS = 10_000, 20, 20  # objects made, then collections of the nex
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self.started:
+            services: Services = self.lifespan.state["services"]
+            reload_on_hangup(services.agents)
         _keep_modules_from_the_garbage_collector()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -75,13 +80,14 @@ def serve(
 
 
 def _settings_with(**flags: object) -> Settings:
-    """Also raises typer.Exit if the file of MCP servers is invalid, or named and not there."""
+    """Also raises typer.Exit if the file of MCP servers or that of agents is invalid, or named and not there."""
     settings = settings_with(**flags)
     path = settings.mcp_config
     if path != Settings.model_fields["mcp_config"].default and not os.access(path, os.F_OK):
         raise refusal(f"MCP_CONFIG={path} cannot be read. Correct it, or leave it out for no MCP servers.")
     try:
         read_mcp_config(path)
+        declared_agents(settings, tools_before_start(settings))
     except AppError as error:
         raise refusal(error.detail) from None
     return settings
@@ -115,7 +121,8 @@ def worker(
     """Runs turns that other processes accept, on the same stores."""
     settings = _settings_with(worker_concurrency=concurrency)
 
-    def started() -> None:
+    def started(agents: Agents) -> None:
+        reload_on_hangup(agents)
         _keep_modules_from_the_garbage_collector()
         typer.echo("Waiting for turns.", err=True)
 
@@ -129,6 +136,21 @@ def worker(
         uvloop.run(run())
     except AppError as error:
         raise refusal(error.detail) from error
+
+
+def reload_on_hangup(agents: Agents) -> None:
+    """SIGHUP loads the agents anew. One that comes because the terminal was closed still ends the process."""
+    loop, on_terminal, loading = asyncio.get_running_loop(), os.isatty(0), set[asyncio.Task[None]]()
+
+    def hang_up() -> None:
+        if on_terminal and not os.isatty(0):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        task = loop.create_task(agents.reload_if_valid(), name="agents")
+        loading.add(task)
+        task.add_done_callback(loading.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
 
 
 def _keep_modules_from_the_garbage_collector() -> None:

@@ -5,6 +5,7 @@ than the column, which their ids order. An id or a time never does: each is of t
 `turn_seq` of a message is the seq of the message that opened its turn: `seq` orders arrival, `turn_seq` a history.
 `result_bytes` counts all bytes of results a session ever stored, `stored_before` its value when a result was stored.
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
+`agent` of a turn is that of its session when it was first claimed.
 `summary_references` are the lines of JSON that list the results of the turns in the summary.
 `summary_seq` is the `turn_seq` of the last turn in the summary, `summary_until` that of the last one it is to cover.
 """
@@ -86,6 +87,7 @@ sessions = Table(
     Column("title", Text),
     Column("time_zone", Text, nullable=False, server_default=text("'UTC'")),
     Column("metadata", _json(), nullable=False),
+    Column("agent", Text, nullable=False, server_default=text("'segue'")),
     Column("next_seq", BigInteger, nullable=False, server_default=text("1")),
     Column("last_turn_id", _id()),
     Column("result_bytes", BigInteger, nullable=False, server_default=text("0")),
@@ -110,6 +112,7 @@ turns = Table(
     Column("seq", BigInteger, nullable=False),
     Column("status", Text, nullable=False),
     Column("request", _json(), nullable=False),
+    Column("agent", Text),
     Column("epoch", Integer, nullable=False, server_default=text("0")),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("left_s", Float),
@@ -203,6 +206,7 @@ plans = Table(
     Column("tool_hash", Text),
     Column("asked_in", _id()),
     Column("blocked_tools", _json()),
+    Column("made_with", _json()),
     Column("texts", _json(), nullable=False, server_default=text("'{}'")),
     Column("opaque", _json()),
     Column("reminded", Boolean, nullable=False, server_default=text("false")),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.tool import ToolCall, UnreadableCall
@@ -37,6 +38,7 @@ class TurnKey:
 class Session:
     id: str
     title: str | None
+    agent: str
     time_zone: str
     metadata: dict[str, Any]
     created_at: datetime
@@ -129,7 +131,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TurnReport:
-    """What a completed turn's row holds; its message and tool calls have rows of their own."""
+    """What a completed turn's row holds; its message and tool calls have rows of their own.
+
+    `agent` is the one that answered; `agent_gone` that of the session, if there was none of that name any more.
+    `asked_again` is why a step that was approved waits for another yes.
+    """
 
     acknowledgement: AcknowledgementReport
     plan: Plan | None
@@ -137,6 +143,15 @@ class TurnReport:
     memory_used: MemoryReport
     usage: Usage
     model: str
+    agent: str | None = None
+    agent_gone: str | None = None
+    asked_again: str | None = None
+
+
+def answer_metadata(model: str, agent: str | None, agent_gone: str | None, asked_again: str | None) -> dict[str, Any]:
+    """Returns what the message of an answer says of its turn. The default agent is not mentioned."""
+    told = {"agent": agent if agent != DEFAULT_AGENT else None, "agent_gone": agent_gone, "asked_again": asked_again}
+    return {"model": model} | {name: value for name, value in told.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

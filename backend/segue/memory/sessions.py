@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, RUNNING, plans, sessions, turns, written
 from segue.db.reading import plan_of, readable, reader
+from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.plan import OPEN, Plan
@@ -30,15 +31,18 @@ async def create_session(
     title: str | None,
     metadata: Mapping[str, Any],
     now: datetime,
+    agent: str = DEFAULT_AGENT,
     time_zone: str = "UTC",
 ) -> Session:
     session_id = new_id("ses", now)
-    given = {"id": session_id, "owner": owner, "title": title, "time_zone": time_zone, "metadata": dict(metadata)}
+    given = {"id": session_id, "owner": owner, "title": title, "metadata": dict(metadata)}
+    given |= {"agent": agent, "time_zone": time_zone}
     made = insert(sessions).values(**given, created_at=func.now(), updated_at=func.now())
     at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
     return Session(
         id=session_id,
         title=title,
+        agent=agent,
         time_zone=time_zone,
         metadata=dict(metadata),
         created_at=at,
@@ -85,7 +89,7 @@ async def list_sessions(
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
-    """`changes` may hold `title`, `time_zone` and `metadata`; the rest stays. Raises NotFound as `get_session`."""
+    """`changes` may hold `title`, `agent`, `time_zone` and `metadata`. Raises NotFound as `get_session`."""
     if changes:
         await connection.execute(
             update(sessions)
@@ -129,7 +133,7 @@ def _owned(owner: str) -> Select[Any]:
         .label("running_turn_id")
     )
     pending = (plans.c.session_id == sessions.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
-    shown = (sessions.c[name] for name in ("id", "title", "time_zone", "metadata", "created_at", "updated_at"))
+    shown = (sessions.c[name] for name in ("id", "title", "agent", "time_zone", "metadata", "created_at", "updated_at"))
     count = (sessions.c.next_seq - 1).label("message_count")
     pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
     return (

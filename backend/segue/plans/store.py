@@ -45,6 +45,8 @@ class StoredPlan:
     - `tool_hash`: of the tool definition that was shown with the waiting step; another one asks again.
     - `asked_in`: the turn whose answer asked for a yes last. `blocked_tools`: what that answer said cannot run.
     - `reminded`: an answer about something else has mentioned the plan.
+    - `made_with`: digests of the agent and, by name, of the tools of the open steps, as a yes was last asked for or the
+      plan was made. What has changed since is asked about again.
     - `texts`: what steps without a tool wrote, by the step's id.
     - `opaque`: what a provider wants back with the calls of its answer that are the steps, in their order.
     - `taken_on_by`: the turn that made, decided or amended the plan last. It goes on with it if it runs again.
@@ -58,6 +60,7 @@ class StoredPlan:
     tool_hash: str | None = None
     asked_in: str | None = None
     blocked_tools: tuple[str, ...] = ()
+    made_with: Mapping[str, str] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     reminded: bool = False
     taken_on_by: str | None = None
@@ -77,6 +80,7 @@ class StoredPlan:
 
 _read_texts = reader(dict[Annotated[str, Field(pattern="^[1-9]$")], str])
 _read_names = reader(tuple[str, ...])
+_read_hashes = reader(dict[str, str])
 _WITH_GRANT = select(
     plans, select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_subquery().label("granted_seq")
 )
@@ -267,6 +271,7 @@ def _stored_plan(row: Row[Any]) -> StoredPlan:
         tool_hash=row.tool_hash,
         asked_in=row.asked_in,
         blocked_tools=readable(_read_names, row.blocked_tools or (), "plans", row.id) or (),
+        made_with=readable(_read_hashes, row.made_with or {}, "plans", row.id) or {},
         texts=readable(_read_texts, row.texts, "plans", row.id) or {},
         reminded=row.reminded,
         taken_on_by=row.taken_on_by,

@@ -14,6 +14,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.domain.agent import Agent
 from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
@@ -143,19 +144,25 @@ class ToolAvailability:
 
 
 class ToolGuard:
-    """The tools of one turn. The agent asks it before every model call and around every tool call.
+    """The tools of one turn: those of its agent. They are asked for before every model call and around every tool call.
 
     `stored` holds the session's states as the turn's claim has read them.
     """
 
-    def __init__(self, availability: ToolAvailability, turn: TurnKey, stored: Mapping[str, StoredHealth]) -> None:
-        self.tools = availability.tools
+    def __init__(
+        self, availability: ToolAvailability, turn: TurnKey, stored: Mapping[str, StoredHealth], *, agent: Agent
+    ) -> None:
+        self.tools = availability.tools if agent.may_use_all else self._tools_of_agent
+        self.may_use = agent.may_use
         self._availability = availability
         self._session_id = turn.session_id
         self._turn_id = turn.turn_id
         self._stored = dict(stored)
         self._failed_for_all: Mapping[str, ToolHealth] = {}
         self._probing: set[str] = set()
+
+    def _tools_of_agent(self) -> Mapping[str, Tool]:
+        return {name: tool for name, tool in self._availability.tools().items() if self.may_use(name)}
 
     def state(self, spec: ToolSpec) -> ToolState:
         return self.states([spec])[spec.name]
@@ -246,7 +253,7 @@ class ToolGuard:
 
     def summary(self) -> dict[str, Any]:
         """Returns what the log says of a turn's tools: how many may run, and the names of those that may not."""
-        found = self.states(self._availability.specs().values())
+        found = self.states(tool.spec for tool in self.tools().values())
         locked = [name for name, state in found.items() if state.reason_code == "missing_dependencies"]
         blocked = [name for name, state in found.items() if is_blocked(state)]
         free = len(found) - len(locked) - len(blocked)

@@ -6,10 +6,15 @@ Knows who offers a tool, not how it runs (`run.py`) or whether it may (`availabi
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from segue.domain.errors import AppError
 from segue.domain.tool import Tool
 from segue.tools.dependencies import check_groups, unknown_members
+
+BUILTIN: Final = frozenset(
+    {"current_time", "get_tool_result", "remember", "search_memory", "web_fetch", "web_search"}
+)  # all that a service may have
 
 Source = Callable[[], Iterable[Tool]]
 

@@ -75,7 +75,7 @@ class Claim:
     `has_plan_in_question` says whether a plan is open or has just expired; only the turn that runs makes plans, so it
     can only become false. `shown_plan` is the open plan and its version at the time the message came: a yes is for that
     one. `time_zone` is the user's at that time. `summary` covers the turns up to `summary_seq`, `references` are the
-    results that are listed with it.
+    results that are listed with it. `agent` is the session's agent at the time of the turn's first claim.
     `knows_facts` says whether the owner has any facts, `tells_facts` whether the message may tell more. `queued_s` is
     how long the turn waited for this claim. A turn that `is_unreadable` does not run: what was asked with its message
     cannot be read.
@@ -86,6 +86,7 @@ class Claim:
     attempt: int
     left_s: float | None
     owner: str
+    agent: str
     force_web_search: bool
     decided_plan_id: str | None
     shown_plan: tuple[str, int] | None
@@ -151,6 +152,7 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
             status="running",
             epoch=turns.c.epoch + 1,
             attempts=turns.c.attempts + 1,
+            agent=func.coalesce(turns.c.agent, sessions.c.agent),
             worker=bindparam("claimer"),
             lease_until=func.now() + bindparam("lease", type_=Interval),
             started_at=func.now(),
@@ -162,6 +164,7 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
             turns.c.attempts.label("attempt"),
             turns.c.left_s,
             turns.c.request,
+            turns.c.agent,
             func.extract("epoch", func.now() - turns.c.queued_at).cast(Float).label("queued_s"),
             sessions.c.owner,
             (sessions.c.next_seq - 1).label("message_count"),

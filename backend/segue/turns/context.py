@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.agent.prompts import Instructions
 from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
 from segue.db.engine import Database
@@ -54,6 +55,7 @@ async def load_context(
     *,
     limits: ContextLimits,
     made_by: Sequence[str],
+    instructions: Instructions,
     now: datetime,
 ) -> TurnInput:
     """Returns the snapshot that a turn starts from. `made_by` says whose opaque parts go back to them.
@@ -105,6 +107,7 @@ async def load_context(
         inline=inline,
         expired=expired,
         opaque=stored_window.opaque,
+        instructions=instructions,
     )
     prompt = build_prompt(content, recall, limits.count)
     return TurnInput(

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from segue.agent.context import AgentLimits
 from segue.agent.graph import Graph
-from segue.agent.llm.model_choice import Models
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.clock import Clock
@@ -16,6 +14,7 @@ from segue.jobs.leased_loop import JobLoop
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.tools.availability import ToolAvailability
+from segue.turns.agents import Agents
 from segue.turns.context import ContextLimits
 from segue.turns.limits import Limiter
 from segue.turns.maintenance import KeepLimits
@@ -40,7 +39,7 @@ class TurnDeps:
     cache: Cache
     events: EventLog
     graph: Graph
-    models: Models
+    agents: Agents
     tools: ToolAvailability
     limiter: Limiter
     books: Books
@@ -49,7 +48,6 @@ class TurnDeps:
     fact_extraction: JobLoop[DueExtraction]
     fact_upkeep: FactUpkeep
     summaries: JobLoop[DueSummary]
-    agent_limits: AgentLimits
     limits: TurnLimits
     observe: Observe
     span: OpenSpan

@@ -29,6 +29,7 @@ from segue.domain.session import (
     TurnStatus,
     TurnSummary,
     UnreadableMessage,
+    answer_metadata,
 )
 from segue.domain.tool import ToolCall, UnreadableCall
 from segue.memory.feedback import feedback_on
@@ -38,6 +39,7 @@ from segue.tools.results import calls_of_turns
 from segue.turns.claims import request_of, runs_beside
 
 _OTHER = turns.alias("other")
+_TOLD = ("model", "agent", "agent_gone", "asked_again")  # by the message of an answer, of its turn's report
 _read_report, _read_error = reader(TurnReport), reader(TurnError)
 _UNREADABLE = TurnError(**{name: getattr(Unreadable("turn"), name) for name in TurnError.__slots__})
 
@@ -115,8 +117,8 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) 
     """Returns the messages with what is known of them: a button's decision, the model that spoke, what the user thinks
     of them.
     """
-    report = turns.c.report["model"].as_string().label("model")
-    statement = select(turns.c.id, turns.c.request, report).where(turns.c.id.in_({each.turn_id for each in listed}))
+    told = (turns.c.report[name].as_string().label(name) for name in _TOLD)
+    statement = select(turns.c.id, turns.c.request, *told).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
     return [replace(each, metadata=_metadata(each, found.get(each.turn_id)) | said.get(each.id, {})) for each in listed]
@@ -165,7 +167,7 @@ def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> Tur
 def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
-            return {"model": turn.model}
+            return answer_metadata(**{name: getattr(turn, name) for name in _TOLD})
         case "user" if turn is not None and (request := request_of(turn.request, turn.id)) and request.decided_plan_id:
             _, version = request.shown_plan or (None, None)
             decision = decision_of(message.content)
@@ -224,9 +226,9 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
         session_id=turn.session_id,
         turn_id=turn.turn_id,
         status="completed",
-        message=replace(message, metadata={"model": report.model}),
+        message=replace(message, metadata=answer_metadata(**{name: getattr(report, name) for name in _TOLD})),
         tool_calls=calls,
-        **{name: getattr(report, name) for name in TurnReport.__slots__},
+        **{name: getattr(report, name) for name in TurnReport.__slots__ if name in ChatAnswer.__slots__},
     )
 
 

@@ -15,6 +15,7 @@ from structlog.contextvars import bound_contextvars
 
 from segue.agent.context import TurnContext
 from segue.agent.llm.metered_model import MeteredModel
+from segue.agent.prompts import instructions_of
 from segue.agent.state import TurnInput, TurnState, acknowledgement_report, web_search_report
 from segue.db.engine import UNAVAILABLE, outlast, outlasting
 from segue.domain import turn_errors
@@ -103,8 +104,9 @@ class TurnRun:
         self._task: asyncio.Task[ChatAnswer | None] | None = None
         self._finishing = False
         self._account = deps.books.account(claim.owner, claim.key.session_id, claim.key.turn_id, epoch=claim.epoch)
-        self._model = MeteredModel(deps.models, deps.agent_limits.model, self._account)
-        self._guard = ToolGuard(deps.tools, claim.key, claim.tool_states)
+        self._speaker = deps.agents.speaker(claim.agent)
+        self._model = MeteredModel(self._speaker.models, self._speaker.limits.model, self._account)
+        self._guard = ToolGuard(deps.tools, claim.key, claim.tool_states, agent=self._speaker.agent)
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
     def start(self) -> asyncio.Task[ChatAnswer | None]:
@@ -183,7 +185,8 @@ class TurnRun:
             model=self._model,
             guard=self._guard,
             cache=deps.cache,
-            limits=deps.agent_limits,
+            agent_digest=self._speaker.digest,
+            limits=self._speaker.limits,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
             emit=emit,
             span=deps.span,
@@ -192,14 +195,15 @@ class TurnRun:
         return cast(TurnState, await deps.graph.ainvoke(state, context=context))
 
     async def _load_context(self) -> TurnInput:
-        deps = self._deps
+        deps, speaker = self._deps, self._speaker
         return await load_context(
             deps.database,
             deps.cache,
             deps.long_term,
             self.claim,
             limits=deps.limits.context,
-            made_by=deps.models.main.made_by,
+            made_by=speaker.models.main.made_by,
+            instructions=instructions_of(speaker.agent, self.claim.owner, is_gone=speaker.id != self.claim.agent),
             now=deps.clock(),
         )
 
@@ -212,6 +216,9 @@ class TurnRun:
             memory_used=memory_report(state),
             usage=self._metrics.stop(),
             model=self._model.name,
+            agent=self._speaker.id,
+            asked_again=state.get("asked_again"),
+            agent_gone=claim.agent if claim.agent != self._speaker.id else None,
         )
         self._finishing = True
         message = await outlast(lambda: self._store_answer(state, report))

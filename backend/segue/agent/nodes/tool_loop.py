@@ -115,8 +115,8 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
     if run.plan.status == "waiting":
         blocked = blocked_tools(turn, run.plan)
         told = await told_about(turn, run.plan, state["earlier_results"])
-        answer = plan_messages.ask(run.stored, state["language"], changed=run.changed, blocked=blocked, told=told)
-    return {"touched_plan": run.stored, "answer": answer}
+        answer = plan_messages.ask(run.stored, state["language"], changed=bool(run.changed), blocked=blocked, told=told)
+    return {"touched_plan": run.stored, "answer": answer, "asked_again": run.changed}
 
 
 async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> Update:

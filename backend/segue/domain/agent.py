@@ -1,0 +1,69 @@
+"""An agent: who answers in a session, with which instructions, model and tools. No I/O."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import Annotated, Final
+
+import orjson
+from pydantic import ConfigDict, Field
+
+from segue.domain.plan import Confirm, Planning
+
+DEFAULT_AGENT: Final = "segue"  # there always is one of this id
+MAX_INSTRUCTIONS_CHARS: Final = 32_000
+# They only find what a session has or may use, so patterns of `tools` need not name them; `not_tools` may.
+OF_THE_ENGINE: Final = frozenset({"get_tool_result", "find_tools"})
+FOR_CLIENTS: Final = frozenset({"description", "greeting", "examples"})
+
+Line = Annotated[str, Field(max_length=200, pattern=r"^\S.*$")]
+Lines = Annotated[tuple[Line, ...], Field(max_length=200)]
+Paragraph = Annotated[str, Field(max_length=2000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """What is None is as the settings say. `tools` are patterns of the names it may use, as a shell has them, None for
+    all; what fits `not_tools` it may not.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    name: Line = "Segue"
+    description: Paragraph = ""
+    instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] = ""
+    model: Line | None = None
+    small_model: Line | None = None
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    reasoning_effort: Line | None = None
+    tools: Lines | None = None
+    not_tools: Lines = ()
+    confirm: Confirm | None = None
+    planning: Planning | None = None
+    web_search: bool | None = None
+    greeting: Paragraph | None = None
+    examples: Lines = ()
+
+    @property
+    def digest(self) -> str:
+        """Covers what a user's yes to something it asked relies on. A field that a later release adds changes none."""
+        told = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in FOR_CLIENTS}
+        changed = [(name, value) for name, value in told.items() if value != getattr(_PLAIN, name)]
+        return hashlib.sha256(orjson.dumps(changed)).hexdigest()[:32]
+
+    @property
+    def may_use_all(self) -> bool:
+        return self.tools is None and not self.not_tools
+
+    def may_use(self, tool: str) -> bool:
+        if _fits(tool, self.not_tools):
+            return False
+        return self.tools is None or tool in OF_THE_ENGINE or _fits(tool, self.tools)
+
+
+_PLAIN: Final = Agent()
+
+
+def _fits(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,250 @@
+"""Agents over HTTP: each with its own instructions, model and tools, loaded anew while the service runs."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segue.agent.prompts import SYSTEM
+from segue.config import Settings
+from segue.domain.agent import OF_THE_ENGINE
+from segue.tools.catalog import BUILTIN
+from tests.support.identity import new_key, speaking
+from tests.support.plans import deletion, planned
+from tests.support.provider import Provider, calls, says
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
+
+DECLARED = """
+[agents.travel]
+name = "Marco"
+instructions = '''
+Speak of trains to {user}.
+Today is {date} in {time_zone}.
+'''
+model = "wagon"
+small_model = "cart"
+temperature = 0.5
+tools = ["mcp_find_*", "mcp_delete_item"]
+confirm = "never"
+greeting = "Where to?"
+examples = ["To Trieste"]
+
+[agents.quiet]
+not_tools = ["mcp_*"]
+web_search = false
+"""
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        yield served
+
+
+@pytest.fixture
+def agents(settings: Settings, shelf: Shelf) -> Path:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+    path = settings.mcp_config.with_name("agents.toml")
+    path.write_text(DECLARED)
+    return path
+
+
+@pytest.fixture
+async def client(settings: Settings, agents: Path) -> AsyncIterator[Client]:
+    async with running(settings.model_copy(update={"agents_config": agents})) as served:
+        yield served
+
+
+def offered(request: dict[str, Any]) -> set[str]:
+    return {tool["function"]["name"] for tool in request["tools"]}
+
+
+async def patch(client: Client, session: str, agent: str) -> None:
+    assert (await client.http.patch(f"/sessions/{session}", json={"agent": agent})).status_code == 200
+
+
+def declare(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+async def reload(client: Client) -> tuple[int, dict[str, Any]]:
+    response = await client.http.post("/agents/reload")
+    return response.status_code, response.json()
+
+
+async def test_each_session_has_the_instructions_model_and_tools_of_its_agent(
+    client: Client, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(says("Plain."), calls(("mcp_delete_item", {"item_id": "itm-1"})), says("By train."), says("Hush."))
+    for agent in ("segue", "travel", "quiet"):
+        answer = await client.chat(await client.new_session(agent=agent), "What is new?")
+        assert answer["message"]["metadata"].get("agent", "segue") == agent
+    plain, travel, _, quiet = provider.requests
+    assert [plain["model"], travel["model"], quiet["model"]] == ["scripted", "wagon", "scripted"]
+    assert [each.get("temperature") for each in (plain, travel, quiet)] == [None, 0.5, None]
+    assert plain["messages"][0]["content"] == SYSTEM
+    assert travel["messages"][0]["content"] == f"{SYSTEM.replace('Segue', 'Marco', 1)}\n\nSpeak of trains to local."
+    assert offered(travel) == {"mcp_find_items", "mcp_delete_item", "get_tool_result"}
+    assert offered(quiet) == {"current_time", "get_tool_result", "remember", "search_memory", "web_fetch"}
+    assert offered(plain) > offered(travel) | offered(quiet)
+    assert shelf.effects == ["delete itm-1"]  # which this agent does without asking
+
+
+async def test_a_line_with_the_date_stands_in_the_notes_and_not_in_what_providers_cache(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(says("Good."))
+    await client.chat(await client.new_session(agent="travel"), "Hello")
+    time, told, *_ = provider.notes(0).split("\n\n")
+    date = time.split(", ")[1]
+    assert told == f"Today is {date} in UTC."
+
+
+async def test_a_tool_of_another_agent_is_not_planned_nor_called(client: Client, provider: Provider) -> None:
+    session = await client.new_session(agent="quiet")
+    provider.will(planned([deletion(1), deletion(2)]), calls(("mcp_delete_item", {"item_id": "itm-1"})), says("No."))
+    answer = await client.chat(session, "First delete item 1, then delete item 2")
+    assert answer["plan"] is None
+    [call] = answer["tool_calls"]
+    assert (call["status"], call["error"].partition(".")[0]) == ("failed", "There is no tool called 'mcp_delete_item'")
+
+
+async def test_the_session_keeps_its_agent_until_it_is_given_another(client: Client, provider: Provider) -> None:
+    session = await client.new_session(agent="travel")
+    provider.will(says("One."), says("Two."))
+    await client.chat(session, "Hello")
+    await patch(client, session, "quiet")
+    assert (await client.get(f"/sessions/{session}"))["agent"] == "quiet"
+    await client.chat(session, "And now?")
+    assert [request["model"] for request in provider.requests] == ["wagon", "scripted"]
+    told = [row["metadata"] for row in await client.messages(session) if row["role"] == "assistant"]
+    assert [each["agent"] for each in told] == ["travel", "quiet"]
+
+
+async def test_an_agent_that_is_not_there_is_refused_by_name(client: Client) -> None:
+    session = await client.new_session()
+    made = await client.http.post("/sessions", json={"agent": "nobody"})
+    changed = await client.http.patch(f"/sessions/{session}", json={"agent": "nobody"})
+    read = await client.http.get("/agents/nobody")
+    assert [(each.status_code, each.json()["code"]) for each in (made, changed, read)] == [
+        (422, "unknown_agent"),
+        (422, "unknown_agent"),
+        (404, "unknown_agent"),
+    ]
+    assert (await client.get(f"/sessions/{session}"))["agent"] == "segue"
+
+
+async def test_only_ops_see_instructions_and_load_agents_and_nobody_gives_anothers_session_one(
+    settings: Settings, agents: Path
+) -> None:
+    guarded = settings.model_copy(update={"agents_config": agents, "auth": "api_key"})
+    ada, ops = await new_key(settings, "ada"), await new_key(settings, "ops", ["ops"])
+    async with running(guarded) as client, speaking(client, ada) as hers, speaking(client, ops) as theirs:
+        told = {agent["id"]: agent for agent in (await hers.get("/agents"))["items"]}
+        assert list(told) == ["segue", "travel", "quiet"]
+        assert {agent["instructions"] for agent in told.values()} == {None}
+        assert (told["travel"]["model"], told["travel"]["examples"]) == ("wagon", ["To Trieste"])
+        assert (await theirs.get("/agents/travel"))["instructions"].startswith("Speak of trains")
+        assert (await reload(hers))[0] == 403
+        session = await hers.new_session(agent="travel")
+        foreign = await theirs.http.patch(f"/sessions/{session}", json={"agent": "quiet"})
+        assert foreign.json()["code"] == "session_not_found"
+        assert (await hers.get(f"/sessions/{session}"))["agent"] == "travel"
+
+
+async def test_a_file_is_loaded_whole_or_refused_whole(client: Client, provider: Provider, agents: Path) -> None:
+    session = await client.new_session(agent="travel")
+    declare(agents, DECLARED.replace("wagon", "coach") + '\n[agents.late]\ntools = ["mcp_nothing"]\n')
+    status, problem = await reload(client)
+    assert (status, problem["code"]) == (422, "agents_invalid")
+    assert "line 21: agents.late.tools names mcp_nothing" in problem["detail"]
+    provider.will(says("One."), says("Two."))
+    await client.chat(session, "Hello")
+    declare(agents, DECLARED.replace("wagon", "coach"))
+    assert (await reload(client))[0] == 200
+    await client.chat(session, "And now?")
+    assert [request["model"] for request in provider.requests] == ["wagon", "coach"]
+
+
+async def test_a_session_whose_agent_has_gone_is_answered_by_segue_which_says_so(
+    client: Client, provider: Provider, agents: Path
+) -> None:
+    session = await client.new_session(agent="travel")
+    declare(agents, "")
+    await reload(client)
+    provider.will(says("I am Segue."))
+    answer = await client.chat(session, "Hello")
+    assert answer["message"]["metadata"] == {"model": "scripted", "agent_gone": "travel"}
+    assert provider.requests[0]["messages"][0]["content"] == SYSTEM
+    assert "is no longer there" in provider.notes(0)
+    assert (await client.messages(session))[-1]["metadata"] == answer["message"]["metadata"]
+
+
+async def test_a_turn_that_runs_keeps_the_agent_it_began_with(client: Client, provider: Provider, agents: Path) -> None:
+    session = await client.new_session(agent="travel")
+
+    async def changes_everything(_: dict[str, Any]) -> Any:
+        await patch(client, session, "quiet")
+        declare(agents, DECLARED.replace("wagon", "coach").replace("trains", "ships"))
+        assert (await reload(client))[0] == 200
+        return calls(("mcp_find_items", {"query": "x"}))
+
+    provider.will(changes_everything, says("Found."))
+    await client.chat(session, "Find x")
+    first, second = provider.requests
+    assert [first["model"], second["model"]] == ["wagon", "wagon"]
+    assert second["messages"][0] == first["messages"][0]
+    assert second["tools"] == first["tools"]
+
+
+@pytest.mark.parametrize("change", ["file", "session"])
+async def test_a_yes_after_the_agent_has_changed_asks_again(
+    change: str, client: Client, provider: Provider, agents: Path, shelf: Shelf
+) -> None:
+    session = await client.new_session()
+    provider.will(calls(("mcp_delete_item", {"item_id": "itm-1"})), says("Gone."))
+    await client.chat(session, "Delete item 1")
+    if change == "file":
+        declare(agents, DECLARED + '\n[agents.segue]\ninstructions = "Be kind."\n')
+    else:
+        declare(agents, DECLARED + '\n[agents.other]\ninstructions = "Be kind."\n')
+    await reload(client)
+    if change == "session":
+        await patch(client, session, "other")
+    asked = await client.chat(session, "yes")
+    assert (asked["plan"]["status"], shelf.effects) == ("waiting", [])
+    assert asked["message"]["metadata"]["asked_again"] == "agent_changed"
+    assert "has changed in the meantime" in asked["message"]["content"]
+    await client.chat(session, "yes")
+    assert shelf.effects == ["delete itm-1"]
+
+
+async def test_an_approved_step_fails_if_the_agent_may_not_use_its_tool_any_more(
+    client: Client, provider: Provider, shelf: Shelf
+) -> None:
+    session = await client.new_session()
+    provider.will(calls(("mcp_delete_item", {"item_id": "itm-1"})), says("I cannot."))
+    await client.chat(session, "Delete item 1")
+    await patch(client, session, "quiet")
+    answer = await client.chat(session, "yes")
+    assert (answer["plan"]["status"], shelf.effects) == ("failed", [])
+
+
+async def test_the_instructions_of_a_file_are_added_to_those_of_segue(
+    settings: Settings, provider: Provider, tmp_path: Path
+) -> None:
+    (tmp_path / "house.md").write_text("We are a library.\n")
+    provider.will(says("Good."))
+    async with running(settings.model_copy(update={"instructions_file": tmp_path / "house.md"})) as client:
+        await client.chat(await client.new_session(), "Hello")
+    assert provider.requests[0]["messages"][0]["content"] == f"{SYSTEM}\n\nWe are a library."
+
+
+async def test_the_names_of_the_built_in_tools_are_those_of_the_tools(settings: Settings) -> None:
+    async with running(settings.model_copy(update={"web_search_provider": "ddgs"})) as client:
+        names = {tool["name"] for tool in (await client.get("/tools"))["items"]}
+    assert names <= BUILTIN
+    assert names >= BUILTIN - OF_THE_ENGINE
