@@ -164,18 +164,19 @@ def instructions_of(agent: Agent, user: str, *, is_gone: bool = False) -> Instru
     return Instructions(f"{opening}\n\n{own}" if own else opening, "\n".join(notes))
 
 
-def system_text(instructions: str, summary: str | None, references: Sequence[str]) -> str:
-    """Returns the whole system message; `references` are lines of JSON, one for each earlier result."""
-    # Strict providers refuse a second system message.
-    parts = [fixed_text(instructions, summary)]
+def system_parts(instructions: str, summary: str | None, references: Sequence[str]) -> dict[str, str]:
+    """Returns the parts of the system message by name; `references` are lines of JSON, one for each earlier result."""
+    parts = {"instructions": instructions}
+    if summary:
+        parts["summary"] = f"{SUMMARY}\n{fenced(as_json(summary))}"
     if references:
-        parts.append(_fenced_lines(EARLIER_RESULTS, references))
-    return "\n\n".join(parts)
+        parts["references"] = _fenced_lines(EARLIER_RESULTS, references)
+    return parts
 
 
-def fixed_text(instructions: str, summary: str | None) -> str:
-    """Returns the part of the system message that changes only with the session's summary."""
-    return f"{instructions}\n\n{SUMMARY}\n{fenced(as_json(summary))}" if summary else instructions
+def joined(system_parts: Mapping[str, str]) -> str:
+    """Returns the whole system message. Strict providers refuse a second one."""
+    return "\n\n".join(system_parts.values())
 
 
 def without_references(text: str) -> str:
@@ -232,9 +233,14 @@ def in_own_words(text: str) -> str:
     return message_and_instruction(notes_and_message(text)[1])[0]
 
 
+def running_message(conversation: Sequence[BaseMessage]) -> int:
+    """Returns the index of the message of the running turn, which the notes stand in."""
+    return max(index for index, message in enumerate(conversation) if isinstance(message, HumanMessage))
+
+
 def with_note(conversation: Sequence[BaseMessage], note: str) -> list[BaseMessage]:
     """Returns the conversation with one more note for the running turn, in the user's last message."""
-    at = max(index for index, message in enumerate(conversation) if isinstance(message, HumanMessage))
+    at = running_message(conversation)
     notes, message = notes_and_message(conversation[at].text)
     noted = HumanMessage(with_notes(message, f"{notes}\n\n{note}" if notes else note))
     return [*conversation[:at], noted, *conversation[at + 1 :]]

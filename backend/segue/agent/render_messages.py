@@ -14,13 +14,24 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent.llm.reply import OPAQUE
-from segue.agent.prompts import Instructions, as_json, plan_block, system_text, turn_notes, with_notes
+from segue.agent.llm.request_tokens import estimated_input
+from segue.agent.prompts import (
+    Instructions,
+    as_json,
+    joined,
+    notes_and_message,
+    plan_block,
+    running_message,
+    system_parts,
+    turn_notes,
+    with_notes,
+)
 from segue.agent.shown_args import clipped
 from segue.agent.untrusted import fenced
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan
-from segue.domain.session import Message, RequestedCall
-from segue.domain.tool import Reference
+from segue.domain.session import Message, PromptPart, PromptReport, RequestedCall
+from segue.domain.tool import Reference, ToolSpec
 from segue.memory.history_window import Form, WindowCosts, WindowLimits, WindowParts, message_key, select_window
 from segue.memory.token_count import Count
 from segue.tools.normalize import Payload
@@ -64,11 +75,13 @@ class SessionContent:
 class Prompt:
     """One system message, then the history as far as it fits, ending with the running turn, which begins with notes.
 
+    `before` are the parts before that turn: no request of it changes them.
     `cut_off` is the seq of the last turn that should go into the summary, if it is time for that.
     """
 
     messages: list[BaseMessage]
     cut_off: int | None
+    before: tuple[PromptPart, ...]
 
 
 def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) -> Prompt:
@@ -97,7 +110,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
     plan = session.plan
     instructions = session.instructions
     notes = turn_notes(session.now, instructions.notes(session.now), session.facts)
-    fixed = count(system_text(instructions.fixed, session.summary, session.references)) + count(notes)
+    fixed = count(joined(system_parts(instructions.fixed, session.summary, session.references))) + count(notes)
     fixed += count(plan_block(plan)) if plan else 0  # it is in the notes that a node may add
     origin_id = plan.origin_message_id if plan else None
     window = select_window(
@@ -113,17 +126,38 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
         WindowCosts(message=cost, reference=cache(lambda call_id: count(line(call_id)))),
     )
     listed = [line(reference.tool_call_id) for reference in window.listed]
-    system = system_text(instructions.fixed, session.summary, [*listed, *session.references])
-    opening = next(each for each in reversed(window.history) if each.role == "user")
+    system = system_parts(instructions.fixed, session.summary, [*listed, *session.references])
+    begins = max(index for index, each in enumerate(window.history) if each.role == "user")
+    before = {name: count(part) for name, part in system.items()} | {
+        "messages": sum(cost(key := message_key(each), window.forms[key]) for each in window.history[:begins])
+    }
     brief = {key for key, form in window.forms.items() if form == "brief"}
     opaque = {key: parts for key, parts in session.opaque.items() if window.forms.get(key) == "whole"}
     shown = [
         to_model(message, text(key := message_key(message), window.forms[key]), brief=brief, opaque=opaque.get(key))
-        if message is not opening
+        if index != begins
         else HumanMessage(with_notes(text(message.id, "whole"), notes))
-        for message in window.history
+        for index, message in enumerate(window.history)
     ]
-    return Prompt([SystemMessage(system), *shown], window.cut_off)
+    parts = tuple(PromptPart(part, tokens, cacheable=True) for part, tokens in before.items())
+    return Prompt([SystemMessage(joined(system)), *shown], window.cut_off, parts)
+
+
+def request_parts(
+    before: Sequence[PromptPart], messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: Count
+) -> PromptReport:
+    """Returns the parts of a turn's request in their order. `before` are those of its prompt, which it begins with."""
+    at = running_message(messages)
+    notes, message = notes_and_message(messages[at].text)
+    begun = estimated_input(messages[at + 1 :], (), count)
+    changing = {"notes": count(notes), "message": count(message), "turn": begun}
+    parts = [
+        PromptPart("tools", estimated_input((), tools, count), cacheable=True),
+        *before,
+        *(PromptPart(part, tokens, cacheable=False) for part, tokens in changing.items()),
+    ]
+    shown = tuple(part for part in parts if part.tokens)
+    return PromptReport(shown, sum(part.tokens for part in shown))
 
 
 def to_model(

@@ -7,7 +7,7 @@ from langchain_core.messages import BaseMessage
 
 from segue.agent.stream_reply import StartedMessage
 from segue.domain.memory import Memory
-from segue.domain.session import AcknowledgementReport, WebSearchReport
+from segue.domain.session import AcknowledgementReport, PromptPart, WebSearchReport
 from segue.domain.tool import Reference, ToolCall
 from segue.memory.short_term import ShortTermMemory
 from segue.plans.acknowledgement import Acknowledgement
@@ -30,6 +30,7 @@ class TurnInput(TypedDict):
     message, message_id: the user's message. `message_count` counts the session's stored messages.
     prompt: what the model is shown: the system message, then the history, which ends with the user's message or with
         what an `earlier` attempt has added to it.
+    prompt_parts: the parts of it before the user's message.
     cut_off: the seq of the last turn that should go into the summary, if it is time for that.
     earlier_results: references to the session's recent results, newest first.
     facts: what is known of the user and of use here, best first.
@@ -45,6 +46,7 @@ class TurnInput(TypedDict):
     message_count: int
     force_web_search: bool
     prompt: list[BaseMessage]
+    prompt_parts: tuple[PromptPart, ...]
     cut_off: int | None
     memory: ShortTermMemory | None
     earlier_results: tuple[Reference, ...]

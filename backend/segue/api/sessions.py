@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 
-from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import Caller, IdentityDep, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
 from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory, UnreadableMemory
-from segue.domain.session import Message, MessageOfTurn, Session, UnreadableMessage, UnreadableSession
+from segue.domain.session import Message, MessageOfTurn, PromptReport, Session, UnreadableMessage, UnreadableSession
 from segue.memory import facts, history, sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.context import working_memory
@@ -114,6 +114,16 @@ async def list_messages(
         if include:
             found = await with_turns(connection, found)
     return page(found, limit, lambda message: message.seq)
+
+
+@router.get("/{session_id}/prompt")
+async def get_prompt(session_id: SessionId, services: ServicesDep, identity: IdentityDep) -> PromptReport:
+    """The parts of the next request to the model, in their order and in tokens; with the scope `ops` of any session."""
+    owner = identity.user
+    if "ops" in identity.scopes:
+        async with services.database.read_only() as connection:
+            owner = await sessions.owner_of(connection, session_id)
+    return await services.turns.next_request(owner, session_id)
 
 
 @router.get("/{session_id}/memory")

@@ -130,11 +130,29 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptPart:
+    """A part of a request to the model. `cacheable` is one that stands before what changes with every message."""
+
+    part: str
+    tokens: int
+    cacheable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReport:
+    """What a request to the model is made of, in its order, in tokens as the budget counts them."""
+
+    parts: tuple[PromptPart, ...]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnReport:
     """What a completed turn's row holds; its message and tool calls have rows of their own.
 
     `agent` is the one that answered; `agent_gone` that of the session, if there was none of that name any more.
-    `asked_again` is why a step that was approved waits for another yes.
+    `asked_again` is why a step that was approved waits for another yes. `prompt` is the last request to the model, None
+    if the turn made none.
     """
 
     acknowledgement: AcknowledgementReport
@@ -146,6 +164,7 @@ class TurnReport:
     agent: str | None = None
     agent_gone: str | None = None
     asked_again: str | None = None
+    prompt: PromptReport | None = None
 
 
 def answer_metadata(model: str, agent: str | None, agent_gone: str | None, asked_again: str | None) -> dict[str, Any]:
@@ -186,7 +205,9 @@ Outcome = ChatAnswer | AppError
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How a turn stands. `attempts` counts the processes that have begun it, `started_at` is when the last one did."""
+    """How a turn stands. `attempts` counts the processes that have begun it, `started_at` is when the last one did.
+    `prompt` is what a completed turn asked of the model last.
+    """
 
     turn_id: str
     session_id: str
@@ -196,6 +217,7 @@ class Turn:
     started_at: datetime | None
     finished_at: datetime | None
     error: TurnError | None
+    prompt: PromptReport | None
     answer: ChatAnswer | None
 
 

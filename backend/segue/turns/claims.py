@@ -30,6 +30,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
 from segue.db.reading import readable, reader
+from segue.domain.errors import NotFound
 from segue.domain.session import EPOCHS, TurnKey
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
@@ -133,6 +134,26 @@ def runs_beside(waiting: FromClause) -> ColumnElement[bool]:
     return select(busy.c.id).where(busy.c.session_id == waiting.c.session_id, busy.c.status == RUNNING).exists()
 
 
+def _of_session() -> tuple[ColumnElement[Any], ...]:
+    """What a claim reads of the turn's session."""
+    of_session = select(plans.c.id).where(plans.c.session_id == sessions.c.id)
+    in_question = (
+        of_session.where(is_open()).exists() | of_session.where(just_expired(sessions.c.last_turn_id)).exists()
+    )
+    return (
+        sessions.c.owner,
+        (sessions.c.next_seq - 1).label("message_count"),
+        sessions.c.summary,
+        sessions.c.summary_seq,
+        sessions.c.summary_references,
+        last_ended_turn().label("last_turn_id"),
+        sessions.c.last_turn_id.label("answered_turn_id"),
+        in_question.label("has_plan_in_question"),
+        has_facts(sessions.c.owner).label("knows_facts"),
+        states_of(sessions.c.id).label("states"),
+    )
+
+
 def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
     oldest = (
         select(turns.c.id)
@@ -140,10 +161,6 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
         .order_by(turns.c.seq)
         .limit(1)
         .scalar_subquery()
-    )
-    of_session = select(plans.c.id).where(plans.c.session_id == turns.c.session_id)
-    plan_in_question = (
-        of_session.where(is_open()).exists() | of_session.where(just_expired(sessions.c.last_turn_id)).exists()
     )
     return (
         update(turns)
@@ -166,17 +183,8 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
             turns.c.request,
             turns.c.agent,
             func.extract("epoch", func.now() - turns.c.queued_at).cast(Float).label("queued_s"),
-            sessions.c.owner,
-            (sessions.c.next_seq - 1).label("message_count"),
-            sessions.c.summary,
-            sessions.c.summary_seq,
-            sessions.c.summary_references,
-            last_ended_turn().label("last_turn_id"),
-            sessions.c.last_turn_id.label("answered_turn_id"),
-            plan_in_question.label("has_plan_in_question"),
-            has_facts(sessions.c.owner).label("knows_facts"),
             turns.c.facts_due_at.is_not(None).label("tells_facts"),
-            states_of(turns.c.session_id).label("states"),
+            *_of_session(),
         )
     )
 
@@ -216,7 +224,26 @@ async def claim_next(
         return None
     if found is None:
         return None
+    return _claimed(session_id, dict(found))
+
+
+_NEXT = select(*_of_session(), sessions.c.agent, sessions.c.time_zone).where(
+    sessions.c.id == bindparam("at_session"), sessions.c.owner == bindparam("asker")
+)
+
+
+async def claim_of_next(connection: AsyncConnection, owner: str, session_id: str) -> Claim:
+    """Returns what the claim of the session's next message would be; it claims nothing. Raises NotFound."""
+    found = (await connection.execute(_NEXT, {"at_session": session_id, "asker": owner})).mappings().one_or_none()
+    if found is None:
+        raise NotFound("session")
     row = dict(found)
+    request = {"force_web_search": False, "time_zone": row.pop("time_zone")}
+    turn = {"id": "", "seq": row["message_count"] + 1, "epoch": 1, "attempt": 1, "left_s": None, "request": request}
+    return _claimed(session_id, turn | {"queued_s": 0.0, "tells_facts": False} | row)
+
+
+def _claimed(session_id: str, row: dict[str, Any]) -> Claim:
     key = TurnKey(session_id, row.pop("id"), row.pop("seq"), row["epoch"] // EPOCHS)
     request, states = row.pop("request"), row.pop("states")
     asked = request_of(request, key.turn_id)

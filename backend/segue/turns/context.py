@@ -57,8 +57,10 @@ async def load_context(
     made_by: Sequence[str],
     instructions: Instructions,
     now: datetime,
+    coming: Message | None = None,
 ) -> TurnInput:
-    """Returns the snapshot that a turn starts from. `made_by` says whose opaque parts go back to them.
+    """Returns the snapshot that a turn starts from. `made_by` says whose opaque parts go back to them. `coming` is the
+    user's message if it is not stored.
 
     Raises Unreadable if the turn's own message or plan cannot be read.
     """
@@ -73,7 +75,7 @@ async def load_context(
             made_by=made_by,
             opaque_bytes=recall.tokens * TOKEN_BYTES,
         )
-        window = stored_window.messages
+        window = [*stored_window.messages, coming] if coming else stored_window.messages
         decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
         earlier = await _earlier_attempt(connection, claim) if claim.epoch > 1 else None
         pending = None
@@ -91,7 +93,7 @@ async def load_context(
     if (opening := next(asked, None)) is None:
         raise Unreadable("message")
     message = str(opening.content)
-    facts = await long_term.recall(claim.owner, message, now=now) if claim.knows_facts else []
+    facts = await long_term.recall(claim.owner, message, now=now) if message and claim.knows_facts else []
     inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.turn_inline_bytes)
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided
@@ -116,6 +118,7 @@ async def load_context(
         force_web_search=claim.force_web_search,
         message_count=claim.message_count,
         prompt=prompt.messages,
+        prompt_parts=prompt.before,
         cut_off=prompt.cut_off,
         memory=memory,
         earlier_results=known,

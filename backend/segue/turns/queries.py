@@ -311,6 +311,7 @@ def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, cal
         finished_at=row.finished_at,
         error=error,
         answer=answer,
+        prompt=report.prompt if report and answer else None,
     )
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, cast
 
 import structlog
@@ -16,12 +17,13 @@ from structlog.contextvars import bound_contextvars
 from segue.agent.context import TurnContext
 from segue.agent.llm.metered_model import MeteredModel
 from segue.agent.prompts import instructions_of
+from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnInput, TurnState, acknowledgement_report, web_search_report
 from segue.db.engine import UNAVAILABLE, outlast, outlasting
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event
-from segue.domain.session import ChatAnswer, Message, TurnReport
+from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
 from segue.memory import short_term
 from segue.tools.availability import ToolGuard
@@ -219,6 +221,7 @@ class TurnRun:
             agent=self._speaker.id,
             asked_again=state.get("asked_again"),
             agent_gone=claim.agent if claim.agent != self._speaker.id else None,
+            prompt=await self._last_request(state),
         )
         self._finishing = True
         message = await outlast(lambda: self._store_answer(state, report))
@@ -230,6 +233,14 @@ class TurnRun:
         self._deps.events.end(claim.key, answer)
         self._metrics.record_end()
         return answer
+
+    async def _last_request(self, state: TurnState) -> PromptReport | None:
+        if self._model.last_request is None:
+            return None
+        asked = partial(
+            request_parts, state["prompt_parts"], *self._model.last_request, self._deps.limits.context.count
+        )
+        return await asyncio.to_thread(asked) if state.get("tool_calls") else asked()  # results may be megabytes
 
     async def _store_answer(self, state: TurnState, report: TurnReport) -> Message:
         async with self._deps.database.autocommit() as connection:

@@ -15,7 +15,7 @@ from segue.db.redis_server import RedisServer
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.plan import Decision
-from segue.domain.session import EPOCHS, Turn, TurnKey
+from segue.domain.session import EPOCHS, PromptReport, Turn, TurnKey
 from segue.domain.telemetry import TurnEnded
 from segue.memory import sessions, short_term
 from segue.memory.sessions import get_session
@@ -24,6 +24,7 @@ from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision
 from segue.turns.claims import Origin
 from segue.turns.deps import TurnDeps
+from segue.turns.next_request import next_request
 from segue.turns.queue import TurnQueue
 from segue.turns.recovery import recover_forever
 from segue.turns.scheduler import TurnWorker
@@ -103,6 +104,10 @@ class TurnService:
                 self._carry_out(await terminations.cancel_before(connection, owner, admitted.turn))
         await self._dispatch(owner, turn_id, admitted)
         return admitted
+
+    async def next_request(self, owner: str, session_id: str) -> PromptReport:
+        """Raises NotFound."""
+        return await next_request(self._deps, owner, session_id)
 
     async def decide(
         self,

@@ -30,8 +30,10 @@ class ModelBudget:
 class MeteredModel:
     """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
 
-    `name` is that of the model that answered last, the small one aside.
+    `name` is that of the model that answered last, the small one aside; `last_request` what was asked last.
     """
+
+    last_request: tuple[Sequence[BaseMessage], Sequence[ToolSpec]] | None = None
 
     def __init__(self, models: Models, budget: ModelBudget, account: Account) -> None:
         self.account = account
@@ -72,6 +74,7 @@ class MeteredModel:
         if self.llm_calls >= self._budget.max_calls or self.account.total.tokens >= self._budget.max_tokens:
             raise budget_spent()
         self.llm_calls += 1
+        self.last_request = tuple(messages), tools
         started = time.monotonic()
         try:
             model = self._models.small if small else self._models.main

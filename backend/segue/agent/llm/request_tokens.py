@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from langchain_core.messages import AIMessage, BaseMessage
 
 from segue.domain.tool import ToolSpec
-from segue.memory.token_count import estimate
+from segue.memory.token_count import Count, estimate
 
 IMAGE_TOKENS = 1600  # of a large one, with the providers that say what it takes
 
 
-def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec]) -> int:
+def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: Count = estimate) -> int:
     calls = (
         f"{call['name']}{call['args']}" for each in messages if isinstance(each, AIMessage) for call in each.tool_calls
     )
     offered = (f"{tool.name}{tool.description}{tool.input_schema}" for tool in tools)
     texts = (*(message.text for message in messages), *calls, *offered)
-    return sum(map(estimate, texts)) + IMAGE_TOKENS * _images_in(messages)
+    return sum(map(count, texts)) + IMAGE_TOKENS * _images_in(messages)
 
 
 def _images_in(messages: Sequence[BaseMessage]) -> int:

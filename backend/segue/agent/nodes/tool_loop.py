@@ -4,7 +4,7 @@ A call that needs the user's yes does not run: it becomes a waiting step with it
 the turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from langchain_core.messages import BaseMessage
@@ -22,10 +22,11 @@ from segue.agent.tool_executor import HeldCall, call_key, resume_calls, run_tool
 from segue.agent.turn_calls import TurnCalls
 from segue.domain.events import SearchDecided
 from segue.domain.plan import MAX_STEPS, Step
-from segue.domain.tool import Tool
+from segue.domain.tool import Tool, ToolSpec
 from segue.memory.fact_cues import FACT_WORDS, index_words
 from segue.plans.policy import WEB_SEARCH, SearchDecision, is_query, needs_confirmation, without_forbidden
 from segue.plans.question import tool_words
+from segue.tools.availability import ToolGuard
 from segue.tools.summaries import one_line
 
 MAX_DESCRIPTION_CHARS = 200
@@ -124,10 +125,8 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
     for _ in range(context.limits.max_rounds):
         if turn.count >= context.limits.max_calls or context.model.nearly_spent:
             break
-        # Recomputed each round: a call may have unlocked one tool and broken another.
-        withheld = prompts.withheld_note(context.guard.states(tool.spec for tool in turn.tools.values()))
-        shown = prompts.with_note(conversation, withheld) if withheld else conversation
-        reply, started = await stream_reply(context, shown, context.guard.offered(turn.tools))
+        # Made anew each round: a call may have unlocked one tool and broken another.
+        reply, started = await stream_reply(context, *plain_request(context.guard, turn.tools, conversation))
         await mark_refused(turn, reply.left_out)
         if not reply.calls:
             return {"answer": reply.text, "started": started}
@@ -137,6 +136,14 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
             update = await _ask_for_yes(turn, state, reply, ran.held, conversation)
             return {**update, "started": None if ran.messages else started}
     return {"answer": None}
+
+
+def plain_request(
+    guard: ToolGuard, tools: Mapping[str, Tool], conversation: Sequence[BaseMessage]
+) -> tuple[Sequence[BaseMessage], list[ToolSpec]]:
+    """Returns what the model is shown if it is simply asked for its next reply, and the tools it is offered."""
+    withheld = prompts.withheld_note(guard.states(tool.spec for tool in tools.values()))
+    return prompts.with_note(conversation, withheld) if withheld else conversation, guard.offered(tools)
 
 
 async def _ask_for_yes(

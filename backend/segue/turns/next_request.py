@@ -1,0 +1,35 @@
+"""What the next message of a session will ask of the model, made by the code that a turn asks with. Only reads."""
+
+from segue.agent.nodes.tool_loop import plain_request
+from segue.agent.prompts import instructions_of
+from segue.agent.render_messages import request_parts
+from segue.domain.session import Message, PromptReport
+from segue.tools.availability import ToolGuard
+from segue.turns.claims import claim_of_next
+from segue.turns.context import load_context
+from segue.turns.deps import TurnDeps
+
+
+async def next_request(deps: TurnDeps, owner: str, session_id: str) -> PromptReport:
+    """Returns the parts of the request as far as they are known before the message: without it, the facts that it will
+    call up, and what a plan that waits adds to its notes. Raises NotFound.
+    """
+    async with deps.database.read_only() as connection:
+        claim = await claim_of_next(connection, owner, session_id)
+    speaker = deps.agents.speaker(claim.agent)
+    guard = ToolGuard(deps.tools, claim.key, claim.tool_states, agent=speaker.agent)
+    await guard.load_global_state()
+    now = deps.clock()
+    start = await load_context(
+        deps.database,
+        deps.cache,
+        deps.long_term,
+        claim,
+        limits=deps.limits.context,
+        made_by=speaker.models.main.made_by,
+        instructions=instructions_of(speaker.agent, owner, is_gone=speaker.id != claim.agent),
+        now=now,
+        coming=Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now),
+    )
+    messages, offered = plain_request(guard, guard.tools(), start["prompt"])
+    return request_parts(start["prompt_parts"], messages, offered, deps.limits.context.count)
