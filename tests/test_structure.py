@@ -6,7 +6,7 @@ Each exception is listed with its reason. An entry that is no longer needed fail
 import ast
 import importlib
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from saq.queue.redis import RedisQueue
@@ -60,9 +60,10 @@ PRIVATE = {
 }
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text("utf-8"))
+@cache
+def sources() -> tuple[tuple[str, ast.Module], ...]:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return tuple((path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text("utf-8"))) for path in paths)
 
 
 def makes_statements(module: ast.Module) -> bool:

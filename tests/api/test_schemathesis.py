@@ -29,7 +29,7 @@ from tests.support.logs import awaiting
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Client, running
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "5"))  # of each operation, as many again of what its description forbids
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2"))  # of each operation, as many again of what its description forbids
 WAIT_S = 20
 PLAN = "Cerca le mail di Rossi, poi leggi la più recente e infine scrivi una risposta"
 CHECKS = [

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from segue.embedded.urls import ServerUrls
 from tests.chaos.ledger import ONCE
 from tests.chaos.run import CHAOS, Run
@@ -14,8 +16,10 @@ SEED = 7
 
 
 async def test_a_doubled_effect_and_a_lost_message_are_told_and_nothing_is_wrong_before(
-    database_url: str, redis_url: str, tmp_path: Path
+    database_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tests.chaos.site.LEASE_S", 1)
+    monkeypatch.setattr("tests.chaos.world.LONGEST_WORK_S", 0.5)
     weather = replace(CHAOS, faults={"kill": 1}, calm_s=1.0)
     urls = ServerUrls(database_url, redis_url)
     async with (

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from starlette.responses import Response
 
+from tests.support.logs import until
 from tests.support.provider import calls, says
 from tests.support.proxy import Outage, Proxy
 from tests.support.service import Client
@@ -46,11 +47,12 @@ async def behind(door: Proxy, outage: Outage) -> AsyncIterator[None]:
 
 async def all_ready(*clients: Client) -> None:
     """Returns once every instance says that all of it is there."""
-    async with asyncio.timeout(SOON_S):
-        for client in clients:
-            ready: Any = {}
-            while (ready.get("postgres"), ready.get("redis"), ready.get("worker")) != ("ok", "ok", "ok"):
-                ready = (await client.http.get("/health/ready")).json()
+
+    async def are_ready() -> bool:
+        told = [(await client.http.get("/health/ready")).json() for client in clients]
+        return all((each["postgres"], each["redis"], each["worker"]) == ("ok", "ok", "ok") for each in told)
+
+    await until(are_ready)
 
 
 @pytest.mark.parametrize("outage", ["refuses", "hangs_up", "freezes", "killed", "flushed"])

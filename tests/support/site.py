@@ -19,7 +19,7 @@ from sqlalchemy import make_url
 from segue.config import Settings
 from segue.embedded.servers import embedded_servers
 from segue.embedded.urls import ServerUrls
-from tests.support.patience import PATIENCE_S
+from tests.support.logs import until
 from tests.support.provider import Provider, says, scripted_provider
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, Process
@@ -124,10 +124,12 @@ class Site:
     async def _lets_go_of_postgres(self, stores: Stores) -> None:
         held = """SELECT count(*) AS open, count(*) FILTER (WHERE state <> 'idle') AS busy
                   FROM pg_stat_activity WHERE application_name = 'segue'"""
-        async with asyncio.timeout(PATIENCE_S):
-            while (row := await stores.database.fetchrow(held))["busy"] or row["open"] != self.postgres.connections:
-                pass
-        assert row["open"] <= POOL * len(self.processes)
+
+        async def are_idle() -> bool:
+            row = await stores.database.fetchrow(held)
+            return bool(row["busy"] == 0 and row["open"] == self.postgres.connections <= POOL * len(self.processes))
+
+        await until(are_idle)
 
 
 @asynccontextmanager

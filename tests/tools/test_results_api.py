@@ -403,7 +403,8 @@ async def test_a_result_already_given_in_full_in_this_turn_is_not_given_again(
 
 async def test_a_megabyte_is_stored_and_paged_by_clients_and_by_the_model(client: Client, provider: Provider) -> None:
     session, other = await client.new_session(), await client.new_session()
-    [call] = await ran(client, provider, session, ("big", {"n_bytes": MEGABYTE}))
+    with loop_kept_free():
+        [call] = await ran(client, provider, session, ("big", {"n_bytes": MEGABYTE}))
     assert call["metadata"]["size_bytes"] == MEGABYTE
     assert len(call["metadata"]["truncated_preview"]) <= 500
     with loop_kept_free():
@@ -423,7 +424,8 @@ async def test_a_megabyte_costs_the_next_turn_less_than_three_hundred_tokens(
     wanted: tuple[str, dict[str, Any]], client: Client, provider: Provider
 ) -> None:
     session, plain = await client.new_session(), await client.new_session()
-    [call] = await ran(client, provider, session, wanted)
+    with loop_kept_free():
+        [call] = await ran(client, provider, session, wanted)
     assert call["metadata"]["size_bytes"] >= MEGABYTE
     assert len(orjson.dumps(provider.requests[-1])) < 25_000
     provider.will(says("done"), says("It is there."), says("What is?"))

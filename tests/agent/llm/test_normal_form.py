@@ -40,7 +40,7 @@ from segue.memory.history_window import WindowLimits
 from segue.memory.token_count import estimate
 from segue.replay.requests import invalid_history
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "5")) * 20
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2")) * 20
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ONE_CALL, NO_TEXT, NO_SYSTEM = (
     Form(one_call_per_message=True),

@@ -1,6 +1,5 @@
 """The tools of a request: whatever a server announces, the endpoint takes them and the model can call them."""
 
-import asyncio
 import re
 from typing import Any
 
@@ -83,9 +82,7 @@ async def test_a_server_with_too_many_tools_and_odd_schemas_stops_no_turn(
     use_toolbox(settings, args=[TOOLBOX, "150"])
     provider.will(calls(("odd_149", {"list": [1]}), ("odd_3", {"size": 11}), ("odd_3", {})), says("Odd."), says("Yes."))
     async with running(settings.model_copy(update={"llm_tool_description_chars": 100})) as client:
-        async with asyncio.timeout(20):
-            while (await client.get("/health/ready"))["mcp"] != {"toolbox": "ready"}:
-                pass
+        await client.connected("toolbox")
         session = await client.new_session()
         answer = await client.chat(session, "What is odd?")
         assert [call["status"] for call in answer["tool_calls"]] == ["succeeded", "failed", "failed"]

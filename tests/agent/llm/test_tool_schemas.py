@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from segue.agent.llm.tool_schemas import Bounds, acceptable_schema
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "5")) * 20
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2")) * 20
 BOUNDS = Bounds(description_chars=60)
 KNOWN = {
     *("type", "description", "default", "enum", "anyOf", "properties", "required", "additionalProperties", "items"),

@@ -37,7 +37,7 @@ class _GuardedAnthropic(ChatAnthropic):
 
     @cached_property
     def _async_client(self) -> anthropic.AsyncAnthropic:
-        return self.given  # type: ignore[no-any-return]
+        return self.given
 
 
 @asynccontextmanager
