@@ -20,11 +20,11 @@ from segue.domain.identity import LOCAL_USER
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
 from tests.support.logs import until
-from tests.support.provider import Provider, calls, fails, says
+from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
 from tests.support.stores import arrived, looking_into
-from tests.support.streams import check, listening, replayed
+from tests.support.streams import chatting, check, listening, replayed, texts
 
 QUICK_S = 25.0  # less than the client would wait
 STREAM = {"Idempotency-Key": "k", "Accept": "text/event-stream"}
@@ -313,6 +313,31 @@ async def test_a_running_turn_is_cancelled_from_any_instance(
     assert [row["content"] for row in await client.messages(session)] == ["hello", "and now?", "next"]
 
 
+async def test_a_stopped_answer_keeps_what_was_said_and_the_model_is_told_that_it_was_stopped(
+    client: Client, provider: Provider, held: Held
+) -> None:
+    provider.will(streams("There was ", "once a ", held.go, "king"), says("Another story, then."))
+    session = await client.new_session()
+    async with chatting(client, session, "Tell me a story") as stream:
+        heard = await stream.until("TEXT_MESSAGE_CONTENT")
+        while "once" not in "".join(each.event.get("delta", "") for each in heard):
+            heard += await stream.until("TEXT_MESSAGE_CONTENT")
+        [turn] = await client.turns(session)
+        await cancel(client, session, turn["turn_id"])
+        heard += await stream.rest()
+    held.go.set()
+    check(heard)
+    [(message_id, said)] = texts(heard).items()
+    _, kept = await client.messages(session)
+    assert (kept["id"], kept["content"], kept["cut_off"]) == (message_id, said.strip(), True)
+    [question, answer] = (await client.get(f"/sessions/{session}/messages", include="turn"))["items"]
+    assert "turn" not in question
+    assert (answer["turn"]["status"], answer["turn"]["error"]["code"]) == ("cancelled", "turn_cancelled")
+    await client.chat(session, "Not that one")
+    [_, stopped, _] = provider.messages()[1:]
+    assert stopped == {"role": "assistant", "content": f"{said.strip()}\n[The user stopped this answer here.]"}
+
+
 async def test_a_turn_cancelled_in_a_tool_leaves_the_call_unknown_and_a_history_that_works(
     settings: Settings, provider: Provider
 ) -> None:
@@ -332,7 +357,14 @@ async def test_a_turn_cancelled_in_a_tool_leaves_the_call_unknown_and_a_history_
             assert (await waiting).json()["code"] == "turn_cancelled"
             answer = await client.chat(session, "and now?")
             ledger = (await client.get(results))["items"]
+            stored = await client.messages(session)
+            heard = await replayed(client, session, turn["turn_id"])
     assert answer["message"]["content"] == "fine"
+    told = {row["tool_call_id"]: row["content"]["status"] for row in stored if row["role"] == "tool"}
+    assert told == {call["tool_call_id"]: call["status"] for call in ledger}
+    check(heard)
+    ended = [each.event for each in heard if each.type == "TOOL_CALL_RESULT"]
+    assert {event["toolCallId"]: json.loads(event["content"])["status"] for event in ended} == told
     assert {call["tool_name"]: call["status"] for call in ledger} == {
         "mcp_get_item": "succeeded",
         "mcp_look_up": "unknown",

@@ -124,7 +124,7 @@ async def test_a_turn_whose_owner_has_come_back_is_neither_taken_from_it_nor_end
         [seen] = await terminations.neglected_turns(connection, timeout_s=300)
         assert await claims.renew_leases(connection, [claim], lease_s=600) == {claim.key.turn_id}
         assert not await terminations.requeue_lapsed(connection, seen, timeout_s=300)
-        assert not await terminations.end_neglected(connection, seen, turn_errors.gave_up(3))
+        assert not await terminations.end_neglected(connection, seen, turn_errors.gave_up(3), now=utc_now())
         assert (await connection.execute(select(turns.c.status))).scalar_one() == "running"
 
 

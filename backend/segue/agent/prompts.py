@@ -86,6 +86,7 @@ APPROVED_FIRST = (
 )
 CARRYING_OUT = "You are carrying out this plan:"
 ENDED = "This plan has just ended as"
+CUT_OFF = "\n[The user stopped this answer here.]"
 NO_ANSWER = "I could not finish this in one turn. Tell me to go on and I will."
 _TIME_OF_DAY = re.compile(rf"^({OPEN_NOTES}\nIt is \w+, [\d-]+), \d\d:\d\d")
 MAX_WITHHELD_CHARS = 2000

@@ -16,6 +16,7 @@ from langchain_core.messages import ToolCall as LangChainCall
 from segue.agent.llm.reply import OPAQUE
 from segue.agent.llm.request_tokens import estimated_input
 from segue.agent.prompts import (
+    CUT_OFF,
     Instructions,
     as_json,
     joined,
@@ -187,10 +188,9 @@ def shown_text(message: Message, form: Form, *, inline: Mapping[str, str], expir
             return fenced(inline[reference["tool_call_id"]])
         case dict() as reference, _:
             return fenced(_shown_reference(reference, expired))
-        case text, "brief":
-            return _without_middle(text)
         case text, _:
-            return text
+            said = f"{text}{CUT_OFF}" if message.cut_off else text
+            return _without_middle(said) if form == "brief" else said
 
 
 def _without_middle(text: str) -> str:

@@ -3,6 +3,7 @@
 A message that was started is always ended, and the text that was emitted is the text stored under its id.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,9 @@ async def stream_reply(
     heard = _HeardMessage(context)
     try:
         reply = await context.model.reply(messages, tools, tool_choice=tool_choice, listener=heard.listener)
+    except asyncio.CancelledError:
+        heard.cut_off()
+        raise
     except BaseException:
         heard.withdraw()
         raise
@@ -56,6 +60,7 @@ class _HeardMessage:
     def __init__(self, context: TurnContext) -> None:
         self.message_id: str | None = None
         self._context = context
+        self._said: list[str] = []
         self._reasoning_id: str | None = None
         self._reasoning_chars = 0
 
@@ -86,6 +91,7 @@ class _HeardMessage:
             self.end_reasoning()
             self.message_id = new_id("msg", self._context.clock())
             self._context.emit(TextStarted(self.message_id))
+        self._said.append(text)
         self._context.emit(TextAdded(self.message_id, text))
 
     def withdraw(self) -> None:
@@ -93,6 +99,12 @@ class _HeardMessage:
         if self.message_id is not None:
             self._context.emit(TextEnded(self.message_id))
             self.message_id = None
+            self._said.clear()
+
+    def cut_off(self) -> None:
+        """Ends the message, which is kept if it is its user who stops the turn."""
+        if self.message_id is not None:
+            self._context.emit(TextEnded(self.message_id, cut_off="".join(self._said)))
 
 
 def emit_message(context: TurnContext, text: str, started: StartedMessage | None = None) -> str:

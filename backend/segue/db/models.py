@@ -156,6 +156,7 @@ messages = Table(
     Column("tool_calls", _json()),
     Column("tool_call_id", _id()),
     Column("opaque", _json()),
+    Column("cut_off", Boolean, nullable=False, server_default=text("false")),
     Column("created_at", _time(), nullable=False),
     CheckConstraint("role IN ('user', 'assistant', 'tool')", name="role"),
     CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="tool_call"),

@@ -87,7 +87,10 @@ class TextAdded:
 
 @dataclass(frozen=True, slots=True)
 class TextEnded:
+    """`cut_off` is what had been said of a message that its turn was stopped in."""
+
     message_id: str
+    cut_off: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

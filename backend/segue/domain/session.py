@@ -66,7 +66,10 @@ class RequestedCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A stored message. The content of a tool message is the reference to its result, never the result."""
+    """A stored message. The content of a tool message is the reference to its result, never the result.
+
+    `cut_off`: the user stopped the turn while the assistant said this.
+    """
 
     id: str
     seq: int
@@ -76,6 +79,7 @@ class Message:
     created_at: datetime
     tool_calls: tuple[RequestedCall, ...] = ()
     tool_call_id: str | None = None
+    cut_off: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
 
 

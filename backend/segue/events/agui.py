@@ -163,7 +163,7 @@ class EventEncoder:
             case CallStarted():
                 return self._call_started(event)
             case CallEnded():
-                return [_call_ended(event)]
+                return [call_ended(event)]
             case ToolRan():
                 return []
             case TextStarted(message_id):
@@ -205,7 +205,7 @@ class EventEncoder:
         ]
 
 
-def _call_ended(event: CallEnded) -> bytes:
+def call_ended(event: CallEnded) -> bytes:
     return _json(
         {
             "type": "TOOL_CALL_RESULT",

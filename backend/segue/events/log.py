@@ -13,9 +13,10 @@ from typing import Self
 
 from segue.db.redis import Batch, Streams
 from segue.domain.errors import AppError, NotFound
+from segue.domain.events import CallEnded
 from segue.domain.session import EPOCHS, Outcome, TurnKey
 from segue.events import agui
-from segue.events.event_buffer import CHECK_ROW_S, END, Entry, EventBuffer, Wakeups, end_of
+from segue.events.event_buffer import ATTEMPT, CHECK_ROW_S, END, Entry, EventBuffer, Wakeups, end_of
 from segue.events.event_publisher import EventPublisher
 
 SAVE_EVERY_S = 0.03
@@ -108,14 +109,20 @@ class EventLog:
             self._someone_follows.set()
             self._release(publisher.buffer)
 
-    def end(self, turn: TurnKey, outcome: Outcome) -> None:
-        """Emits the terminal event. Call it after the outcome is committed; a second call changes nothing."""
+    def end(self, turn: TurnKey, outcome: Outcome, calls: Sequence[CallEnded] = ()) -> None:
+        """Emits the calls that ended with the turn, and the terminal event. Call it after the outcome is committed; a
+        second call changes nothing.
+        """
         event = agui.run_ended(turn, outcome)
         publisher = self._publishers.get(turn.turn_id)
         if publisher is not None:
+            for call in calls:
+                publisher.emit(call)
             publisher.end(event)
             return
         buffer = EventBuffer(turn, self._wakeups)
+        for position, call in enumerate(calls, start=buffer.end - ATTEMPT + 1):  # as if of a last attempt
+            buffer.append(position, agui.call_ended(call))
         buffer.append(buffer.end, event)
         self._save_soon(buffer)
 

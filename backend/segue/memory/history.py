@@ -68,6 +68,7 @@ class NewMessage:
     tool_calls: Sequence[RequestedCall] = ()
     tool_call_id: str | None = None
     opaque: Mapping[str, Any] | None = None
+    cut_off: bool = False
 
 
 def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
@@ -311,7 +312,7 @@ def _message(row: Row[Any]) -> Message:
     columns = {"role": row.role, "content": content, "tool_calls": row.tool_calls or ()}
     read_message: Callable[[Any], _Told | _Said] = _read_told if is_tool else _read_said
     read = readable(read_message, columns, "messages", row.id)
-    shared = {name: getattr(row, name) for name in ("id", "seq", "turn_id", "created_at", "tool_call_id")}
+    shared = {name: getattr(row, name) for name in ("id", "seq", "turn_id", "created_at", "tool_call_id", "cut_off")}
     if read is None:
         role: Role = row.role if row.role in get_args(Role) else "assistant"
         return UnreadableMessage(role=role, content="" if is_tool else content, unreadable=True, **shared)

@@ -206,6 +206,13 @@ async def recent_references(
     return [reference for call, reference in entries if not isinstance(call, UnreadableCall)]
 
 
+async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Reference]:
+    """Returns references of the calls of a turn that has ended, whose answer is not in the history."""
+    answered = select(messages.c.id).where(messages.c.tool_call_id == tool_calls.c.id).exists()
+    statement = select(tool_calls).where(tool_calls.c.turn_id == turn_id, ~answered)
+    return [_entry(row)[1] for row in await connection.execute(statement.order_by(*oldest_first(tool_calls)))]
+
+
 async def load_results(
     connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = ANY_SIZE
 ) -> dict[str, StoredResult]:

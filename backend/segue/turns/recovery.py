@@ -10,6 +10,7 @@ import structlog
 
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
+from segue.domain.events import CallEnded
 from segue.domain.telemetry import TurnEnded, TurnRecovered
 from segue.memory import short_term
 from segue.turns import terminations
@@ -55,12 +56,13 @@ async def _recover(deps: TurnDeps, worker: TurnWorker, *, takes_turns: bool) -> 
 async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> None:
     """A running turn is ended, or queued again if it has attempts and time left."""
     error = _reason_to_end(turn, timeout_s=deps.limits.timeout_s)
-    async with deps.database.autocommit() as connection:
-        if error is None:
-            settled = await terminations.requeue_lapsed(connection, turn, timeout_s=deps.limits.timeout_s)
-        else:
-            settled = await terminations.end_neglected(connection, turn, error)
-    if not settled:
+    calls: list[CallEnded] | None = []
+    async with deps.database.transaction() as connection:
+        if error is not None:
+            calls = await terminations.end_neglected(connection, turn, error, now=deps.clock())
+        elif not await terminations.requeue_lapsed(connection, turn, timeout_s=deps.limits.timeout_s):
+            calls = None
+    if calls is None:
         return
     ids = {"session_id": turn.key.session_id, "turn_id": turn.key.turn_id}
     log.warning("turn_recovered", **ids, attempts=turn.attempts, ended=error and error.code)
@@ -68,7 +70,7 @@ async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> None:
     if error is not None:
         record_end(deps.observe, turn.key, TurnEnded(outcome_of(error), error.code), attempt=turn.attempts)
         await short_term.forget(deps.cache, turn.key.session_id)
-        deps.events.end(turn.key, error)
+        deps.events.end(turn.key, error, calls)
 
 
 def _reason_to_end(turn: NeglectedTurn, *, timeout_s: float) -> AppError | None:

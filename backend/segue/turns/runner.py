@@ -22,11 +22,13 @@ from segue.agent.state import TurnInput, TurnState, acknowledgement_report, web_
 from segue.db.engine import UNAVAILABLE, outlast, outlasting
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.events import Event
+from segue.domain.events import Event, TextEnded
 from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
 from segue.memory import short_term
+from segue.memory.history import NewMessage
 from segue.tools.availability import ToolGuard
+from segue.tools.normalize import clean
 from segue.turns import store, terminations
 from segue.turns.claims import Claim
 from segue.turns.context import load_context
@@ -43,12 +45,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended without an answer. `error` is what its turn ends with; None if the turn is to be queued again."""
+    """How a run ended without an answer. `error` is what its turn ends with; None if the turn is to be queued again.
+    `said` is the message in which its user stopped it.
+    """
 
     claim: Claim
     error: AppError | None
     metrics: TurnMetrics
     account: Account
+    said: NewMessage | None = None
 
 
 class UnstoredEnds:
@@ -71,8 +76,8 @@ class UnstoredEnds:
         deps = self._deps
         while self._ends:
             end = self._ends[0]
-            claim, error, ended = end.claim, end.error, False
-            async with deps.database.autocommit() as connection:
+            claim, error, calls = end.claim, end.error, None
+            async with deps.database.transaction() as connection:
                 await end.account.book(connection)
                 timeout_s = deps.limits.timeout_s
                 if error is None and not await terminations.hand_back(
@@ -80,16 +85,16 @@ class UnstoredEnds:
                 ):
                     error = turn_errors.cancelled()
                 if error is not None:
-                    ended = await terminations.end_turn(connection, claim, error, now=deps.clock())
+                    calls = await terminations.end_turn(connection, claim, error, now=deps.clock(), said=end.said)
             with suppress(ValueError):  # another failing turn may have stored it
                 self._ends.remove(end)
             if error is None:
                 log.warning("turn_queued_again", turn_id=claim.key.turn_id, attempts=claim.attempt)
                 deps.observe(TurnRecovered("queued_again"))
                 self._wake(claim.key.session_id)
-            elif ended:
+            elif calls is not None:
                 end.metrics.record_end(error)
-                deps.events.end(claim.key, error)
+                deps.events.end(claim.key, error, calls)
 
 
 class TurnRun:
@@ -105,6 +110,7 @@ class TurnRun:
         self._unstored = unstored
         self._task: asyncio.Task[ChatAnswer | None] | None = None
         self._finishing = False
+        self._said: NewMessage | None = None
         self._account = deps.books.account(claim.owner, claim.key.session_id, claim.key.turn_id, epoch=claim.epoch)
         self._speaker = deps.agents.speaker(claim.agent)
         self._model = MeteredModel(self._speaker.models, self._speaker.limits.model, self._account)
@@ -177,6 +183,9 @@ class TurnRun:
 
         def emit(event: Event) -> None:
             self._metrics.count(event)
+            if isinstance(event, TextEnded) and event.cut_off:
+                said = clean(event.cut_off)
+                self._said = NewMessage("assistant", said, deps.clock(), id=event.message_id, cut_off=True)
             events.emit(event)
 
         context = TurnContext(
@@ -283,4 +292,5 @@ class TurnRun:
         """
         self._metrics.stop()
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
-        await self._unstored.add(RunEnd(self.claim, error, self._metrics, self._account))
+        said = self._said if self.stopped == "cancelled" else None
+        await self._unstored.add(RunEnd(self.claim, error, self._metrics, self._account, said))

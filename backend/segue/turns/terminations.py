@@ -19,6 +19,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    delete,
     func,
     literal,
     or_,
@@ -28,11 +29,13 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, tool_calls, turns
+from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, sessions, tool_calls, turns
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
+from segue.domain.events import CallEnded
 from segue.domain.session import EPOCHS, TurnKey
-from segue.memory.history import INTERRUPTED
+from segue.memory.history import INTERRUPTED, NewMessage, append_message
+from segue.tools.results import unanswered_calls
 from segue.turns.claims import IS_HELD, Claim, held, runs_beside
 from segue.turns.store import ChatRequest
 
@@ -54,10 +57,32 @@ class NeglectedTurn:
     left_s: float | None
 
 
-async def end_turn(connection: AsyncConnection, claim: Claim, error: AppError, *, now: datetime) -> bool:
-    """Ends a claimed turn with the error that every reader of it gets. Returns False if the claim no longer holds."""
+async def end_turn(
+    connection: AsyncConnection, claim: Claim, error: AppError, *, now: datetime, said: NewMessage | None = None
+) -> list[CallEnded] | None:
+    """Ends a claimed turn with the error that every reader of it gets, and stores what was `said` until then. Returns
+    the calls that ended with it, None if the claim no longer holds. Several statements: to be called in a transaction.
+    """
     ended = await connection.execute(_ending(IS_HELD, error, finished_at=literal(now)), held(claim))
-    return ended.one_or_none() is not None
+    if ended.one_or_none() is None:
+        return None
+    calls = await _end_calls(connection, claim.key, now=now)
+    if said is not None:
+        await append_message(connection, claim.key, said)
+    return calls
+
+
+async def _end_calls(connection: AsyncConnection, turn: TurnKey, *, now: datetime) -> list[CallEnded]:
+    """Gives every call of the history an answer: of one whose turn ended first, that its outcome is unknown."""
+    return [
+        CallEnded(
+            reference,
+            await append_message(
+                connection, turn, NewMessage("tool", asdict(reference), now, tool_call_id=reference.tool_call_id)
+            ),
+        )
+        for reference in await unanswered_calls(connection, turn.turn_id)
+    ]
 
 
 def _seconds_left() -> ColumnElement[float]:
@@ -163,12 +188,16 @@ async def requeue_lapsed(connection: AsyncConnection, turn: NeglectedTurn, *, ti
     return (await connection.execute(_REQUEUE, values)).one_or_none() is not None
 
 
-async def end_neglected(connection: AsyncConnection, turn: NeglectedTurn, error: AppError) -> bool:
-    """Ends a neglected turn. Returns False if its lease was renewed or another process has recovered it."""
+async def end_neglected(
+    connection: AsyncConnection, turn: NeglectedTurn, error: AppError, *, now: datetime
+) -> list[CallEnded] | None:
+    """Ends a neglected turn as `end_turn` does. Returns None if its lease was renewed or another process has recovered
+    it.
+    """
     is_neglected = (turns.c.lease_until < func.now()) | turns.c.cancel_requested_at.is_not(None)
     values = {"held_turn": turn.key.turn_id, "held_epoch": turn.epoch}
     ended = await connection.execute(_ending((*IS_HELD, is_neglected), error, finished_at=func.now()), values)
-    return ended.one_or_none() is not None
+    return await _end_calls(connection, turn.key, now=now) if ended.one_or_none() else None
 
 
 def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
@@ -185,8 +214,10 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
         update(tool_calls)
         .where(tool_calls.c.turn_id == failed, tool_calls.c.summary == INTERRUPTED)
         .values(status="running", error=None, summary="")
+        .returning(tool_calls.c.id)
         .cte("left_open")
     )
+    answered = delete(messages).where(messages.c.tool_call_id.in_(select(left_open.c.id))).cte("answered")
     nothing = dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at"))
     return (
         update(turns)
@@ -200,7 +231,7 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
             **nothing,
         )
         .returning(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch)
-        .add_cte(left_open)
+        .add_cte(left_open, answered)
     )
 
 
