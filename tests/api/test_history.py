@@ -67,3 +67,5 @@ async def test_an_unknown_parameter_of_the_query_is_refused_with_those_there_are
     assert [error["loc"] for error in problem["errors"]] == [["query", "odrer"]]
     assert "before, cursor, include, limit, order" in problem["detail"]
     assert (await client.http.post("/sessions?dry_run=1", json={})).status_code == 422
+    assert (await client.http.get("/usage?group=model&form=2026-01-01")).json()["detail"].startswith("query.form: ")
+    assert (await client.http.get("/usage?group=model")).status_code == 200

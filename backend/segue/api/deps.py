@@ -34,6 +34,7 @@ from segue.turns.limits import Limiter
 from segue.turns.service import TurnService
 
 MAX_DEPTH = 64
+_NOT_IN_QUERY = (params.Path, params.Header, params.Cookie)
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers
 
 
@@ -165,7 +166,8 @@ class StrictJsonRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        known = {field.alias for field in get_flat_params(self.dependant) if isinstance(field.field_info, params.Query)}
+        taken = (field for field in get_flat_params(self.dependant) if not isinstance(field.field_info, _NOT_IN_QUERY))
+        known = {field.alias for field in taken}
 
         async def handle_strictly(request: Request) -> Response:
             if unknown := [name for name in request.query_params if name not in known]:
