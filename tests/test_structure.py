@@ -42,6 +42,7 @@ BROAD = {
     "agent/llm/model.py": "a provider's library has errors of its own, and any other is raised again",
     "agent/stream_reply.py": "closes the stream of a reply, and raises again",
     "embedded/servers.py": "stops the servers that have started, and raises again",
+    "plans/call_policy.py": "an operator's own rule may raise anything, and then the call is denied",
     "mcp/servers.py": "leaves the servers that were entered, and raises again",
     "mcp/supervisor.py": "a connection may end with any error of the SDK, and the next one is tried",
     "telemetry/tracing.py": "records what a span ended with, and raises again",

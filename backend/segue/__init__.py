@@ -16,12 +16,25 @@ if TYPE_CHECKING:
     from segue.config import Settings
     from segue.domain.tool import DependencyGroup, ToolContext, ToolFailed, ToolRetry
     from segue.main import create_app
+    from segue.plans.call_policy import Deny, ProposedCall
     from segue.tools.native import tool
 
-__all__ = ["DependencyGroup", "Settings", "ToolContext", "ToolFailed", "ToolRetry", "create_app", "tool"]
+__all__ = [
+    "Deny",
+    "DependencyGroup",
+    "ProposedCall",
+    "Settings",
+    "ToolContext",
+    "ToolFailed",
+    "ToolRetry",
+    "create_app",
+    "tool",
+]
 
 _MODULES = {
+    "Deny": "segue.plans.call_policy",
     "DependencyGroup": "segue.domain.tool",
+    "ProposedCall": "segue.plans.call_policy",
     "Settings": "segue.config",
     "ToolContext": "segue.domain.tool",
     "ToolFailed": "segue.domain.tool",

@@ -5,7 +5,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,16 @@ from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ImportString,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from segue.domain.clock import known_zone
@@ -104,6 +113,8 @@ class Settings(BaseSettings):
     instructions_file: Path | None = None
     planning: Planning = "auto"
     confirm: Confirm = "destructive"
+    language_dir: Path | None = None
+    before_call: ImportString[Callable[..., object]] | None = None
     plan_ttl_s: Count = 86_400
 
     turn_timeout_s: Seconds = 900

@@ -56,6 +56,7 @@ def agent_limits(settings: Settings) -> AgentLimits:
         fresh_result_bytes=fresh_result_bytes(settings),
         planning=settings.planning,
         confirm=settings.confirm,
+        before_call=settings.before_call,
         plan_ttl_s=settings.plan_ttl_s,
         show_reasoning=settings.show_reasoning,
     )

@@ -34,6 +34,8 @@ from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from segue.config import Settings
 from segue.domain.clock import Clock
 from segue.domain.telemetry import LoopLagged
+from segue.language.word_lists import use_folder
+from segue.plans.call_policy import BeforeCall
 from segue.telemetry.loop_lag import LoopLag
 from segue.telemetry.metrics_server import metrics_served
 from segue.turns.agents import Agents
@@ -65,21 +67,28 @@ def create_app(
     settings: Settings,
     *,
     tools: Sequence[Callable[..., Awaitable[object]]] = (),
+    before_call: BeforeCall | None = None,
     model: BaseChatModel | None = None,
     clock: Clock | None = None,
     takes_turns: bool = True,
 ) -> FastAPI:
     """Returns the ASGI application. It opens its stores and runs turns while its lifespan lasts.
 
-    `tools` are functions under `@tool`. `model` and `clock` replace the configured ones. With `takes_turns=False`,
-    other processes run the turns: `segue worker` has tools of MCP servers and of entry points.
+    `tools` are functions under `@tool`. `before_call`, `model` and `clock` replace the configured ones. With
+    `takes_turns=False`, other processes run the turns: `segue worker` has tools of MCP servers and of entry points.
+    Raises AppError if LANGUAGE_DIR cannot be used.
     """
+    use_folder(settings.language_dir)
     extensions = factories.Extensions(tools)
+    if before_call is not None:
+        settings = settings.model_copy(update={"before_call": before_call})
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[State]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[State]:
         async with AsyncExitStack() as stack:
-            yield State(services=await _start(stack, settings, extensions, model, clock, takes_turns=takes_turns))
+            services = await _start(stack, settings, extensions, model, clock, takes_turns=takes_turns)
+            app.state.services = services
+            yield State(services=services)
 
     app = FastAPI(
         title="Segue",
@@ -96,6 +105,7 @@ def create_app(
 
 async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callable[[Agents], None]) -> None:
     """Runs turns that other processes accept, until `stopped` is set. Once it does, `started` gets its agents."""
+    use_folder(settings.language_dir)
     async with AsyncExitStack() as stack:
         services = await _start(stack, settings, factories.Extensions(), None, None, takes_turns=True)
         if settings.worker_metrics_port is not None:

@@ -118,14 +118,14 @@ def _questions() -> tuple[Question | None, ...]:
 
 @cache
 def _words_of_replies() -> tuple[str, ...]:
-    named = (phrase for lists in ACTIONS.values() for phrase in (*lists.actions.matches, *lists.things.matches))
-    return (*_phrases(LEXICON), *sorted({*map(" ".join, named)}), "anna", "rossi", "archive", "7", "🙏", ":)")
+    named = (phrase for lists in ACTIONS.now.values() for phrase in (*lists.actions.matches, *lists.things.matches))
+    return (*_phrases(LEXICON.now), *sorted({*map(" ".join, named)}), "anna", "rossi", "archive", "7", "🙏", ":)")
 
 
 @cache
 def _words_of_requests() -> tuple[str, ...]:
-    cued = sorted({" ".join(phrase) for phrase in (*CUES.phrases.matches, *FACT_WORDS.cues.matches)})
-    return (*_phrases(SEARCH_LEXICON), *cued, "1)", "2)", "①", "②", "- ", "->", "http://a.example", "x@y.example")
+    cued = sorted({" ".join(phrase) for phrase in (*CUES.now.phrases.matches, *FACT_WORDS.now.cues.matches)})
+    return (*_phrases(SEARCH_LEXICON.now), *cued, "1)", "2)", "①", "②", "- ", "->", "http://a.example", "x@y.example")
 
 
 def _phrases(lexicon: Lexicon) -> list[str]:

@@ -101,4 +101,4 @@ def test_a_cue_in_two_lists_of_a_language_is_refused() -> None:
 
 
 def test_the_stopwords_of_many_languages_are_known() -> None:
-    assert set(FACT_WORDS.stopwords) >= {"en", "it", "zh", "ar"}
+    assert set(FACT_WORDS.now.stopwords) >= {"en", "it", "zh", "ar"}

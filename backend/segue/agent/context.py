@@ -16,6 +16,8 @@ from segue.domain.events import Emit
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import OpenSpan
+from segue.domain.tool import ToolContext
+from segue.plans.call_policy import BeforeCall
 from segue.tools.availability import ToolGuard
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
@@ -25,7 +27,8 @@ from segue.tools.run import RunLimits
 class AgentLimits:
     """Bounds of one turn. `max_rounds` are rounds of model and tools, `model` bounds all its model calls together.
 
-    The model is shown at most `fresh_result_bytes` of a result in the turn that made it.
+    The model is shown at most `fresh_result_bytes` of a result in the turn that made it. `before_call` is the
+    operator's policy, if there is one.
     """
 
     run: RunLimits
@@ -35,6 +38,7 @@ class AgentLimits:
     planning: Planning
     confirm: Confirm
     plan_ttl_s: int
+    before_call: BeforeCall | None = None
     show_reasoning: bool = False
     model: ModelBudget = field(default_factory=ModelBudget)
     max_rounds: int = 10
@@ -64,3 +68,14 @@ class TurnContext:
     emit: Emit
     span: OpenSpan
     listened: Callable[[], Awaitable[bool]]
+
+    def caller(self, tool_call_id: str) -> ToolContext:
+        """Returns what a tool, and the policy, is told of who a call is for."""
+        return ToolContext(
+            owner=self.owner,
+            session_id=self.turn.session_id,
+            turn_id=self.turn.turn_id,
+            tool_call_id=tool_call_id,
+            now=self.clock(),
+            time_zone=self.time_zone,
+        )

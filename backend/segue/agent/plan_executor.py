@@ -30,6 +30,7 @@ from segue.domain.turn_errors import RATE_LIMITED
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
 from segue.plans.arguments import Unresolved, missing, referred_to, resolve
+from segue.plans.call_policy import Deny
 from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.availability import refusal
@@ -118,7 +119,8 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[B
         # Its process died in the call, which is in the ledger: it runs again under its id, or is unknown.
         await run.context.guard.refresh()
         request = RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
-        await _finish_call(run, step, interrupted_call(request, turn.tools.get(request.name)))
+        tool = turn.tools.get(request.name)
+        await _finish_call(run, step, interrupted_call(request, tool, approved=step.requires_confirmation))
     while run.plan.status == "active" and (step := run.plan.next_step) is not None:
         await run.context.guard.refresh()
         run.changed = _change(run, step) if run.stored.granted_to == run.turn_id else None
@@ -217,12 +219,14 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     except (Unresolved, ToolRetry, ToolFailed, InvalidPath) as reason:
         await _fail(run, step, str(reason))
         return
-    needs_yes = step.requires_confirmation or run.turn.needs_yes(tool.spec)
+    request = RequestedCall(new_id("call", context.clock()), tool.spec.name, args)
+    ruling = await run.turn.ruling(request, tool)
+    needs_yes = run.turn.needs_yes(tool.spec, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
     if needs_yes and not as_shown:
         run.changed = "tool_changed" if granted else None
         await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True)
         return
-    await _start_call(run, step, ReadyCall(RequestedCall(new_id("call", context.clock()), tool.spec.name, args), tool))
+    await _start_call(run, step, ReadyCall(request, tool, approved=as_shown))
 
 
 def _definition_hash(spec: ToolSpec) -> str:

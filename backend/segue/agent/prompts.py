@@ -73,6 +73,9 @@ FACTS = "What the user has told you before, each with its date; what they say no
 SUMMARY = "Summary of the earlier conversation:"
 EARLIER_RESULTS = "Results from earlier in this session, newest first (load one with get_tool_result):"
 WITHHELD = "Tools that cannot be called now; say so where one is needed and cannot be unlocked:"
+DENIED = (
+    "{tool} was not run: the rules of this service deny it ({reason}). Tell the user so, and do not try it another way."
+)
 OUT_OF_ROUNDS = (
     "You have used all the tool calls this turn allows. Answer now from what you have, and say what is still open."
 )

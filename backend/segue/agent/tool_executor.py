@@ -12,17 +12,18 @@ from typing import Any
 from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent import render_messages
+from segue.agent import prompts, render_messages
 from segue.agent.context import TurnContext
 from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.stream_reply import StartedMessage, emit_message
-from segue.agent.turn_calls import TurnCalls
+from segue.agent.turn_calls import TurnCalls, call_key
 from segue.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, ToolStateChanged
 from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
-from segue.domain.tool import Tool, ToolContext, canonical_args
+from segue.domain.tool import Tool
 from segue.memory.history import NewMessage, append_message
 from segue.plans.acknowledgement import asks_about
+from segue.plans.call_policy import Deny
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
@@ -37,10 +38,11 @@ WriteWithEnd = Callable[[AsyncConnection, Outcome], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ReadyCall:
-    """A call that may run, under our own id."""
+    """A call that may run, under our own id. `approved` says that the user said yes to it."""
 
     request: RequestedCall
     tool: Tool
+    approved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ async def run_tool_calls(turn: TurnCalls, reply: Reply, *, started: StartedMessa
     """Runs the calls of a reply that need no approval, equal ones once. Emits the reply's text if any call runs."""
     context = turn.context
     await context.guard.refresh()
-    prepared = [_prepare(turn, call) for call in reply.calls[: context.limits.max_calls - turn.count]]
+    prepared = [await _prepare(turn, call) for call in reply.calls[: context.limits.max_calls - turn.count]]
     held = [call for call in prepared if isinstance(call, HeldCall)]
     runs = [call for call in prepared if not isinstance(call, HeldCall)]
     if not runs:
@@ -114,10 +116,10 @@ async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall]) -> list[t
     return ended + [(call.request, answers[call_key(call.request)]) for call in cut_off]
 
 
-def interrupted_call(request: RequestedCall, tool: Tool | None) -> ReadyCall | SettledCall:
+def interrupted_call(request: RequestedCall, tool: Tool | None, *, approved: bool = False) -> ReadyCall | SettledCall:
     """Returns what is left to do for a call whose process died in it: it runs again only if that does no harm."""
     if tool is not None and tool.spec.may_repeat:
-        return ReadyCall(request, tool)
+        return ReadyCall(request, tool, approved)
     return SettledCall(request, tool, lost(request.name))
 
 
@@ -155,8 +157,9 @@ async def record_start(
 
 
 async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: WriteWithEnd | None = None) -> Outcome:
-    """Runs a call if its tool may run at this moment, records how it ended, and returns that."""
+    """Runs a call if it may run at this moment, records how it ended, and returns that."""
     turn.ledger.setdefault(call.request.id, None)
+    call = await _ruled(turn, call)
     if isinstance(call, SettledCall):
         await _record_end(turn, call, call.outcome, also)
         return call.outcome
@@ -168,12 +171,26 @@ async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: Writ
     return outcome
 
 
-def call_key(request: RequestedCall) -> tuple[str, str]:
-    """Returns the same for calls that ask for the same."""
-    return request.name, canonical_args(request.args)
+async def _ruled(turn: TurnCalls, call: ReadyCall | SettledCall) -> ReadyCall | SettledCall:
+    """Every call that runs comes through here. One that is asked about and was not approved had run before its process
+    died, when the policy allowed it.
+    """
+    if isinstance(call, SettledCall):
+        return call
+    ruling = await turn.ruling(call.request, call.tool)
+    turn.rulings.pop(call_key(call.request), None)
+    match ruling:
+        case Deny(reason):
+            return SettledCall(
+                call.request, call.tool, failed(prompts.DENIED.format(tool=call.request.name, reason=reason))
+            )
+        case "ask" if not call.approved:
+            return SettledCall(call.request, call.tool, lost(call.request.name))
+        case _:
+            return call
 
 
-def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | SettledCall:
+async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | SettledCall:
     context, tool = turn.context, turn.tools.get(call.name)
     request = RequestedCall(new_id("call", context.clock()), call.name, clean(call.args or {}))
     if tool is None:
@@ -184,11 +201,13 @@ def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | Settled
         return SettledCall(request, tool, failed(why))
     if locked := refusal(tool.spec, context.guard.state(tool.spec)):
         return SettledCall(request, tool, failed(locked))
-    # The user is not asked to approve a call that would fail on its arguments anyway.
-    if turn.needs_yes(tool.spec) and accepts(tool, request.args):
+    # The user is not asked to approve a call that would fail on its arguments anyway, or that is denied.
+    ruling = await turn.ruling(request, tool)
+    if turn.needs_yes(tool.spec, ruling) and accepts(tool, request.args):
         if turn.approved_in is None or not asks_about(turn.approved_in, call.name, request.args):
             return HeldCall(request, tool, call)
         turn.approved_in = None  # a yes is for one call
+        return ReadyCall(request, tool, approved=True)
     return ReadyCall(request, tool)
 
 
@@ -210,14 +229,7 @@ async def _run_together(turn: TurnCalls, calls: Iterable[ReadyCall | SettledCall
 
 
 async def _run(context: TurnContext, call: ReadyCall) -> Outcome:
-    identity = ToolContext(
-        owner=context.owner,
-        session_id=context.turn.session_id,
-        turn_id=context.turn.turn_id,
-        tool_call_id=call.request.id,
-        now=context.clock(),
-        time_zone=context.time_zone,
-    )
+    identity = context.caller(call.request.id)
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
         outcome = await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)
         span.set_attributes(outcome=_tool_outcome(outcome))

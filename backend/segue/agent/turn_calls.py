@@ -11,12 +11,19 @@ from langchain_core.messages import BaseMessage
 from segue.agent.context import TurnContext
 from segue.agent.render_messages import image_message
 from segue.domain.session import RequestedCall
-from segue.domain.tool import Reference, Tool, ToolCall, ToolSpec
+from segue.domain.tool import Reference, Tool, ToolCall, ToolSpec, canonical_args
+from segue.plans.call_policy import Ruling, rule
 from segue.plans.policy import needs_confirmation
+from segue.tools.input_schema import accepts
 from segue.tools.outcome import Outcome
 from segue.tools.parts import IMAGES, BinaryPart
 
 MAX_IMAGES_BYTES = 6_000_000  # of a turn: every later request of it repeats them
+
+
+def call_key(request: RequestedCall) -> tuple[str, str]:
+    """Returns the same for calls that ask for the same."""
+    return request.name, canonical_args(request.args)
 
 
 @dataclass(slots=True)
@@ -27,7 +34,8 @@ class TurnCalls:
     `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
     have. `images` are by call those that the model has not been shown, in all no more than `image_bytes_left` allows.
     `approved_in` is an answer that the user said yes to: one call that it asked about needs no second yes. If the turn
-    is `cautious`, every call that changes the world needs a yes.
+    is `cautious`, every call that changes the world needs a yes. `rulings` are the
+    policy's of calls that have not run.
     """
 
     context: TurnContext
@@ -40,6 +48,7 @@ class TurnCalls:
     stored_messages: int = 0
     approved_in: str | None = None
     cautious: bool = False
+    rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)
 
     @property
     def recorded(self) -> list[ToolCall]:
@@ -51,10 +60,25 @@ class TurnCalls:
         """The references to their results, newest first."""
         return [each[1] for each in reversed(self.ledger.values()) if each is not None]
 
-    def needs_yes(self, spec: ToolSpec) -> bool:
+    def needs_yes(self, spec: ToolSpec, ruling: Ruling) -> bool:
+        """A call that the policy denies needs none: it does not run."""
+        if ruling != "allow":
+            return ruling == "ask"
         mode = self.context.limits.confirm
         changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
         return needs_confirmation(spec, mode) or (self.cautious and changes_the_world)
+
+    async def ruling(self, call: RequestedCall, tool: Tool) -> Ruling:
+        """Returns what the operator's policy says of a call. It is asked once before a call runs, and not about one
+        that cannot run as it is, or that reads what the session and its user have.
+        """
+        limits = self.context.limits
+        if limits.before_call is None or tool.spec.ephemeral or not accepts(tool, call.args):
+            return "allow"
+        if (key := call_key(call)) not in self.rulings:
+            who, timeout_s = self.context.caller(call.id), limits.run.timeout_s
+            self.rulings[key] = await rule(limits.before_call, call, tool.spec, who, timeout_s=timeout_s)
+        return self.rulings[key]
 
     def keep_images(self, request: RequestedCall, outcome: Outcome) -> None:
         kept = []

@@ -26,6 +26,12 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 log = structlog.get_logger()
 
 
+def route_path(scope: Scope) -> str:
+    """Returns the path below the one that the application is mounted at."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
 class Gate:
     """If `hosts` is given, the service answers only to these names and loopback ones. Only pages from there and from
     `origins` may then send requests that change something.
@@ -47,7 +53,7 @@ class Gate:
         try:
             self._refuse_other_hosts(request)
             self._refuse_other_pages(request)
-            if scope["path"] not in self._open:
+            if route_path(scope) not in self._open:
                 await _authenticate(request)
         except AppError as error:
             await app_problem(request, error)(scope, receive, send)

@@ -55,6 +55,7 @@ async def chat(
     bind_contextvars(turn_id=admitted.turn.turn_id)
     if body.background:
         turn_id = admitted.turn.turn_id
-        accepted = AcceptedTurn(turn_id, admitted.status, f"/sessions/{session_id}/turns/{turn_id}/events")
+        events_url = f"{http.scope.get('root_path', '')}/sessions/{session_id}/turns/{turn_id}/events"
+        accepted = AcceptedTurn(turn_id, admitted.status, events_url)
         return JSONResponse(asdict(accepted), status_code=202)
     return await answer_or_events(services, admitted.turn, stream=stream)

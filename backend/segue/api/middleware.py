@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from segue.api.access_control import METRICS_PATH
+from segue.api.access_control import METRICS_PATH, route_path
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.problems import REQUEST_ID_HEADER, http_problem
@@ -51,7 +51,8 @@ class RequestContext:
                 MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
             await send(message)
 
-        services: Services = scope["state"]["services"]
+        services = _started(scope)
+        scope["state"] = {**scope.get("state", {}), "services": services}
         method, path = scope["method"], scope["path"][:200]
         with _span(services, scope, request_id) as span:
             scope["traceparent"] = span.traceparent
@@ -145,9 +146,17 @@ class StartupErrors:
         await self._app(scope, receive, send_detail if scope["type"] == "lifespan" else send)
 
 
+def _started(scope: Scope) -> Services:
+    """A server hands what the lifespan yields to the outermost application only, which may not be ours."""
+    services: Services | None = getattr(scope["app"].state, "services", None)
+    if services is None:
+        raise RuntimeError("Segue has not started: enter its lifespan in that of your application (docs/extend.md).")
+    return services
+
+
 def _span(services: Services, scope: Scope, request_id: str) -> AbstractContextManager[Span]:
     """The span of the request: a child of the client's, if it sends a traceparent."""
-    if scope["path"] in UNTRACED:
+    if route_path(scope) in UNTRACED:
         return untraced("request")
     parent = Headers(scope=scope).get("traceparent")
     return services.span("request", parent=parent, method=scope["method"], request_id=request_id)

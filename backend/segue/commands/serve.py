@@ -57,7 +57,10 @@ def serve(
     """Serves the HTTP API, and runs turns. Exits with 3 if the service cannot start."""
     settings = _settings_with(host=host, port=port)
     _refuse_taken_port(settings.host, settings.port)
-    application = create_app(settings, takes_turns=not no_worker)
+    try:
+        application = create_app(settings, takes_turns=not no_worker)
+    except AppError as error:
+        raise refusal(error.detail) from None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
     config = uvicorn.Config(
         application,

@@ -7,11 +7,12 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Final
 
-from segue.language.word_lists import load_toml, split_list
+from segue.language.word_lists import WordList, split_list
 
 ENGLISH: Final = "en"
 LONGEST_SAMPLE: Final = 400  # characters are enough to know a language by
@@ -31,14 +32,22 @@ _HAN_PER_KANA: Final = 8  # in Japanese, at most
 _LEAST_SCORE: Final = 0.4
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Clues:
+    """What a word and a letter count for each of their languages."""
+
+    words: Mapping[str, Mapping[str, float]]
+    letters: Mapping[str, Mapping[str, float]]
+
+
 def detect_language(text: str, *, default: str = ENGLISH) -> str:
     """Returns an ISO 639-1 code, `default` if nothing shows the language or two languages are as likely."""
-    return _language_of(text[:LONGEST_SAMPLE]) or default
+    return _language_of(text[:LONGEST_SAMPLE], CLUES.now) or default
 
 
 @lru_cache(maxsize=2048)  # each turn looks at the messages of the ones before
-def _language_of(sample: str) -> str | None:
-    by_words = _language_by_words(sample)
+def _language_of(sample: str, known: Clues) -> str | None:
+    by_words = _language_by_words(sample, known)
     if sample.isascii():
         return by_words
     # Beside letters of another script, Latin ones without a known word are a name.
@@ -55,10 +64,10 @@ def _language_by_script(sample: str, *, more_than: int) -> str | None:
     return likeliest if weights[likeliest] > more_than else None
 
 
-def _language_by_words(sample: str) -> str | None:
+def _language_by_words(sample: str, known: Clues) -> str | None:
     lowered = unicodedata.normalize("NFC", sample.replace("İ", "i")).lower()
-    clues = [_WORDS.get(word, {}) for word in _LATIN_WORD.findall(lowered)]
-    clues += [_LETTERS.get(letter, {}) for letter in set(lowered)]
+    clues = [known.words.get(word, {}) for word in _LATIN_WORD.findall(lowered)]
+    clues += [known.letters.get(letter, {}) for letter in set(lowered)]
     scores: dict[str, float] = defaultdict(float)
     for language, score in chain.from_iterable(clue.items() for clue in clues):
         scores[language] += score
@@ -76,6 +85,11 @@ def _scores(by_language: Mapping[str, Iterable[str]]) -> dict[str, dict[str, flo
     return {clue: dict.fromkeys(languages, 1 / len(languages)) for clue, languages in speakers.items()}
 
 
-_LISTS: Final = load_toml("languages.toml")
-_WORDS: Final = _scores({language: split_list(lists["words"]) for language, lists in _LISTS.items()})
-_LETTERS: Final = _scores({language: lists.get("letters", "").split() for language, lists in _LISTS.items()})
+def _read_clues(sections: Mapping[str, Mapping[str, str]]) -> Clues:
+    return Clues(
+        words=_scores({language: split_list(lists["words"]) for language, lists in sections.items()}),
+        letters=_scores({language: lists.get("letters", "").split() for language, lists in sections.items()}),
+    )
+
+
+CLUES: Final = WordList("languages.toml", _read_clues)

@@ -19,7 +19,7 @@ UNKNOWN: Final = "unknown"
 Preference = Callable[[Phrase, int, int, str], tuple[int, str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lexicon:
     """`phrases` finds the kind of a phrase, by language; `speakers` lists the languages that use a word.
 
@@ -80,7 +80,7 @@ def kinds_of(words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preferen
 
     `prefer` may take words that the lexicon gives another kind or length.
     """
-    matcher = lexicon.phrases[language]
+    matcher = lexicon.phrases[language if language in lexicon.phrases else ANY_LANGUAGE]
     kinds: list[str] = []
     at = 0
     while at < len(words):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Final
 
-from segue.language.word_lists import load_toml
+from segue.language.word_lists import WordList
 
 ENGLISH: Final = "en"
 
@@ -20,7 +20,7 @@ def translate(key: str, language: str | None, /, **values: object) -> str:
     Raises KeyError for an unknown key and for a field without a value.
     """
     primary = (language or ENGLISH).replace("_", "-").partition("-")[0].lower()
-    return TRANSLATIONS.get(primary, TRANSLATIONS[ENGLISH])[key].format_map(values)
+    return TRANSLATIONS.now.get(primary, TRANSLATIONS.now[ENGLISH])[key].format_map(values)
 
 
 def check_translations(translations: Mapping[str, Sentences]) -> Mapping[str, Sentences]:
@@ -42,4 +42,4 @@ def _fields(sentence: str) -> frozenset[str]:
     return frozenset(f"{name}{f'!{how}' if how else ''}{spec}" for _, name, spec, how in parsed if name is not None)
 
 
-TRANSLATIONS: Final = check_translations(load_toml("translations.toml"))
+TRANSLATIONS: Final = WordList("translations.toml", check_translations, sentences=True)

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 from segue.domain.memory import MemoryKind
 from segue.language.phrase_matcher import PhraseMatcher, match_phrases
 from segue.language.utterance import is_unspaced, words_of
-from segue.language.word_lists import Phrase, kinds_by_phrase, load_toml, split_list
+from segue.language.word_lists import Phrase, WordList, kinds_by_phrase, split_list
 
 LONGEST_READ: Final = 4000  # characters; a longer message was pasted, it is not what the user says
 MOST_SEARCH_WORDS: Final = 48
@@ -67,7 +67,7 @@ def is_correction(message: str) -> bool:
 def search_words(text: str) -> str:
     """Returns what to search for: the words of `index_words` that are no stopwords in the language of the text."""
     words = split_words(text[:LONGEST_READ])
-    stopwords = max(FACT_WORDS.stopwords.values(), key=lambda stopwords: sum(word in stopwords for word in words))
+    stopwords = max(FACT_WORDS.now.stopwords.values(), key=lambda stopwords: sum(word in stopwords for word in words))
     meaningful = (word for word in _in_pairs(words) if not _is_stopword(word, stopwords))
     return " ".join(list(dict.fromkeys(meaningful))[:MOST_SEARCH_WORDS])
 
@@ -85,7 +85,7 @@ def split_words(text: str) -> Phrase:
 
 def significant_words(text: str) -> list[str]:
     """Returns the words that are stopwords in no language and do not just name the user."""
-    return [word for word in split_words(text) if word not in FACT_WORDS.ignored]
+    return [word for word in split_words(text) if word not in FACT_WORDS.now.ignored]
 
 
 def _in_pairs(words: Iterable[str]) -> Iterator[str]:
@@ -102,7 +102,7 @@ def _is_stopword(word: str, stopwords: frozenset[str]) -> bool:
 def _cues_in(words: Phrase) -> Iterator[str]:
     """Yields the kind of the longest cue at each word that begins one."""
     for at in range(len(words)):
-        if cue := FACT_WORDS.cues.longest_at(words, at):
+        if cue := FACT_WORDS.now.cues.longest_at(words, at):
             yield cue[1]
 
 
@@ -124,4 +124,4 @@ def _words_in(text: str) -> frozenset[str]:
     return frozenset(word for entry in split_list(text) for word in split_words(entry))
 
 
-FACT_WORDS: Final = parse_fact_words(load_toml("facts.toml"))
+FACT_WORDS: Final = WordList("facts.toml", parse_fact_words)

@@ -18,10 +18,10 @@ def is_said(fact: str, *texts: str) -> bool:
     """Returns whether the texts together have every significant word of the fact; false if the fact has none."""
     significant = significant_words(fact)
     words = {word for text in texts for word in split_words(text)}
-    synonyms = {FACT_WORDS.synonyms[word] for word in words if word in FACT_WORDS.synonyms}
+    synonyms = {FACT_WORDS.now.synonyms[word] for word in words if word in FACT_WORDS.now.synonyms}
     said = set(map(_without_prefix, words))
     return bool(significant) and all(
-        FACT_WORDS.synonyms.get(word) in synonyms or _is_among(_without_prefix(word), said) for word in significant
+        FACT_WORDS.now.synonyms.get(word) in synonyms or _is_among(_without_prefix(word), said) for word in significant
     )
 
 

@@ -61,7 +61,7 @@ NOUNS = frozenset(_VOCABULARY["nouns"])
 
 def _words_for(concept: str) -> Iterator[str]:
     """Returns the words of `actions.toml` that a concept shares; a single Han character would mean too much."""
-    for lists, action in product(map(ACTIONS.__getitem__, _SENTENCES), _VOCABULARY["actions"].get(concept, ())):
+    for lists, action in product(map(ACTIONS.shipped.__getitem__, _SENTENCES), _VOCABULARY["actions"].get(concept, ())):
         for form in lists.forms(action):
             word = form.replace(" ", "") if _HAN.search(form) else form
             if len(word) > 1 and word not in _AMBIGUOUS:

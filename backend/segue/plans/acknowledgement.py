@@ -7,15 +7,15 @@ accounts for it. Pure.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from segue.domain.session import Strength, Verdict
 from segue.language.detect_language import detect_language
-from segue.language.lexicon import ANY_LANGUAGE, UNKNOWN, kinds_of, languages_of, parse_lexicon, unstretch
+from segue.language.lexicon import ANY_LANGUAGE, UNKNOWN, Lexicon, kinds_of, languages_of, parse_lexicon, unstretch
 from segue.language.misspelling import NearWords, near_words, words_near
 from segue.language.utterance import is_emoji, parse_own_words, words_of
-from segue.language.word_lists import Phrase, load_toml
+from segue.language.word_lists import Phrase, WordList
 from segue.plans.question import Question, asked_in, kind_beside, names_call
 
 LONGEST_MESSAGE: Final = 1_000  # characters
@@ -41,13 +41,7 @@ KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "cancel", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue", "indefinite", "later",
     "negator", "object", "other", "past", "question", "reported", "verdict_frame", "why_not",
 }  # fmt: skip
-LEXICON: Final = parse_lexicon(load_toml("lexicon.toml"), kinds=KINDS, stretchable=STRETCHABLE)
-
-_EMOJI: Final = {
-    word: kind
-    for (word, *more), ((_, kind),) in LEXICON.phrases[ANY_LANGUAGE].matches.items()
-    if is_emoji(word) and not more
-}
+LEXICON: Final = WordList("lexicon.toml", partial(parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
 ONLY_ALONE: Final = APPROVALS | {"applause"}
 _SAFEST_FIRST: Final = ("reject", "amend", "confirm", "none")
 
@@ -77,9 +71,9 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     utterance = parse_own_words(text)
     if len(utterance.words) > MOST_WORDS:
         return Acknowledgement("none", "too_long")
-    words = _without_decoration([unstretch(word, LEXICON) for word in utterance.words])
+    words = _without_decoration([unstretch(word, LEXICON.now) for word in utterance.words])
     read = partial(_read, asks=utterance.asks, question=question)
-    readings = [read(words, language) for language in languages_of(words, LEXICON)]
+    readings = [read(words, language) for language in languages_of(words, LEXICON.now)]
     likely = detect_language(text) if len(readings) > 1 else None
     best = min(readings, key=lambda reading: (*reading.misfit, reading.found.language != likely))
     if utterance.quotes and best.found.rule in ("more_than_a_reply", "nothing_decided"):
@@ -92,7 +86,7 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> Acknowledgement | None:
     """Returns the weak yes that the message is if its one unknown word is a misspelt one."""
     for at, word in enumerate(words):
-        near = () if word in LEXICON.speakers else words_near(word, _near_approvals())
+        near = () if word in LEXICON.now.speakers else words_near(word, _near_approvals(LEXICON.now))
         for plain, language in near:
             corrected = read((*words[:at], plain, *words[at + 1 :]), language)
             if corrected.found.strength == "strong" and corrected.opening in APPROVALS and not corrected.unknown:
@@ -103,7 +97,8 @@ def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> Ac
 def _says_no_elsewhere(words: Phrase, language: str) -> bool:
     """Returns whether a little word of this language is a no in most others: `s no` of a Portuguese `sim, no hotel`."""
     return any(
-        kinds_of((word,), ANY_LANGUAGE, LEXICON) == ["no"] and kinds_of((word,), language, LEXICON)[0] in STATEMENTS
+        kinds_of((word,), ANY_LANGUAGE, LEXICON.now) == ["no"]
+        and kinds_of((word,), language, LEXICON.now)[0] in STATEMENTS
         for word in words
     )
 
@@ -113,27 +108,35 @@ def asks_about(text: str, tool: str, args: Mapping[str, Any]) -> bool:
     asked = asked_in(text)
     if asked is None or not names_call(asked, tool, args):
         return False
-    return TURNS.isdisjoint(kinds_of(words_of(asked), detect_language(asked), LEXICON))
+    return TURNS.isdisjoint(kinds_of(words_of(asked), detect_language(asked), LEXICON.now))
 
 
-@cache
-def _near_approvals() -> NearWords:
+@lru_cache(maxsize=1)
+def _near_approvals(lexicon: Lexicon) -> NearWords:
     single = (
         (phrase[0], language)
-        for language, matcher in LEXICON.phrases.items()
+        for language, matcher in lexicon.phrases.items()
         for phrase, ((_, kind), *_) in matcher.matches.items()
         if len(phrase) == 1 and kind in APPROVALS and language != ANY_LANGUAGE
     )
     return near_words(single)
 
 
+@lru_cache(maxsize=1)
+def _emoji(lexicon: Lexicon) -> Mapping[str, str]:
+    """Returns the kind of each emoji."""
+    shared = lexicon.phrases[ANY_LANGUAGE].matches.items()
+    return {word: kind for (word, *more), ((_, kind),) in shared if is_emoji(word) and not more}
+
+
 def _without_decoration(words: list[str]) -> Phrase:
     """Drops emoji of no kind, and approving ones after a word: `thanks 👍` is thanks, `👍` alone is a yes."""
+    emoji = _emoji(LEXICON.now)
     first_spoken = next((at for at, word in enumerate(words) if not is_emoji(word)), len(words))
     return tuple(
         word
         for at, word in enumerate(words)
-        if not is_emoji(word) or (word in _EMOJI and (at < first_spoken or _EMOJI[word] not in ONLY_ALONE))
+        if not is_emoji(word) or (word in emoji and (at < first_spoken or emoji[word] not in ONLY_ALONE))
     )
 
 
@@ -154,7 +157,7 @@ class _Reading:
 
 def _read(words: Phrase, language: str, *, asks: bool, question: Question | None) -> _Reading:
     prefer = partial(kind_beside, question, language) if question else None
-    kinds = kinds_of(words, language, LEXICON, prefer=prefer)
+    kinds = kinds_of(words, language, LEXICON.now, prefer=prefer)
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None

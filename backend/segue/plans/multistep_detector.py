@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 
 from segue.language.phrase_matcher import ANY_ENDING, PhraseMatcher, match_phrases
 from segue.language.utterance import words_of
-from segue.language.word_lists import Phrase, kinds_by_phrase, load_toml, split_list
+from segue.language.word_lists import Phrase, WordList, kinds_by_phrase, split_list
 from segue.plans.search_words import LONGEST_READ, needs_own_things_first
 
 VerbPlace = Literal["first", "last", "either", "anywhere"]
@@ -130,17 +130,17 @@ def _sentences(text: str) -> dict[str, list[Sentence]]:
         cues = (cue for piece in pieces for found in piece for cue in found.items())
         for language in dict.fromkeys(language for language, cue in cues if cue.kind in {*VERBS, "act_and"}):
             kinds = _until_asking([kind for piece in pieces for kind in (*_kinds(piece, language), "comma")])
-            read[language].append(_clauses(kinds, CUES.verb_place[language]))
+            read[language].append(_clauses(kinds, CUES.now.verb_place[language]))
     return read
 
 
 def _cues_at(words: Phrase, at: int) -> CuesAtWord:
     found: dict[str, _Cue] = {}
-    for phrase, (language, kind) in CUES.phrases.all_at(words, at):
+    for phrase, (language, kind) in CUES.now.phrases.all_at(words, at):
         found.setdefault(language, _Cue(kind, len(phrase), joined=False))
-    for joining, joiners in CUES.joiners.items():
+    for joining, joiners in CUES.now.joiners.items():
         if joining not in found and words[at][0] in joiners:
-            for phrase, (language, kind) in CUES.phrases.all_at((words[at][1:], *words[at + 1 :]), 0):
+            for phrase, (language, kind) in CUES.now.phrases.all_at((words[at][1:], *words[at + 1 :]), 0):
                 if language == joining:
                     found.setdefault(language, _Cue(kind, len(phrase), joined=True))
     return found
@@ -229,4 +229,4 @@ def _phrase(text: str) -> Phrase:
     return (*words[:-1], words[-1] + ANY_ENDING) if words and text.endswith(ANY_ENDING) else words
 
 
-CUES: Final = parse_cues(load_toml("multistep.toml"))
+CUES: Final = WordList("multistep.toml", parse_cues)

@@ -13,7 +13,7 @@ from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN
 from segue.language.phrase_matcher import PhraseMatcher, match_phrases
 from segue.language.utterance import QUOTED, fold, split_folded, words_of
-from segue.language.word_lists import Phrase, load_toml, split_list
+from segue.language.word_lists import Phrase, WordList, split_list
 
 LONGEST_DESCRIPTION: Final = 400  # characters
 LONGEST_ARGUMENT: Final = 80  # characters; who is named in the text of a mail is not who it goes to
@@ -96,7 +96,7 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     `repeats` is the action asked about, `named` a word of the question; another action or thing is `other`.
     """
     here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
-    lists = ACTIONS.get(language)
+    lists = ACTIONS.now.get(language)
     acting, actions = lists.action_at(words, at) if lists else (0, frozenset())
     naming, things = lists.thing_at(words, at) if lists else (0, frozenset())
     if naming >= length and things & (question.things | question.actions):
@@ -159,7 +159,7 @@ def _occurs(value: str, text: str) -> bool:
 
 def _named(words: Phrase, language: str) -> Question:
     """A word that also names a thing names an action only if no other word does: `delete_order` buys nothing."""
-    lists = ACTIONS.get(language, ACTIONS[ENGLISH])
+    lists = ACTIONS.now.get(language, ACTIONS.now[ENGLISH])
     things = [lists.thing_at(words, at)[1] for at in range(len(words))]
     actions = [lists.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
     plain = [found for found, thing in zip(actions, things, strict=True) if found and not thing]
@@ -167,7 +167,7 @@ def _named(words: Phrase, language: str) -> Question:
 
 
 def _actions_in(text: str) -> int:
-    lists, words = ACTIONS.get(detect_language(text), ACTIONS[ENGLISH]), words_of(text)
+    lists, words = ACTIONS.now.get(detect_language(text), ACTIONS.now[ENGLISH]), words_of(text)
     return sum(bool(lists.action_at(words, at)[1] - {ANY_ACTION}) for at in range(len(words)))
 
 
@@ -196,4 +196,8 @@ def _action_words(section: Mapping[str, Any]) -> ActionWords:
     )
 
 
-ACTIONS: Final = {language: _action_words(section) for language, section in load_toml("actions.toml").items()}
+def _by_language(sections: Mapping[str, Any]) -> dict[str, ActionWords]:
+    return {language: _action_words(section) for language, section in sections.items()}
+
+
+ACTIONS: Final = WordList("actions.toml", _by_language, share=True)

@@ -5,22 +5,22 @@ Pure; knows nothing of what follows from it. The words are `search.toml`.
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from segue.language.lexicon import UNKNOWN, kinds_of, languages_of, parse_lexicon
 from segue.language.utterance import parse_utterance
-from segue.language.word_lists import load_toml
+from segue.language.word_lists import WordList
 
 LONGEST_READ: Final = 2_000  # characters; the rest of a longer message does not count
 
 SEARCH_WORD_KINDS: Final = frozenset({"request", "search", "web", "topic"})
 # What may stand in a message that is a query as it is.
 QUERY_KINDS: Final = SEARCH_WORD_KINDS | {"general", "greeting", "lead", "origin", "newest", UNKNOWN}
-SEARCH_LEXICON: Final = parse_lexicon(
-    load_toml("search.toml"),
-    kinds=QUERY_KINDS - {UNKNOWN}
-    | {"earlier", "forbid", "private", "own", "deed", "task", "personal", "thanks", "from_newest"},
-)
+KINDS: Final = QUERY_KINDS - {UNKNOWN} | {
+    "earlier", "forbid", "private", "own", "deed", "task", "personal", "thanks", "from_newest",
+}  # fmt: skip
+SEARCH_LEXICON: Final = WordList("search.toml", partial(parse_lexicon, kinds=KINDS))
 
 _LETTERS: Final = {"own": "o", "newest": "n", "from_newest": "f", "origin": "s", "task": "d", "deed": "d"}
 _NEWEST_OF_OWN: Final = re.compile(r"[nf].{0,3}o")
@@ -31,7 +31,7 @@ _OWN_FROM: Final = re.compile(r"n.{0,3}o.{0,4}s")  # as Japanese and Korean say 
 def search_readings(message: str) -> list[list[str]]:
     """Returns the kinds of the words in a message, in every language that uses most of them."""
     words = parse_utterance(message[:LONGEST_READ]).words
-    return [kinds_of(words, language, SEARCH_LEXICON) for language in languages_of(words, SEARCH_LEXICON)]
+    return [kinds_of(words, language, SEARCH_LEXICON.now) for language in languages_of(words, SEARCH_LEXICON.now)]
 
 
 def asks_for_the_web(kinds: Sequence[str]) -> bool:

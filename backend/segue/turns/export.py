@@ -202,7 +202,7 @@ def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None, s
     ):
         answer = answer.removesuffix(f"\n\n{told}")
     if plan is not None and plan.waiting_step is not None:
-        openings = (plan_messages.opening(plan, language) for language in TRANSLATIONS)
+        openings = (plan_messages.opening(plan, language) for language in TRANSLATIONS.now)
         return next((answer[: answer.rfind(said)].rstrip() for said in openings if said in answer), "")
     waiting = StoredPlan(standing, session_id) if standing else None
     tell = partial(plan_messages.ended, plan) if plan else waiting and partial(plan_messages.still_waiting, waiting)
@@ -212,7 +212,7 @@ def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None, s
 
 def _ending(answer: str, tell: Callable[[str], str]) -> str:
     """Returns what the engine told at the end of an answer, in the language it told it in; nothing if it did not."""
-    return next((told for told in map(tell, TRANSLATIONS) if told and answer.endswith(told)), "")
+    return next((told for told in map(tell, TRANSLATIONS.now) if told and answer.endswith(told)), "")
 
 
 def _usage(report: TurnReport | None) -> RecordedUsage | None:

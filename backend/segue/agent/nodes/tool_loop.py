@@ -18,13 +18,13 @@ from segue.agent.refused_tools import mark_refused
 from segue.agent.state import EarlierAttempt, TurnState, Update, web_search_report
 from segue.agent.stream_reply import stream_reply
 from segue.agent.told import told_about
-from segue.agent.tool_executor import HeldCall, call_key, resume_calls, run_tool_calls
-from segue.agent.turn_calls import TurnCalls
+from segue.agent.tool_executor import HeldCall, resume_calls, run_tool_calls
+from segue.agent.turn_calls import TurnCalls, call_key
 from segue.domain.events import SearchDecided
 from segue.domain.plan import MAX_STEPS, Step
 from segue.domain.tool import Tool, ToolSpec
 from segue.memory.fact_cues import FACT_WORDS, index_words
-from segue.plans.policy import WEB_SEARCH, SearchDecision, is_query, needs_confirmation, without_forbidden
+from segue.plans.policy import WEB_SEARCH, SearchDecision, is_query, without_forbidden
 from segue.plans.question import tool_words
 from segue.tools.availability import ToolGuard
 from segue.tools.summaries import one_line
@@ -87,12 +87,14 @@ async def _search_first(turn: TurnCalls, state: TurnState, conversation: list[Ba
         return search
     if tool is None or not turn.context.guard.state(tool.spec).available:
         return SearchDecision(search=False, reason="unavailable")
-    asks_first = needs_confirmation(tool.spec, turn.context.limits.confirm)
-    if asks_first or not is_query(state["message"]) or _is_about_results(state):
+    ran = None
+    if is_query(state["message"]) and not _is_about_results(state):
+        call = ModelCall(WEB_SEARCH, {"query": state["message"].strip()})
+        ran = await run_tool_calls(turn, Reply("", (call,), 0, 0))
+    if ran is None or ran.held:
         conversation[:] = prompts.with_note(conversation, prompts.SEARCH_WANTED)
     else:
-        call = ModelCall(WEB_SEARCH, {"query": state["message"].strip()})
-        conversation += (await run_tool_calls(turn, Reply("", (call,), 0, 0))).messages
+        conversation += ran.messages
     return search
 
 
@@ -104,7 +106,7 @@ def _is_about_results(state: TurnState) -> bool:
 
 
 def _telling_words(text: str) -> set[str]:
-    return {word for word in index_words(text).split() if len(word) > 1} - FACT_WORDS.ignored
+    return {word for word in index_words(text).split() if len(word) > 1} - FACT_WORDS.now.ignored
 
 
 async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> Update:
