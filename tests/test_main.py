@@ -35,7 +35,7 @@ def imported_by(statement: str) -> set[str]:
 
 
 def test_the_application_its_settings_and_what_tools_are_made_of_are_all_that_is_public() -> None:
-    made_of = {"Deny", "DependencyGroup", "ProposedCall", "ToolContext", "ToolFailed", "ToolRetry", "tool"}
+    made_of = {"Agent", "Deny", "DependencyGroup", "ProposedCall", "ToolContext", "ToolFailed", "ToolRetry", "tool"}
     assert set(segue.__all__) == {"Settings", "create_app", *made_of}
     assert all(getattr(segue, name) for name in segue.__all__)
     assert isinstance(segue.create_app(segue.Settings(_env_file=None)), FastAPI)

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segue.config import Settings
+    from segue.domain.agent import Agent
     from segue.domain.tool import DependencyGroup, ToolContext, ToolFailed, ToolRetry
     from segue.main import create_app
     from segue.plans.call_policy import Deny, ProposedCall
     from segue.tools.native import tool
 
 __all__ = [
+    "Agent",
     "Deny",
     "DependencyGroup",
     "ProposedCall",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Agent": "segue.domain.agent",
     "Deny": "segue.plans.call_policy",
     "DependencyGroup": "segue.domain.tool",
     "ProposedCall": "segue.plans.call_policy",

@@ -1,10 +1,11 @@
 """The agents that AGENTS_CONFIG declares, checked against the models and tools that there are. Makes none of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
-from segue.agents.config import AgentsFile, agents_invalid, read_agents_file
+from segue.agents.config import AgentsFile, add_agents, agents_invalid, read_agents_file
 from segue.config import Settings
 from segue.domain.agent import DEFAULT_AGENT, Agent
 from segue.mcp.config import McpConfig, read_mcp_config
@@ -18,8 +19,11 @@ MayExist = Callable[[str], bool]
 WILDCARDS: Final = frozenset("*?[")
 
 
-def declared_agents(settings: Settings, may_exist: MayExist) -> dict[str, Agent]:
-    """Returns the agents by id, with the one that is always there. `may_exist` says whether there may be such a tool.
+def declared_agents(
+    settings: Settings, may_exist: MayExist, given: Mapping[str, Agent] = MappingProxyType({})
+) -> dict[str, Agent]:
+    """Returns the agents of the file and those `given`, by id, with the one that is always there. `may_exist` says
+    whether there may be such a tool.
 
     Raises AppError `agents_invalid`, whose detail has a line for each fault.
     """
@@ -27,6 +31,7 @@ def declared_agents(settings: Settings, may_exist: MayExist) -> dict[str, Agent]
     if path != Settings.model_fields["agents_config"].default and not path.exists():
         raise agents_invalid([f"AGENTS_CONFIG={path} does not exist. Correct it, or leave it out for one agent."])
     file = read_agents_file(path)
+    add_agents(file, given)
     for agent_id, agent in file.agents.items():
         _check_models(file, agent_id, agent, settings)
         _check_tools(file, agent_id, agent, may_exist)

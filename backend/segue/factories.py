@@ -5,9 +5,9 @@ only some settings need is imported in the function that makes its part.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import httpx2
@@ -82,9 +82,10 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """What the program that embeds the service adds to it: functions that `@tool` has made tools of."""
+    """What the program that embeds the service adds to it: functions under `@tool`, and agents by id."""
 
     tools: Sequence[object] = ()
+    agents: Mapping[str, Agent] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +280,8 @@ async def builtin_tools(
     return tuple(tool for tool in tools if tool.spec.name not in settings.disabled_tools)
 
 
-async def agents(base: Foundation, tooling: Tooling) -> Agents:
-    """Raises AppError if AGENTS_CONFIG cannot be used."""
+async def agents(base: Foundation, tooling: Tooling, extensions: Extensions) -> Agents:
+    """Raises AppError if AGENTS_CONFIG, or an agent of the program, cannot be used."""
     usual = limits.agent_limits(base.settings)
 
     async def speaker(agent_id: str, agent: Agent) -> Speaker:
@@ -288,7 +289,7 @@ async def agents(base: Foundation, tooling: Tooling) -> Agents:
         return Speaker(agent_id, agent, agent.digest, await base.chat_models.of(agent), own)
 
     async def load() -> dict[str, Speaker]:
-        declared = await asyncio.to_thread(declared_agents, base.settings, tooling.may_exist)
+        declared = await asyncio.to_thread(declared_agents, base.settings, tooling.may_exist, extensions.agents)
         return {agent_id: await speaker(agent_id, agent) for agent_id, agent in declared.items()}
 
     loaded = Agents(load)

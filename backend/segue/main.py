@@ -1,7 +1,7 @@
 """The composition root: `create_app` and `run_worker` put the parts of `factories` together. Knows everything."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
@@ -32,6 +32,7 @@ from segue.api.deps import Services, State
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from segue.config import Settings
+from segue.domain.agent import Agent
 from segue.domain.clock import Clock
 from segue.domain.telemetry import LoopLagged
 from segue.language.word_lists import use_folder
@@ -67,6 +68,7 @@ def create_app(
     settings: Settings,
     *,
     tools: Sequence[Callable[..., Awaitable[object]]] = (),
+    agents: Mapping[str, Agent] | None = None,
     before_call: BeforeCall | None = None,
     model: BaseChatModel | None = None,
     clock: Clock | None = None,
@@ -74,12 +76,13 @@ def create_app(
 ) -> FastAPI:
     """Returns the ASGI application. It opens its stores and runs turns while its lifespan lasts.
 
-    `tools` are functions under `@tool`. `before_call`, `model` and `clock` replace the configured ones. With
-    `takes_turns=False`, other processes run the turns: `segue worker` has tools of MCP servers and of entry points.
+    `tools` are functions under `@tool`, `agents` are by id, beside those of AGENTS_CONFIG. `before_call`, `model` and
+    `clock` replace the configured ones. With `takes_turns=False`, other processes run the turns: `segue worker` has
+    tools of MCP servers and of entry points, and no agents but those of the file.
     Raises AppError if LANGUAGE_DIR cannot be used.
     """
     use_folder(settings.language_dir)
-    extensions = factories.Extensions(tools)
+    extensions = factories.Extensions(tools, agents or {})
     if before_call is not None:
         settings = settings.model_copy(update={"before_call": before_call})
 
@@ -150,7 +153,7 @@ async def _start(
     authenticator = await factories.authenticator(stack, base)
     long_term = await factories.long_term_memory(stack, base)
     tooling = await factories.tooling(stack, base, long_term, extensions)
-    speakers = await factories.agents(base, tooling)
+    speakers = await factories.agents(base, tooling, extensions)
     jobs = await factories.jobs(stack, base, long_term, books)
     deps = factories.turn_deps(
         base, agents=speakers, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter, books=books

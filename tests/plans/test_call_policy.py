@@ -80,7 +80,8 @@ async def test_above_a_hundred_euros_it_asks_and_what_was_approved_can_still_be_
     assert [(call.args["euros"], call.effect, call.source) for call, _ in budget.asked] == [
         (euros, "write", "native") for euros in (100, 101, 101, 102, 102)
     ]
-    assert {(context.owner, context.session_id) for _, context in budget.asked[1:]} == {("local", session)}
+    asked_for = {(context.owner, context.session_id, context.agent) for _, context in budget.asked[1:]}
+    assert asked_for == {("local", session, "segue")}
 
 
 async def test_a_rule_that_denies_fails_hangs_or_says_nothing_it_knows_lets_nothing_run(

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from segue import Agent, create_app
 from segue.agent.prompts import SYSTEM
 from segue.config import Settings
 from segue.domain.agent import OF_THE_ENGINE
+from segue.domain.errors import AppError
 from segue.tools.catalog import BUILTIN
 from tests.support.identity import new_key, speaking
 from tests.support.plans import deletion, planned
@@ -248,3 +250,20 @@ async def test_the_names_of_the_built_in_tools_are_those_of_the_tools(settings: 
         names = {tool["name"] for tool in (await client.get("/tools"))["items"]}
     assert names <= BUILTIN
     assert names >= BUILTIN - OF_THE_ENGINE
+
+
+async def test_the_agents_of_a_program_stand_beside_those_of_the_file(settings: Settings, agents: Path) -> None:
+    file = settings.model_copy(update={"agents_config": agents})
+    async with running(file, agents={"clerk": Agent(name="Ada")}) as client:
+        await client.http.post("/agents/reload")
+        listed = [each["id"] for each in (await client.get("/agents"))["items"]]
+    assert listed == ["segue", "travel", "quiet", "clerk"]
+    for given, why in (
+        ({"quiet": Agent()}, "agents.quiet is given to create_app too"),
+        ({"a clerk": Agent()}, "is no id of an agent"),
+        ({"clerk": Agent(tools=("mcp_nothing",))}, "there is no such tool"),
+    ):
+        app = create_app(file, agents=given)
+        with pytest.raises(AppError, match=why):
+            async with app.router.lifespan_context(app):
+                pass

@@ -52,7 +52,7 @@ class TurnContext:
 
     `transaction` opens a short transaction that raises StaleTurn once another worker owns the turn. `emit` takes an
     event, only after its commit. `listened` returns whether the turn has a follower who wants words as they come.
-    `agent_digest` is that of the agent that answers.
+    `agent` is the id of the agent that answers, and `agent_digest` is its own.
     """
 
     owner: str
@@ -61,6 +61,7 @@ class TurnContext:
     clock: Clock
     model: MeteredModel
     guard: ToolGuard
+    agent: str
     agent_digest: str
     cache: Cache
     limits: AgentLimits
@@ -78,4 +79,5 @@ class TurnContext:
             tool_call_id=tool_call_id,
             now=self.clock(),
             time_zone=self.time_zone,
+            agent=self.agent,
         )

@@ -4,8 +4,8 @@ Knows the file alone: whether its models and tools exist is asked by `agents_fro
 """
 
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -67,6 +67,15 @@ def read_agents_file(path: Path) -> AgentsFile:
         if (agent := _agent(file, agent_id, table)) is not None:
             file.agents[agent_id] = agent
     return file
+
+
+def add_agents(file: AgentsFile, given: Mapping[str, Agent]) -> None:
+    """Adds agents that a program declares, checked as those of the file."""
+    for agent_id, agent in given.items():
+        if agent_id in file.agents:
+            file.refuse(("agents", agent_id), "is given to create_app too: rename one of them")
+        elif (checked := _agent(file, agent_id, asdict(agent))) is not None:
+            file.agents[agent_id] = checked
 
 
 def _agent(file: AgentsFile, agent_id: str, table: Any) -> Agent | None:

@@ -31,7 +31,7 @@ class ToolUnauthorized(ToolFailed):
 class ToolContext:
     """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments.
 
-    `time_zone` is the user's, an IANA name.
+    `time_zone` is the user's, an IANA name, `agent` the id of the agent that answers.
     """
 
     owner: str
@@ -40,6 +40,7 @@ class ToolContext:
     tool_call_id: str
     now: datetime
     time_zone: str = "UTC"
+    agent: str = ""
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[object]]

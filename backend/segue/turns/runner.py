@@ -196,6 +196,7 @@ class TurnRun:
             model=self._model,
             guard=self._guard,
             cache=deps.cache,
+            agent=self._speaker.id,
             agent_digest=self._speaker.digest,
             limits=self._speaker.limits,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
