@@ -54,6 +54,7 @@ async def test_a_new_session_is_empty_and_reads_back_as_it_was_made(client: Clie
         "id": session["id"],
         "title": "Tàxes 税",
         "agent": "segue",
+        "language": None,
         "time_zone": "UTC",
         "metadata": {"tags": ["a", None, 1.5]},
         "created_at": session["created_at"],

@@ -1,4 +1,4 @@
-"""A session knows what day it is where its user is."""
+"""A session knows what day it is where its user is, and the language to speak."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from segue.config import Settings
 from tests.support.facts import fact, known, notes
 from tests.support.logs import awaiting
-from tests.support.plans import Frozen
+from tests.support.plans import Frozen, planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.stores import arrived
@@ -67,7 +67,7 @@ async def test_an_unknown_zone_is_refused_by_name(client: Client) -> None:
             assert "time_zone" in response.text, zone
 
 
-async def test_a_turn_keeps_the_zone_that_its_message_came_in(
+async def test_a_turn_keeps_the_zone_and_the_language_that_its_message_came_in(
     client: Client, provider: Provider, settings: Settings
 ) -> None:
     go = asyncio.Event()
@@ -77,16 +77,34 @@ async def test_a_turn_keeps_the_zone_that_its_message_came_in(
         return says("One.")
 
     provider.will(later, says("Two."), says("Three."))
-    session = await client.new_session(time_zone=KIRITIMATI)
+    session = await client.new_session(time_zone=KIRITIMATI, language="it")
     first, second = [asyncio.create_task(client.chat(session, said)) for said in ("one", "two")]
     await provider.wait_for_requests(1)
     await arrived(settings, session, 2)
-    await client.http.patch(f"/sessions/{session}", json={"time_zone": LOS_ANGELES})
+    await client.http.patch(f"/sessions/{session}", json={"time_zone": LOS_ANGELES, "language": None})
     go.set()
     await asyncio.gather(first, second)
     await client.chat(session, "three")
     zones = [provider.notes(index).partition("(")[2].partition(",")[0] for index in range(3)]
     assert zones == [KIRITIMATI, KIRITIMATI, LOS_ANGELES]
+    assert ["language 'it'" in provider.notes(index) for index in range(3)] == [True, True, False]
+
+
+async def test_what_segue_says_itself_is_in_the_language_of_the_session_or_else_of_the_user(
+    client: Client, provider: Provider
+) -> None:
+    steps: list[dict[str, Any]] = [
+        {"id": number, "description": "Time", "tool": "current_time", "args": {}, "requires_confirmation": True}
+        for number in (1, 2)
+    ]
+    for language, opening in ((None, "Shall I go ahead?"), ("it-CH", "Procedo?"), ("sv", "Shall I go ahead?")):
+        session = await client.new_session(language=language)
+        assert (await client.get(f"/sessions/{session}"))["language"] == language
+        provider.will(planned(steps))
+        answer = await client.chat(session, "Please tell me the time first, then tell me the time again")
+        assert opening in answer["message"]["content"]
+    for tag in ("Italian", "i", "it_IT", "it\n", ""):
+        assert (await client.http.patch(f"/sessions/{session}", json={"language": tag})).status_code == 422, tag
 
 
 @pytest.mark.parametrize("zone", [KIRITIMATI, LOS_ANGELES])

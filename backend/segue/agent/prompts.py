@@ -197,11 +197,12 @@ def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:
     return _fenced_lines(FACTS, map(as_json, given))
 
 
-def turn_notes(now: datetime, told: str, facts: Sequence[Memory]) -> str:
-    """Returns what the notes of a turn begin with: the time, in its own time zone, what the agent is `told`, and the
-    facts of use.
+def turn_notes(now: datetime, told: str, facts: Sequence[Memory], language: str | None = None) -> str:
+    """Returns what the notes of a turn begin with: the time, in its own time zone, the language to answer in if it is
+    not just the user's, what the agent is `told`, and the facts of use.
     """
     said = f"It is {now:%A}, {now.date()}, {now:%H:%M} ({now.tzinfo}, {now:%z})."
+    said += f" Answer in the language {language!r}, whatever language the user writes in." if language else ""
     return "\n\n".join(filter(None, [said, told, facts_block(facts, now.tzinfo) if facts else ""]))
 
 

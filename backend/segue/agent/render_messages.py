@@ -56,7 +56,8 @@ class SessionContent:
     may have to be listed beside them: those of turns that the summary does not cover. `now` is when the
     user's message came, in the user's time zone.
     `inline` holds by tool call the results that could be shown whole; results of calls in `expired` are deleted.
-    `opaque` holds by message id what the provider wants back with the calls of a message.
+    `opaque` holds by message id what the provider wants back with the calls of a message. `language` is the one to
+    answer in, None for the user's.
     """
 
     summary: str | None
@@ -70,6 +71,7 @@ class SessionContent:
     expired: Collection[str]
     opaque: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     instructions: Instructions = field(default_factory=Instructions)
+    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
 
     plan = session.plan
     instructions = session.instructions
-    notes = turn_notes(session.now, instructions.notes(session.now), session.facts)
+    notes = turn_notes(session.now, instructions.notes(session.now), session.facts, session.language)
     fixed = count(joined(system_parts(instructions.fixed, session.summary, session.references))) + count(notes)
     fixed += count(plan_block(plan)) if plan else 0  # it is in the notes that a node may add
     origin_id = plan.origin_message_id if plan else None

@@ -28,6 +28,7 @@ Item = TypeVar("Item")
 Position = TypeVar("Position")
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Title = Annotated[str, Field(max_length=200)]
+Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$")]
 TimeZone = Annotated[str, AfterValidator(known_zone)]
 Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)]
 
@@ -37,10 +38,13 @@ class Body(BaseModel):
 
 
 class NewSession(Body):
-    """`time_zone` is an IANA name; null stands for the setting TIME_ZONE."""
+    """`time_zone` is an IANA name; null stands for the setting TIME_ZONE. `language` is a tag such as `it` or `pt-BR`;
+    null for the one the user writes in.
+    """
 
     title: Title | None = None
     agent: Annotated[str, Field(max_length=200)] = DEFAULT_AGENT
+    language: Language | None = None
     time_zone: TimeZone | None = None
     metadata: Metadata = {}
 

@@ -48,6 +48,7 @@ async def create_session(body: NewSession, services: ServicesDep, caller: Caller
             caller,
             title=body.title,
             agent=body.agent,
+            language=body.language,
             metadata=body.metadata,
             now=services.clock(),
             time_zone=body.time_zone or services.time_zone,

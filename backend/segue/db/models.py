@@ -85,6 +85,7 @@ sessions = Table(
     Column("id", _id(), primary_key=True),
     Column("owner", Text, nullable=False),
     Column("title", Text),
+    Column("language", Text),
     Column("time_zone", Text, nullable=False, server_default=text("'UTC'")),
     Column("metadata", _json(), nullable=False),
     Column("agent", Text, nullable=False, server_default=text("'segue'")),

@@ -131,6 +131,7 @@ class Recording(Part):
     format: Literal["segue-recording"]
     version: Literal[1]
     title: str | None = None
+    language: str | None = None
     time_zone: str = "UTC"
     metadata: dict[str, Any] = {}
     settings: RecordedSettings = RecordedSettings()

@@ -39,6 +39,7 @@ class Session:
     id: str
     title: str | None
     agent: str
+    language: str | None
     time_zone: str
     metadata: dict[str, Any]
     created_at: datetime

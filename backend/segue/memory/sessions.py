@@ -33,18 +33,21 @@ async def create_session(
     now: datetime,
     agent: str = DEFAULT_AGENT,
     time_zone: str = "UTC",
+    language: str | None = None,
 ) -> Session:
     session_id = new_id("ses", now)
-    given = {"id": session_id, "owner": owner, "title": title, "metadata": dict(metadata)}
-    given |= {"agent": agent, "time_zone": time_zone}
-    made = insert(sessions).values(**given, created_at=func.now(), updated_at=func.now())
+    given: dict[str, Any] = {
+        "title": title,
+        "agent": agent,
+        "language": language,
+        "time_zone": time_zone,
+        "metadata": dict(metadata),
+    }
+    made = insert(sessions).values(id=session_id, owner=owner, **given, created_at=func.now(), updated_at=func.now())
     at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
     return Session(
         id=session_id,
-        title=title,
-        agent=agent,
-        time_zone=time_zone,
-        metadata=dict(metadata),
+        **given,
         created_at=at,
         updated_at=at,
         message_count=0,
@@ -89,7 +92,7 @@ async def list_sessions(
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
-    """`changes` may hold `title`, `agent`, `time_zone` and `metadata`. Raises NotFound as `get_session`."""
+    """`changes` may hold what a client gives a session; the rest stays. Raises NotFound as `get_session`."""
     if changes:
         await connection.execute(
             update(sessions)
@@ -133,7 +136,8 @@ def _owned(owner: str) -> Select[Any]:
         .label("running_turn_id")
     )
     pending = (plans.c.session_id == sessions.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
-    shown = (sessions.c[name] for name in ("id", "title", "agent", "time_zone", "metadata", "created_at", "updated_at"))
+    names = ("id", "title", "agent", "language", "time_zone", "metadata", "created_at", "updated_at")
+    shown = (sessions.c[name] for name in names)
     count = (sessions.c.next_seq - 1).label("message_count")
     pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
     return (

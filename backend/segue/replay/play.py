@@ -63,7 +63,7 @@ async def play(
     """
     for playback in playbacks:
         recording = playback.recording
-        opening = {"title": recording.title, "time_zone": recording.time_zone, "metadata": recording.metadata}
+        opening = recording.model_dump(include={"title", "language", "time_zone", "metadata"})
         playback.session_id = (await _json(client.post("/sessions", json=opening)))["id"]
     for index in range(max(len(playback.recording.turns) for playback in playbacks)):
         if index and restart is not None:

@@ -48,7 +48,7 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
-    `time_zone` the user's.
+    `language` and `time_zone` the session's.
     """
 
     force_web_search: bool
@@ -56,6 +56,7 @@ class TurnRequest:
     shown_plan: tuple[str, int] | None = None
     stream: bool = False
     origin: Origin = Origin()
+    language: str | None = None
     time_zone: str = "UTC"
 
 
@@ -75,8 +76,9 @@ class Claim:
     `last_turn_id` is the turn that ended last, `answered_turn_id` the last one that ended with an answer.
     `has_plan_in_question` says whether a plan is open or has just expired; only the turn that runs makes plans, so it
     can only become false. `shown_plan` is the open plan and its version at the time the message came: a yes is for that
-    one. `time_zone` is the user's at that time. `summary` covers the turns up to `summary_seq`, `references` are the
-    results that are listed with it. `agent` is the session's agent at the time of the turn's first claim.
+    one. `language` and `time_zone` are the session's at that time. `summary` covers the turns up to `summary_seq`,
+    `references` are the results that are listed with it. `agent` is the session's agent at the time of the
+    turn's first claim.
     `knows_facts` says whether the owner has any facts, `tells_facts` whether the message may tell more. `queued_s` is
     how long the turn waited for this claim. A turn that `is_unreadable` does not run: what was asked with its message
     cannot be read.
@@ -91,6 +93,7 @@ class Claim:
     force_web_search: bool
     decided_plan_id: str | None
     shown_plan: tuple[str, int] | None
+    language: str | None
     time_zone: str
     message_count: int
     last_turn_id: str | None
@@ -227,7 +230,7 @@ async def claim_next(
     return _claimed(session_id, dict(found))
 
 
-_NEXT = select(*_of_session(), sessions.c.agent, sessions.c.time_zone).where(
+_NEXT = select(*_of_session(), sessions.c.agent, sessions.c.language, sessions.c.time_zone).where(
     sessions.c.id == bindparam("at_session"), sessions.c.owner == bindparam("asker")
 )
 
@@ -238,7 +241,7 @@ async def claim_of_next(connection: AsyncConnection, owner: str, session_id: str
     if found is None:
         raise NotFound("session")
     row = dict(found)
-    request = {"force_web_search": False, "time_zone": row.pop("time_zone")}
+    request = {"force_web_search": False, **{name: row.pop(name) for name in ("language", "time_zone")}}
     turn = {"id": "", "seq": row["message_count"] + 1, "epoch": 1, "attempt": 1, "left_s": None, "request": request}
     return _claimed(session_id, turn | {"queued_s": 0.0, "tells_facts": False} | row)
 

@@ -110,6 +110,7 @@ async def load_context(
         expired=expired,
         opaque=stored_window.opaque,
         instructions=instructions,
+        language=claim.language,
     )
     prompt = build_prompt(content, recall, limits.count)
     return TurnInput(
@@ -128,7 +129,7 @@ async def load_context(
         shown_plan=claim.shown_plan,
         answered_turn_id=claim.answered_turn_id,
         answered=_answered(window, opening, claim.answered_turn_id),
-        language=_language(window),
+        language=claim.language or _language(window),
         earlier=earlier,
     )
 

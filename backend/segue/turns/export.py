@@ -100,6 +100,7 @@ def make_recording(
         format="segue-recording",
         version=VERSION,
         title=conversation.session.title,
+        language=conversation.session.language,
         time_zone=conversation.session.time_zone,
         metadata=conversation.session.metadata,
         settings=settings,

@@ -114,7 +114,7 @@ def _begin() -> ReturningInsert[int]:
         .where(sessions.c.id == session_id, sessions.c.owner == bindparam("caller"))
         .where(sessions.c.next_seq == seen.c.next_seq, seen.c.open_turns < bindparam("room", type_=Integer))
         .values(next_seq=sessions.c.next_seq + 1, updated_at=func.clock_timestamp())
-        .returning((sessions.c.next_seq - 1).label("seq"), sessions.c.time_zone)
+        .returning((sessions.c.next_seq - 1).label("seq"), sessions.c.language, sessions.c.time_zone)
         .cte("owned")
     )
     turn = {
@@ -122,7 +122,14 @@ def _begin() -> ReturningInsert[int]:
         "session_id": session_id,
         "status": literal("queued"),
         "request": bindparam("asked", type_=turns.c.request.type).op("||")(
-            func.jsonb_build_object("shown_plan", _open_plan(session_id), "time_zone", owned.c.time_zone)
+            func.jsonb_build_object(
+                "shown_plan",
+                _open_plan(session_id),
+                "language",
+                owned.c.language,
+                "time_zone",
+                owned.c.time_zone,
+            )
         ),
         "idempotency_key": bindparam("key", type_=Text),
         "body_hash": bindparam("body", type_=Text),
