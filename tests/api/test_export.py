@@ -160,3 +160,20 @@ async def test_a_turn_that_still_runs_is_left_out(client: Client, provider: Prov
 async def test_a_session_without_a_turn_has_nothing_to_export(client: Client) -> None:
     response = await client.http.get(f"/sessions/{await client.new_session()}/export")
     assert (response.status_code, response.json()["code"]) == (409, "nothing_to_export")
+
+
+async def test_a_conversation_is_read_as_markdown_without_its_secrets(shelf: Client, provider: Provider) -> None:
+    session = await lamps(shelf, provider)
+    response = await shelf.http.get(f"/sessions/{session}/export", params={"format": "markdown"})
+    assert response.headers["content-type"] == "text/markdown; charset=utf-8"
+    text = response.text
+    assert text.startswith("# Inventory\n\n")
+    assert '- `` mcp_find_items {"query":"lamps"}: succeeded. ' in text
+    messages = await shelf.messages(session)
+    said = [str(message["content"]) for message in messages if message["role"] == "assistant" and message["content"]]
+    assert all(each in text for each in said)
+    assert text.count("## User, ") == sum(message["role"] == "user" for message in messages)
+    provider.will(says("Noted."))
+    await shelf.chat(session, "My key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD")
+    response = await shelf.http.get(f"/sessions/{session}/export", params={"format": "markdown"})
+    assert "sk-proj-abcdef" not in response.text

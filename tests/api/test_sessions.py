@@ -37,7 +37,8 @@ class Held:
 async def walk(client: Client, path: str, *, limit: int) -> list[list[dict[str, Any]]]:
     """Every page of a list, by its cursors."""
     pages: list[list[dict[str, Any]]] = []
-    params: dict[str, Any] = {"limit": limit}
+    path, _, asked = path.partition("?")
+    params: dict[str, Any] = {"limit": limit, **dict(part.split("=") for part in asked.split("&") if part)}
     while True:
         page = await client.get(path, **params)
         pages.append(page["items"])
@@ -56,6 +57,8 @@ async def test_a_new_session_is_empty_and_reads_back_as_it_was_made(client: Clie
         "agent": "segue",
         "language": None,
         "time_zone": "UTC",
+        "archived": False,
+        "pinned": False,
         "metadata": {"tags": ["a", None, 1.5]},
         "created_at": session["created_at"],
         "updated_at": session["created_at"],
@@ -84,6 +87,67 @@ async def test_the_list_shows_every_session_once_even_where_all_are_of_the_same_
         made = [await client.new_session() for _ in range(5)]
         pages = await walk(client, "/sessions", limit=2)
     assert [len(page) for page in pages] == [2, 2, 1]
+    assert [session["id"] for page in pages for session in page] == made[::-1]
+
+
+async def listed(client: Client, **params: Any) -> list[str]:
+    return [session["id"] for session in (await client.get("/sessions", **params))["items"]]
+
+
+async def test_a_session_is_called_by_its_first_words_until_somebody_names_it(
+    client: Client, provider: Provider
+) -> None:
+    long = "Cerca tutte le mail di Marco Rossi sulla consegna delle lenti e poi\npreparami un riassunto"
+    provider.will(says("Fatto."), says("Fatto."), says("好的"), says("Ok"))
+    session = await client.new_session()
+    await client.chat(session, long)
+    path = f"/sessions/{session}"
+    assert (await client.get(path))["title"] == "Cerca tutte le mail di Marco Rossi sulla consegna delle…"
+    await client.http.patch(path, json={"title": "Lenti"})
+    await client.chat(session, "e ora?")
+    assert (await client.get(path))["title"] == "Lenti"
+    chinese, named = await client.new_session(), await client.new_session(title="Mine")
+    await client.chat(chinese, "请帮我查找罗西的邮件" * 10)
+    await client.chat(named, "hello")
+    titles = [(await client.get(f"/sessions/{each}"))["title"] for each in (chinese, named)]
+    assert titles == [("请帮我查找罗西的邮件" * 10)[:59] + "…", "Mine"]
+
+
+async def test_archived_sessions_are_listed_apart_and_pinned_ones_on_request(client: Client) -> None:
+    first, second, third = [await client.new_session() for _ in range(3)]
+    archived = (await client.http.patch(f"/sessions/{first}", json={"archived": True})).json()
+    assert (archived["archived"], archived["updated_at"]) == (True, archived["created_at"])
+    await client.http.patch(f"/sessions/{second}", json={"pinned": True})
+    assert await listed(client) == [third, second]
+    assert await listed(client, archived=True) == [first]
+    assert (await listed(client, pinned=True), await listed(client, pinned=False)) == ([second], [third])
+    await client.http.patch(f"/sessions/{first}", json={"archived": False})
+    assert await listed(client) == [third, second, first]
+
+
+async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_language(
+    client: Client, provider: Provider
+) -> None:
+    said = ("È arrivata la FATTURA di Rossi?", "请查找罗西的邮件", "ابحث عن رسائل ليلى", "100% sure_thing?")
+    provider.will(*(says("Eccola: numero 2026-118, da pagare.") for _ in said))
+    made = [await client.new_session(title="x") for _ in said]
+    for session, message in zip(made, said, strict=True):
+        await client.chat(session, message)
+    invoices = await client.new_session(title="Fatture di Rossi, novembre")
+    for query, found in {
+        "rossi fattura": [made[0]],
+        "ROSSI": [invoices, made[0]],
+        "邮件": [made[1]],
+        "ليلى": [made[2]],
+        "0% sure_": [made[3]],
+        "%": [made[3]],
+        "lampada": [],
+        "x eccola": [],
+    }.items():
+        assert await listed(client, query=query) == found, query
+    [hit] = (await client.get("/sessions", query="118", limit=1))["items"]
+    assert "2026-118" in hit["snippet"]
+    pages = await walk(client, "/sessions?query=numero", limit=3)
     assert [session["id"] for page in pages for session in page] == made[::-1]
 
 

@@ -1,7 +1,7 @@
-"""The route that exports a session as a recording for `segue replay`, without secrets."""
+"""The route that exports a session without secrets: as a recording for `segue replay`, or as Markdown for people."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -10,22 +10,30 @@ from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.problems import PROBLEMS
 from segue.domain.recording import RecordedSettings, Recording, recording_text
 from segue.turns.export import load_conversation, make_recording
+from segue.turns.transcript import as_markdown
 
 router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
-@router.get("/{session_id}/export", response_model=Recording)
+@router.get(
+    "/{session_id}/export",
+    response_model=Recording,
+    responses={200: {"content": {"text/markdown": {"schema": {"type": "string"}}}}},
+)
 async def export_session(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
+    format: Literal["json", "markdown"] = "json",  # noqa: A002 (the name of the parameter)
     max_result_bytes: Annotated[int, Query(ge=0, le=1_000_000)] = 100_000,
 ) -> Response:
-    """The turns that have ended. A larger result is represented by its reference."""
+    """The turns that have ended. A larger result is represented by its reference; Markdown has references only."""
     async with services.database.read_only() as connection:
         conversation = await load_conversation(
             connection, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()
         )
+    if format == "markdown":
+        return Response(await asyncio.to_thread(as_markdown, conversation), media_type="text/markdown")
     settings = RecordedSettings(planning=services.planning, confirm=services.confirm)
     tools = services.tools.tools()
     text = await asyncio.to_thread(lambda: recording_text(make_recording(conversation, tools, settings)))

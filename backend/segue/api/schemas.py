@@ -50,7 +50,8 @@ class NewSession(Body):
 
 
 class SessionChanges(NewSession):
-    pass
+    archived: bool = False
+    pinned: bool = False
 
 
 class ChatBody(Body):

@@ -12,7 +12,15 @@ from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
 from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory, UnreadableMemory
-from segue.domain.session import Message, MessageOfTurn, PromptReport, Session, UnreadableMessage, UnreadableSession
+from segue.domain.session import (
+    FoundSession,
+    Message,
+    MessageOfTurn,
+    PromptReport,
+    Session,
+    UnreadableMessage,
+    UnreadableSession,
+)
 from segue.memory import facts, history, sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.context import working_memory
@@ -57,11 +65,29 @@ async def create_session(body: NewSession, services: ServicesDep, caller: Caller
 
 @router.get("")
 async def list_sessions(
-    services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Session | UnreadableSession]:
+    services: ServicesDep,
+    caller: Caller,
+    *,
+    query: Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$")] = None,
+    archived: bool = False,
+    pinned: bool | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[Session | FoundSession | UnreadableSession]:
+    """Those not archived, or with `archived=true` those that are. With a query those that have all its words in the
+    title or in one message, which `snippet` shows.
+    """
     before = decode_cursor(cursor, _ACTIVITY)
     async with services.database.read_only() as connection:
-        found = await sessions.list_sessions(connection, caller, before=before, limit=limit + 1)
+        found = await sessions.list_sessions(
+            connection,
+            caller,
+            archived=archived,
+            pinned=pinned,
+            query=(query or "").split(),
+            before=before,
+            limit=limit + 1,
+        )
     return page(found, limit, lambda session: [session.updated_at, session.id])
 
 

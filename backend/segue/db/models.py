@@ -89,6 +89,8 @@ sessions = Table(
     Column("time_zone", Text, nullable=False, server_default=text("'UTC'")),
     Column("metadata", _json(), nullable=False),
     Column("agent", Text, nullable=False, server_default=text("'segue'")),
+    Column("archived", Boolean, nullable=False, server_default=text("false")),
+    Column("pinned", Boolean, nullable=False, server_default=text("false")),
     Column("next_seq", BigInteger, nullable=False, server_default=text("1")),
     Column("last_turn_id", _id()),
     Column("result_bytes", BigInteger, nullable=False, server_default=text("0")),

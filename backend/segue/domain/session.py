@@ -36,11 +36,15 @@ class TurnKey:
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """`title` is what the user gave it, or else how the first message begins."""
+
     id: str
     title: str | None
     agent: str
     language: str | None
     time_zone: str
+    archived: bool
+    pinned: bool
     metadata: dict[str, Any]
     created_at: datetime
     updated_at: datetime
@@ -54,6 +58,13 @@ class UnreadableSession(Session):
     """A session whose metadata this release cannot read."""
 
     unreadable: Literal[True]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSession(Session):
+    """`snippet` is the place in the title or in a message where what was searched for stands."""
+
+    snippet: str
 
 
 @dataclass(frozen=True, slots=True)

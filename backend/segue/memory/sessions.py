@@ -1,24 +1,28 @@
 """Sessions: their owners, titles and metadata. Every statement for a user has the owner in its predicate.
 
-Owns the table `sessions`, but for what the statements of a turn and the summary set in it. Knows nothing of messages.
+Owns the table `sessions`, but for what the statements of a turn and the summary set in it. Messages are only searched.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, Select, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import OPEN_TURNS, RUNNING, plans, sessions, turns, written
+from segue.db.models import OPEN_TURNS, RUNNING, messages, plans, sessions, turns, written
 from segue.db.reading import plan_of, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.plan import OPEN, Plan
-from segue.domain.session import Session, UnreadableSession
+from segue.domain.session import FoundSession, Session, UnreadableSession
 
 Position = tuple[datetime, str]
+
+SHOWN = ("id", "title", "agent", "language", "time_zone", "archived", "pinned", "metadata", "created_at", "updated_at")
+SNIPPET_CHARS = 160
+MAX_TITLE_WORDS_CHARS = 60
 
 _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
 _read_metadata = reader(dict[str, Any])
@@ -48,6 +52,8 @@ async def create_session(
     return Session(
         id=session_id,
         **given,
+        archived=False,
+        pinned=False,
         created_at=at,
         updated_at=at,
         message_count=0,
@@ -80,24 +86,62 @@ async def owner_of(connection: AsyncConnection, session_id: str) -> str:
 
 
 async def list_sessions(
-    connection: AsyncConnection, owner: str, *, before: Position | None, limit: int
+    connection: AsyncConnection,
+    owner: str,
+    *,
+    archived: bool = False,
+    pinned: bool | None = None,
+    query: Sequence[str] = (),
+    before: Position | None,
+    limit: int,
 ) -> list[Session]:
-    """Returns the latest active first; `before` is the activity and the id of the last session already seen."""
-    statement = _owned(owner).order_by(sessions.c.updated_at.desc(), sessions.c.id.desc()).limit(limit)
+    """Returns the latest active first; `before` is the activity and the id of the last session already seen. With a
+    `query` only those are returned, as FoundSession, that have all its words in the title or in one message.
+    """
+    statement = _owned(owner).where(sessions.c.archived.is_(archived))
+    if pinned is not None:
+        statement = statement.where(sessions.c.pinned.is_(pinned))
+    if query:
+        snippet = _snippet(query)
+        statement = statement.add_columns(snippet.label("snippet")).where(snippet.is_not(None))
     if before is not None:
         statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.id) < before)
-    return [_session(row) for row in await connection.execute(statement)]
+    latest = statement.order_by(sessions.c.updated_at.desc(), sessions.c.id.desc()).limit(limit)
+    return [_session(row) for row in await connection.execute(latest)]
+
+
+def _snippet(words: Sequence[str]) -> ColumnElement[str | None]:
+    """Returns where the words stand: in the title or else in the newest message that has them all. Compares letters, as
+    no stemmer knows every language.
+    """
+
+    def has_all(text: ColumnElement[Any]) -> ColumnElement[bool]:
+        return and_(*(func.strpos(func.lower(text), word.lower()) > 0 for word in words))
+
+    def place(text: ColumnElement[Any]) -> ColumnElement[str]:
+        start = func.greatest(func.strpos(func.lower(text), words[0].lower()) - SNIPPET_CHARS // 3, 1)
+        return func.substr(text, start, SNIPPET_CHARS)
+
+    said = (
+        select(place(messages.c.content))
+        .where(messages.c.session_id == sessions.c.id, messages.c.role != "tool", has_all(messages.c.content))
+        .order_by(messages.c.seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    return case((has_all(sessions.c.title), place(sessions.c.title)), else_=said)
 
 
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
-    """`changes` may hold what a client gives a session; the rest stays. Raises NotFound as `get_session`."""
+    """`changes` may hold what a client gives a session. Putting one in its place is no activity in it. Raises NotFound as
+    `get_session`.
+    """
     if changes:
+        active = {} if changes.keys() <= {"archived", "pinned"} else {"updated_at": func.now()}
         await connection.execute(
-            update(sessions)
-            .where(sessions.c.id == session_id, sessions.c.owner == owner)
-            .values({**changes, "updated_at": func.now()})
+            update(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).values({**changes, **active})
         )
     return await get_session(connection, owner, session_id)
 
@@ -136,8 +180,7 @@ def _owned(owner: str) -> Select[Any]:
         .label("running_turn_id")
     )
     pending = (plans.c.session_id == sessions.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
-    names = ("id", "title", "agent", "language", "time_zone", "metadata", "created_at", "updated_at")
-    shown = (sessions.c[name] for name in names)
+    shown = (sessions.c[name] for name in SHOWN)
     count = (sessions.c.next_seq - 1).label("message_count")
     pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
     return (
@@ -153,5 +196,16 @@ def _session(row: Row[Any]) -> Session:
     columns["pending_plan"] = plan_of(plan) if plan["id"] else None
     metadata = readable(_read_metadata, row.metadata, "sessions", row.id)
     if metadata is None:
+        columns.pop("snippet", None)
         return UnreadableSession(**{**columns, "metadata": {}}, unreadable=True)
-    return Session(**columns)
+    return FoundSession(**columns) if "snippet" in columns else Session(**columns)
+
+
+def first_words(message: str) -> str:
+    """Returns a title for a session that begins with this message: whole words, if it has any that are short enough."""
+    title = " ".join(message[: 4 * MAX_TITLE_WORDS_CHARS].split())
+    if len(title) <= MAX_TITLE_WORDS_CHARS:
+        return title
+    cut = title[: MAX_TITLE_WORDS_CHARS - 1]
+    words = cut.rpartition(" ")[0]
+    return f"{words if len(words) > MAX_TITLE_WORDS_CHARS // 2 else cut}…"

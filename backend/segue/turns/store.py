@@ -37,6 +37,7 @@ from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
 from segue.memory.fact_cues import may_state_facts
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
+from segue.memory.sessions import first_words
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Origin, held, last_ended_turn
@@ -113,7 +114,11 @@ def _begin() -> ReturningInsert[int]:
         update(sessions)
         .where(sessions.c.id == session_id, sessions.c.owner == bindparam("caller"))
         .where(sessions.c.next_seq == seen.c.next_seq, seen.c.open_turns < bindparam("room", type_=Integer))
-        .values(next_seq=sessions.c.next_seq + 1, updated_at=func.clock_timestamp())
+        .values(
+            next_seq=sessions.c.next_seq + 1,
+            updated_at=func.clock_timestamp(),
+            title=func.coalesce(sessions.c.title, bindparam("first_words", type_=Text)),
+        )
         .returning((sessions.c.next_seq - 1).label("seq"), sessions.c.language, sessions.c.time_zone)
         .cte("owned")
     )
@@ -176,6 +181,7 @@ async def begin_turn(
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
     tells = may_state_facts(request.message)
     given = {"caller": owner, "asked": asked, "room": room, "key": key, "body": body_hash, "tells_facts": tells}
+    given["first_words"] = first_words(request.message)
     try:
         seq = (await connection.execute(_BEGIN, given | message)).scalar_one_or_none()
     except IntegrityError as error:
