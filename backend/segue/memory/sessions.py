@@ -135,8 +135,8 @@ def _snippet(words: Sequence[str]) -> ColumnElement[str | None]:
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
-    """`changes` may hold what a client gives a session. Putting one in its place is no activity in it. Raises NotFound as
-    `get_session`.
+    """`changes` may hold what a client gives a session. Putting one in its place is no activity in it.
+    Raises NotFound as `get_session`.
     """
     if changes:
         active = {} if changes.keys() <= {"archived", "pinned"} else {"updated_at": func.now()}
