@@ -1,6 +1,7 @@
 """Words that an operator adds to those that ship, without a change of the package."""
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from segue.domain.errors import AppError
 from segue.language.detect_language import detect_language
 from segue.language.translations import translate
 from segue.language.word_lists import use_folder
+from segue.memory.days_meant import days_meant
 from segue.memory.fact_cues import is_correction
 from segue.plans.acknowledgement import classify
 from segue.plans.multistep_detector import asks_for_several_steps
@@ -63,6 +65,7 @@ def test_a_language_that_does_not_ship_can_be_added(tmp_path: Path) -> None:
         "lexicon": 'yes = "ja, javisst"\nno = "nej"',
         "languages": 'words = "jag, det, och, är, inte, hitta, läs"\nletters = "å"',
         "multistep": 'verb = "first"\nact = "hitta, läs"\nsequence = "sedan"\njoiner = "och"',
+        "days": 'tomorrow = "i morgon"',
     }
     for name, lines in lists.items():
         (tmp_path / f"{name}.toml").write_text(f"[sv]\n{lines}\n")
@@ -73,6 +76,7 @@ def test_a_language_that_does_not_ship_can_be_added(tmp_path: Path) -> None:
     assert (detect_language("det är inte jag"), translate("ask", "sv")) == ("sv", "Shall I go ahead?")
     assert asks_for_several_steps("hitta det och läs det sedan")
     assert is_correction("inte längre måndag")
+    assert list(days_meant("det är i morgon", date(2026, 11, 1)).values()) == ["2026-11-02"]
 
 
 @pytest.mark.parametrize(

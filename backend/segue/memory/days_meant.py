@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from datetime import date, timedelta
-from typing import Final
+from typing import Any, Final
 
 from segue.domain.memory import MAX_CONTENT_CHARS
 from segue.language.detect_language import detect_language
-from segue.language.phrase_matcher import match_phrases
+from segue.language.phrase_matcher import PhraseMatcher, match_phrases
 from segue.language.utterance import is_unspaced
-from segue.language.word_lists import Phrase, kinds_by_phrase, load_toml
+from segue.language.word_lists import Phrase, WordList, kinds_by_phrase
 from segue.memory.fact_cues import LONGEST_READ, split_words
 
 _SHIFTS: Final = {
@@ -19,18 +19,24 @@ _SHIFTS: Final = {
     "day_after_tomorrow": 2,
     "no_day": None,
 }
-_WORDS: Final = {
-    language: match_phrases(
-        (phrase, _SHIFTS[kind])
-        for phrase, kind in kinds_by_phrase(language, lists, _SHIFTS.keys(), phrase_of=split_words).items()
-    )
-    for language, lists in load_toml("days.toml").items()
-}
+
+
+def _read_words(sections: Mapping[str, Any]) -> Mapping[str, PhraseMatcher[int | None]]:
+    return {
+        language: match_phrases(
+            (phrase, _SHIFTS[kind])
+            for phrase, kind in kinds_by_phrase(language, lists, _SHIFTS.keys(), phrase_of=split_words).items()
+        )
+        for language, lists in sections.items()
+    }
+
+
+WORDS: Final = WordList("days.toml", _read_words)
 
 
 def days_meant(said: str, said_on: date) -> dict[Phrase, str]:
     """Returns by its words each day that a message names so, as a date (ISO 8601)."""
-    words, matcher = split_words(said[:LONGEST_READ]), _WORDS.get(detect_language(said, default=""))
+    words, matcher = split_words(said[:LONGEST_READ]), WORDS.now.get(detect_language(said, default=""))
     days: dict[Phrase, str] = {}
     at = 0
     while matcher and at < len(words):
