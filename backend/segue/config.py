@@ -104,6 +104,7 @@ class Settings(BaseSettings):
     llm_idle_timeout_s: Seconds = 30
     llm_max_retries: Annotated[int, Field(ge=0)] = 2
     llm_max_answer_bytes: Annotated[int, Field(ge=10_000)] = 1_000_000
+    llm_max_tools: Annotated[int, Field(ge=16, le=128)] = 40
     llm_tool_description_chars: Annotated[int, Field(ge=20)] = 1024
     show_reasoning: bool = False
     embedding_model: str | None = None

@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.llm.model_choice import Models
+from segue.agent.tool_choice.search import ToolSearch
 from segue.agents_from_settings import declared_agents, mcp_prefixes
 from segue.config import Settings
 from segue.db.clock import StoreClock
@@ -108,6 +109,7 @@ class Tooling:
     """
 
     availability: ToolAvailability
+    search: ToolSearch
     mcp_states: Callable[[], dict[str, str]]
     may_exist: Callable[[str], bool]
 
@@ -237,7 +239,9 @@ async def tooling(
         late = (prefixes[server] for server, state in mcp_states().items() if state != "ready" and server in prefixes)
         return name in availability.tools() or name.startswith(tuple(late))
 
-    return Tooling(availability, mcp_states, may_exist)
+    search = ToolSearch(long_term.embed)
+    stack.push_async_callback(search.close)
+    return Tooling(availability, search, mcp_states, may_exist)
 
 
 def tool_availability(
@@ -336,6 +340,7 @@ def turn_deps(
     books: Books,
 ) -> TurnDeps:
     settings, stores = base.settings, base.stores
+    choice = limits.choice_limits(settings, jobs.context.count, offline=base.models.main.name == OFFLINE)
     return TurnDeps(
         database=stores.database,
         cache=stores.cache,
@@ -343,6 +348,7 @@ def turn_deps(
         graph=build_graph(),
         agents=agents,
         tools=tooling.availability,
+        tool_search=tooling.search,
         limiter=limiter,
         books=books,
         clock=base.clock,
@@ -350,7 +356,7 @@ def turn_deps(
         fact_extraction=jobs.fact_extraction,
         fact_upkeep=jobs.fact_upkeep,
         summaries=jobs.summaries,
-        limits=limits.turn_limits(settings, jobs.context),
+        limits=limits.turn_limits(settings, jobs.context, choice),
         observe=base.metrics.observe,
         span=base.span,
     )

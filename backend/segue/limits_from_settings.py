@@ -1,10 +1,13 @@
 """The limits of each subsystem, from the settings: numbers only. Knows no part and makes none."""
 
+import sys
+
 from segue.agent.context import AgentLimits
+from segue.agent.tool_choice.choice import FIND_TOOLS, ChoiceLimits, ToolTokens
 from segue.config import Settings
 from segue.domain.providers import provider_and_id
 from segue.memory.history_window import WindowLimits
-from segue.memory.token_count import counter_for
+from segue.memory.token_count import Count, counter_for
 from segue.tools.health import HealthRules
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
@@ -73,12 +76,20 @@ def context_limits(settings: Settings, *, summarises: bool) -> ContextLimits:
     )
 
 
-def turn_limits(settings: Settings, context: ContextLimits) -> TurnLimits:
+def choice_limits(settings: Settings, count: Count, *, offline: bool) -> ChoiceLimits:
+    if offline:  # that model reads all tools there are, at no cost
+        return ChoiceLimits(sys.maxsize, settings.context_token_budget, size=lambda _: 0)
+    finds = FIND_TOOLS.name not in settings.disabled_tools
+    return ChoiceLimits(settings.llm_max_tools, settings.context_token_budget, size=ToolTokens(count), finds=finds)
+
+
+def turn_limits(settings: Settings, context: ContextLimits, choice: ChoiceLimits) -> TurnLimits:
     return TurnLimits(
         timeout_s=settings.turn_timeout_s,
         lease_s=settings.turn_lease_s * LEASE_SHARE,
         grace_s=settings.shutdown_grace_s * SHUTDOWN_SHARE,
         context=context,
+        choice=choice,
         kept=KeepLimits(session_days=settings.session_ttl_days, change_days=settings.tool_result_ttl_days),
         concurrency=settings.worker_concurrency,
     )

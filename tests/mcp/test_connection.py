@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,12 @@ TOOL = {"name": "look", "inputSchema": {"type": "object"}}
 class Peer:
     """An MCP server by hand: what it was sent, and an answer of the test's own to a `tools/call`."""
 
-    def __init__(self, answer: Callable[[Any], Response] | None = None) -> None:
+    def __init__(
+        self, answer: Callable[[Any], Response] | None = None, tools: Sequence[Mapping[str, Any]] = (TOOL,)
+    ) -> None:
         self.headers: list[dict[str, str]] = []
         self.answer = answer
+        self.tools = tools
 
     async def serve(self, request: Request) -> Response:
         self.headers.append(dict(request.headers))
@@ -45,7 +48,7 @@ class Peer:
             case "initialize":
                 return said(body, INITIALIZED)
             case "tools/list":
-                return said(body, {"tools": [TOOL]})
+                return said(body, {"tools": self.tools})
             case "tools/call" if self.answer:
                 return self.answer(body)
             case _ if "id" in body:

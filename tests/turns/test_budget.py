@@ -11,6 +11,7 @@ from tests.support.provider import Provider, says
 from tests.support.results import ran, use_toolbox
 from tests.support.service import Client, running
 
+TOOLS = 1400  # tokens that the tools take
 CHARACTERS_A_TOKEN = {"zh": 1, "ar": 2.5, "json": 3}
 SAID = {
     "zh": "请把十一月的发票都找出来，然后按金额从大到小排列，最后告诉我总数是多少。" * 12,
@@ -54,7 +55,8 @@ async def test_ten_results_of_fifty_kilobytes_leave_ten_references_in_the_prompt
 async def test_a_long_conversation_holds_the_budget_in_every_script(
     script: str, settings: Settings, provider: Provider
 ) -> None:
-    async with running(settings.model_copy(update={"context_token_budget": 2500, "planning": "never"})) as client:
+    limits = {"context_token_budget": 2500 + TOOLS, "planning": "never"}
+    async with running(settings.model_copy(update=limits)) as client:
         session = await client.new_session()
         for number in range(8):
             provider.will(says(f"{number} {SAID[script]}"))
@@ -70,7 +72,7 @@ async def test_a_long_conversation_holds_the_budget_in_every_script(
 async def test_a_message_larger_than_the_budget_goes_whole_and_is_shortened_afterwards(
     settings: Settings, provider: Provider
 ) -> None:
-    async with running(settings.model_copy(update={"context_token_budget": 3000})) as client:
+    async with running(settings.model_copy(update={"context_token_budget": 3000 + TOOLS})) as client:
         session = await client.new_session()
         long = f"begin {'很长的信息' * 6000} end"
         provider.will(says("That is long."), says("From begin to end."))
@@ -88,7 +90,7 @@ async def test_a_message_larger_than_the_budget_goes_whole_and_is_shortened_afte
 async def test_a_session_without_room_for_its_history_still_sees_its_results(
     settings: Settings, provider: Provider
 ) -> None:
-    async with running(settings.model_copy(update={"context_token_budget": 2000})) as client:
+    async with running(settings.model_copy(update={"context_token_budget": 2000 + TOOLS})) as client:
         session = await client.new_session()
         [call] = await ran(client, provider, session, ("echo", {"id": "eml-1a2b3c"}))
         provider.will(says("done"))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.llm.metered_model import MeteredModel, ModelBudget
+from segue.agent.tool_choice.choice import ToolChooser
 from segue.db.redis import Cache
 from segue.domain.clock import Clock
 from segue.domain.events import Emit
@@ -63,6 +64,7 @@ class TurnContext:
     guard: ToolGuard
     agent: str
     agent_digest: str
+    chooser: ToolChooser
     cache: Cache
     limits: AgentLimits
     transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]

@@ -1,7 +1,7 @@
 """Asks the model for a plan, for a changed plan, and how to read a reply to one. The model only proposes."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import orjson
@@ -14,6 +14,7 @@ from segue.agent.llm import answer_schemas
 from segue.agent.llm.answer_schemas import Reading, Schema
 from segue.agent.llm.reply import Reply
 from segue.agent.state import TurnState
+from segue.agent.tool_choice.choice import FIND_TOOLS, PLAN_TO_FIND
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.plan import Plan, Step
 from segue.domain.tool import Tool, ToolSpec
@@ -25,6 +26,8 @@ from segue.tools.normalize import clean
 
 CACHE_TTL_S = 600
 
+Ask = Callable[[str, Sequence[ToolSpec]], Awaitable[str]]
+
 
 class _Classification(BaseModel):
     verdict: Reading
@@ -33,26 +36,52 @@ class _Classification(BaseModel):
 async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     """Returns no steps if the model sees no need for any or writes nothing usable."""
     tools = _plannable(context.guard, state)
-    offered, note = _offered(context.guard, tools, state)
-    conversation = prompts.with_instruction(state["prompt"], note)
-    if state["search"].search and WEB_SEARCH in tools:
-        conversation = prompts.with_note(conversation, prompts.SEARCH_WANTED)
-    # Every word the planner is shown is in the key, so a request that leans on what was said before is another.
-    key = plan_cache_key(context.owner, _digest(context.model.small_name, conversation, offered))
-    text = await context.cache.get_json(key)
-    if not isinstance(text, str):
-        text = (await _ask(context, conversation, offered, answer_schemas.PLAN)).text
-        await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
-    return _storable(parse_plan(text, tools=tools))
+
+    async def ask(note: str, offered: Sequence[ToolSpec]) -> str:
+        conversation = prompts.with_instruction(state["prompt"], note)
+        if state["search"].search and WEB_SEARCH in tools:
+            conversation = prompts.with_note(conversation, prompts.SEARCH_WANTED)
+        # Every word the planner is shown is in the key, so a request that leans on what was said before is another.
+        key = plan_cache_key(context.owner, _digest(context.model.small_name, conversation, offered))
+        text = await context.cache.get_json(key)
+        if not isinstance(text, str):
+            text = (await _ask(context, conversation, offered, answer_schemas.PLAN)).text
+            await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=CACHE_TTL_S)
+        return text
+
+    return await _steps(context, state, tools, ask)
 
 
 async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tuple[Step, ...]:
     """Returns the steps still to be done; none if the model writes nothing usable."""
-    tools = _plannable(context.guard, state)
+
+    async def ask(note: str, offered: Sequence[ToolSpec]) -> str:
+        conversation = prompts.with_instruction(state["prompt"], prompts.amender_note(note, plan))
+        return (await _ask(context, conversation, offered, answer_schemas.PLAN)).text
+
+    return await _steps(context, state, _plannable(context.guard, state), ask, done=len(plan.started_steps))
+
+
+async def _steps(
+    context: TurnContext, state: TurnState, tools: Mapping[str, Tool], ask: Ask, *, done: int = 0
+) -> tuple[Step, ...]:
+    """Returns the steps of the planner's answer. It is asked again, once, if it looks for tools instead."""
+    chooser = context.chooser
     offered, note = _offered(context.guard, tools, state)
-    conversation = prompts.with_instruction(state["prompt"], prompts.amender_note(note, plan))
-    reply = await _ask(context, conversation, offered, answer_schemas.PLAN)
-    return _storable(parse_plan(reply.text, tools=tools, done=len(plan.started_steps)))
+    text = await ask(note, offered)
+    if FIND_TOOLS in offered and (wanted := _looked_for(parse_plan(text, tools={*tools, FIND_TOOLS.name}))):
+        for query in wanted:
+            await chooser.find(query)
+        offered, note = _offered(context.guard, tools, state)
+        text = await ask(note, offered)
+    steps = _storable(parse_plan(text, tools=tools, done=done))
+    await chooser.add(step.tool for step in steps if step.tool)
+    return steps
+
+
+def _looked_for(steps: Iterable[Step]) -> list[str]:
+    """Returns what steps look for by `find_tools`."""
+    return [str((step.args or {}).get("query") or step.description) for step in steps if step.tool == FIND_TOOLS.name]
 
 
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
@@ -91,8 +120,10 @@ def _offered(guard: ToolGuard, plannable: Mapping[str, Tool], state: TurnState) 
     """Returns the tools that the loop offers, and the planner's instruction with how they differ from `plannable`."""
     offered = guard.offered(without_forbidden(guard.tools(), state["search"]))
     names = [spec.name for spec in offered]
-    locked = [tool.spec for name, tool in plannable.items() if name not in names]
-    return offered, prompts.planner_note(locked=locked, barred=[name for name in names if name not in plannable])
+    locked = [tool.spec for name, tool in guard.chosen(plannable).items() if name not in names]
+    barred = [name for name in names if name not in plannable and name != FIND_TOOLS.name]
+    note = prompts.planner_note(locked=locked, barred=barred)
+    return offered, f"{note}\n{PLAN_TO_FIND}" if FIND_TOOLS in offered else note
 
 
 def _digest(model: str, conversation: Sequence[BaseMessage], offered: Sequence[ToolSpec]) -> str:

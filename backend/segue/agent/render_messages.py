@@ -57,7 +57,7 @@ class SessionContent:
     user's message came, in the user's time zone.
     `inline` holds by tool call the results that could be shown whole; results of calls in `expired` are deleted.
     `opaque` holds by message id what the provider wants back with the calls of a message. `language` is the one to
-    answer in, None for the user's.
+    answer in, None for the user's. `tool_tokens` is what the tools take in a request.
     """
 
     summary: str | None
@@ -72,6 +72,7 @@ class SessionContent:
     opaque: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     instructions: Instructions = field(default_factory=Instructions)
     language: str | None = None
+    tool_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
     instructions = session.instructions
     notes = turn_notes(session.now, instructions.notes(session.now), session.facts, session.language)
     fixed = count(joined(system_parts(instructions.fixed, session.summary, session.references))) + count(notes)
+    fixed += session.tool_tokens
     fixed += count(plan_block(plan)) if plan else 0  # it is in the notes that a node may add
     origin_id = plan.origin_message_id if plan else None
     window = select_window(

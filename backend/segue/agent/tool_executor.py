@@ -194,7 +194,7 @@ async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | S
     context, tool = turn.context, turn.tools.get(call.name)
     request = RequestedCall(new_id("call", context.clock()), call.name, clean(call.args or {}))
     if tool is None:
-        offered = ", ".join(sorted(turn.tools)[:40])
+        offered = ", ".join(sorted(context.guard.chosen(turn.tools))[:40])
         return SettledCall(request, None, failed(f"There is no tool called {call.name!r}. There are: {offered}."))
     if call.args is None:
         why = "The arguments were not a JSON object. Write them again as one."

@@ -7,6 +7,7 @@ than the column, which their ids order. An id or a time never does: each is of t
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
 `agent` of a turn is that of its session when it was first claimed.
 `summary_references` are the lines of JSON that list the results of the turns in the summary.
+`tool_choice` has the names of the tools that requests have, if there are more than they may have.
 `summary_seq` is the `turn_seq` of the last turn in the summary, `summary_until` that of the last one it is to cover.
 """
 
@@ -100,6 +101,7 @@ sessions = Table(
     Column("summary_due_at", _time()),
     Column("summary_references", _json()),
     Column("summary_tries", Integer, nullable=False, server_default=text("0")),
+    Column("tool_choice", _json()),
     Column("created_at", _time(), nullable=False),
     Column("updated_at", _time(), nullable=False),
     Index("sessions_owner_activity_idx", "owner", "updated_at", "id"),

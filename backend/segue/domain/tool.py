@@ -104,6 +104,17 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """The tools that a session's requests have of more than they may have, in the order they came.
+
+    `seq` is that of the turn that chose last.
+    """
+
+    names: tuple[str, ...]
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallMetadata:
     """`size_bytes` is the payload's size in UTF-8; the preview is bounded by TOOL_RESULT_PREVIEW_CHARS."""
 

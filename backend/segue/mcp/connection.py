@@ -51,7 +51,7 @@ def must_listen(client: Client) -> bool:
 
 
 async def list_tools(client: Client) -> list[McpTool]:
-    """Returns the tools of all pages, at most 200, and none for a server without tools.
+    """Returns the tools of all pages, at most MAX_TOOLS, and none for a server without tools.
 
     Raises MCPError and ValidationError.
     """

@@ -8,7 +8,7 @@ import orjson
 
 from segue.tools.apart import has_many
 
-MAX_TOOLS: Final = 200
+MAX_TOOLS: Final = 1000
 MAX_TOOL_BYTES: Final = 64 * 1024
 UNREAD: Final = "segue.unread"
 _OF_A_RESULT: Final = ("content", "structuredContent", "isError")

@@ -39,7 +39,7 @@ from segue.tools.parts import UNKNOWN
 
 MAX_ERROR_CHARS: Final = 4000
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
-_MAX_TOOLS_BYTES: Final = 512_000  # of a server: every request to the model has its tools
+_MAX_TOOLS_BYTES: Final = 2_000_000  # of a server
 _MAX_DESCRIPTION: Final = 2000
 _MAX_TITLE: Final = 200
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")

@@ -53,7 +53,7 @@ class OfflineModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        reply = _reply(messages, kwargs)
+        reply = await asyncio.to_thread(_reply, messages, kwargs)  # long if there are hundreds of tools
         for word in _WORD.findall(reply.text):
             yield ChatGenerationChunk(message=AIMessageChunk(content=word))
             await asyncio.sleep(WORD_DELAY_S)

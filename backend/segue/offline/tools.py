@@ -18,6 +18,7 @@ FILE = re.compile(r"(?<![\w@])[\w./~-]{0,100}\w\.[A-Za-z]\w{0,4}(?!\w)")
 QUERY_ARGUMENTS = ("query", "q", "search", "keywords", "text")
 URL_ARGUMENTS = ("url", "uri", "link")
 NAMING_ENDINGS = ("id", "key", "sku", "code", "number", "path", "file", "filename", "file_name", "slug")
+KEPT_WORDS = 4096  # of so many names and descriptions of tools: to find them takes milliseconds
 _COUNTED = re.compile(r"(?:^|— )(?:\d+ of )?(\d+) \w")  # as `tools/summaries.py` says it
 WEB_SEARCH = "web_search"
 LOOKS = frozenset({"search", "read"})  # the verbs that change nothing
@@ -112,14 +113,14 @@ def offered_tool(function: Mapping[str, Any]) -> OfferedTool:
     return OfferedTool(name, named, described, tuple(schema.get("required", ())), query, properties, about)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=KEPT_WORDS)
 def name_words(tool_name: str) -> frozenset[str]:
     """Returns the concepts and words that a tool's name is made of: `mcp_listOrders` gives search and order."""
     spoken = re.sub("(?<=[a-z])(?=[A-Z])", " ", re.sub("[_.:/-]", " ", tool_name.removeprefix("mcp_")))
     return (concepts(spoken) & (VERBS | NOUNS)) | stems(spoken)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=KEPT_WORDS)
 def described_words(text: str) -> frozenset[str]:
     return (concepts(text) & (VERBS | NOUNS)) | stems(text)
 
@@ -138,11 +139,13 @@ def follow_up(
 
 def called_by_name(message: str, tools: Sequence[OfferedTool]) -> OfferedTool | None:
     """Returns the tool whose name is in the message, with or without its prefix."""
+    lowered = message.lower()
     spoken = [
         tool
         for tool in tools
         for name in {tool.name, tool.short_name}
-        if (not name.isalpha() or "use" in concepts(message))
+        if name.lower() in lowered
+        and (not name.isalpha() or "use" in concepts(message))
         and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", message, re.IGNORECASE | re.ASCII)
     ]
     return max(spoken, key=lambda tool: len(tool.name), default=None)

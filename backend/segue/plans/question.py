@@ -16,6 +16,7 @@ from segue.language.utterance import QUOTED, fold, split_folded, words_of
 from segue.language.word_lists import Phrase, WordList, split_list
 
 LONGEST_DESCRIPTION: Final = 400  # characters
+LONGEST_TRANSLATED: Final = 400  # characters
 LONGEST_ARGUMENT: Final = 80  # characters; who is named in the text of a mail is not who it goes to
 ANY_ACTION: Final = "do"
 CANCEL: Final = "cancel"
@@ -139,6 +140,26 @@ def short_values(args: object) -> Iterable[str]:
 def tool_words(name: str) -> Phrase:
     """Returns the words in the name of a tool: `mcp_deleteEmail` gives `mcp`, `delete`, `email`."""
     return tuple(part.lower() for part in _NAME_PARTS.findall(name))
+
+
+def english_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the English words for the actions that a text names, and those for the things, in its language, or in any
+    if none shows.
+    """
+    language, words = detect_language(text, default=""), words_of(text[:LONGEST_TRANSLATED])
+    actions, things = set[str](), set[str]()
+    for lists in [ACTIONS.now[language]] if language in ACTIONS.now else ACTIONS.now.values():
+        for at in range(len(words)):
+            actions |= lists.action_at(words, at)[1]
+            things |= lists.thing_at(words, at)[1]
+    return _english(actions - {ANY_ACTION}), _english(things)
+
+
+def _english(names: set[str]) -> frozenset[str]:
+    """Returns the single words for actions or things of these names."""
+    english = ACTIONS.now[ENGLISH]
+    listed = chain(english.actions.matches.items(), english.things.matches.items())
+    return frozenset(phrase[0] for phrase, found in listed if len(phrase) == 1 and names & {name for _, name in found})
 
 
 def _leaves(value: object) -> Iterable[object]:

@@ -4,7 +4,7 @@ Joins the rules (`health.py`), the states of a session (`states.py`) and those o
 Whose a session is and whether the user has to confirm a call are not decided here.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -152,8 +152,10 @@ class ToolGuard:
     def __init__(
         self, availability: ToolAvailability, turn: TurnKey, stored: Mapping[str, StoredHealth], *, agent: Agent
     ) -> None:
-        self.tools = availability.tools if agent.may_use_all else self._tools_of_agent
         self.may_use = agent.may_use
+        self.chosen_names: tuple[str, ...] | None = None
+        self._usable = availability.tools if agent.may_use_all else self._tools_of_agent
+        self._own: dict[str, Tool] = {}
         self._availability = availability
         self._session_id = turn.session_id
         self._turn_id = turn.turn_id
@@ -171,13 +173,28 @@ class ToolGuard:
         """Returns by name whether each tool may run now, and if not, why."""
         return self._availability.judge(specs, healths(self._stored), self._failed_for_all)
 
+    def tools(self) -> Mapping[str, Tool]:
+        """Returns all tools that the turn may use, by name."""
+        return {**self._usable(), **self._own} if self._own else self._usable()
+
+    def choose(self, names: Sequence[str], own: Iterable[Tool]) -> None:
+        """From now on requests have the turn's `own` tools and those of these names, in this order, and no others."""
+        self.chosen_names, self._own = tuple(names), {tool.spec.name: tool for tool in own}
+
+    def chosen(self, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
+        """Returns those of the tools that requests may have: all of them, unless some were chosen."""
+        if self.chosen_names is None:
+            return tools
+        return {name: tools[name] for name in (*self._own, *self.chosen_names) if name in tools}
+
     def offered(self, tools: Mapping[str, Tool]) -> list[ToolSpec]:
         """Returns the tools that may run now. Those that others unlock come last, so that one is only ever appended:
         providers cache a request from its beginning, and the tools are its beginning.
         """
-        states = self.states(tool.spec for tool in tools.values())
-        available = [tool.spec for name, tool in tools.items() if states[name].available]
-        return sorted(available, key=lambda spec: bool(spec.depends_on))
+        chosen = self.chosen(tools)
+        states = self.states(tool.spec for tool in chosen.values())
+        available = [tool.spec for name, tool in chosen.items() if states[name].available]
+        return available if self.chosen_names else sorted(available, key=lambda spec: bool(spec.depends_on))
 
     async def load_global_state(self) -> None:
         self._failed_for_all = await self._availability.failed_for_all()

@@ -32,6 +32,7 @@ from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
 from segue.db.reading import readable, reader
 from segue.domain.errors import NotFound
 from segue.domain.session import EPOCHS, TurnKey
+from segue.domain.tool import ToolChoice
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
 from segue.tools.states import StoredHealth, read_states, states_of
@@ -60,7 +61,7 @@ class TurnRequest:
     time_zone: str = "UTC"
 
 
-_read_request, _read_references = reader(TurnRequest), reader(tuple[str, ...])
+_read_request, _read_references, _read_choice = reader(TurnRequest), reader(tuple[str, ...]), reader(ToolChoice)
 
 
 def request_of(value: Any, turn_id: str) -> TurnRequest | None:
@@ -105,6 +106,7 @@ class Claim:
     summary_seq: int
     references: tuple[str, ...]
     tool_states: Mapping[str, StoredHealth]
+    tool_choice: ToolChoice | None
     stream: bool
     queued_s: float
     origin: Origin
@@ -149,6 +151,7 @@ def _of_session() -> tuple[ColumnElement[Any], ...]:
         sessions.c.summary,
         sessions.c.summary_seq,
         sessions.c.summary_references,
+        sessions.c.tool_choice,
         last_ended_turn().label("last_turn_id"),
         sessions.c.last_turn_id.label("answered_turn_id"),
         in_question.label("has_plan_in_question"),
@@ -248,7 +251,7 @@ async def claim_of_next(connection: AsyncConnection, owner: str, session_id: str
 
 def _claimed(session_id: str, row: dict[str, Any]) -> Claim:
     key = TurnKey(session_id, row.pop("id"), row.pop("seq"), row["epoch"] // EPOCHS)
-    request, states = row.pop("request"), row.pop("states")
+    request, states, choice = row.pop("request"), row.pop("states"), row.pop("tool_choice")
     asked = request_of(request, key.turn_id)
     known = asked or TurnRequest(force_web_search=False)
     return Claim(
@@ -257,6 +260,7 @@ def _claimed(session_id: str, row: dict[str, Any]) -> Claim:
         is_unreadable=asked is None,
         **{name: getattr(known, name) for name in TurnRequest.__slots__},
         tool_states=read_states(states),
+        tool_choice=readable(_read_choice, choice, "sessions", session_id) if choice else None,
         **row,
     )
 

@@ -2,7 +2,7 @@
 short-term memory, which is rebuilt from Postgres if Redis has lost it. Only reads.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,10 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import Instructions
 from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
+from segue.agent.tool_choice.choice import Wanted
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.clock import local_time
 from segue.domain.errors import Unreadable
+from segue.domain.plan import Plan
 from segue.domain.session import Message
 from segue.domain.tool import Reference
 from segue.language.detect_language import ENGLISH, detect_language
@@ -47,6 +49,17 @@ class ContextLimits:
     turn_inline_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Who answers the turn: `made_by` says whose opaque parts go back to them, `choose_tools` returns the tokens that
+    the tools take in its requests.
+    """
+
+    made_by: Sequence[str]
+    instructions: Instructions
+    choose_tools: Callable[[Wanted], Awaitable[int]]
+
+
 async def load_context(
     database: Database,
     cache: Cache,
@@ -54,13 +67,11 @@ async def load_context(
     claim: Claim,
     *,
     limits: ContextLimits,
-    made_by: Sequence[str],
-    instructions: Instructions,
+    answering: Answering,
     now: datetime,
     coming: Message | None = None,
 ) -> TurnInput:
-    """Returns the snapshot that a turn starts from. `made_by` says whose opaque parts go back to them. `coming` is the
-    user's message if it is not stored.
+    """Returns the snapshot that a turn starts from. `coming` is the user's message if it is not stored.
 
     Raises Unreadable if the turn's own message or plan cannot be read.
     """
@@ -72,7 +83,7 @@ async def load_context(
             claim.key,
             after=min(claim.summary_seq, claim.key.turn_seq - 1),  # a turn that is run again may be in the summary
             limit=recall.messages,
-            made_by=made_by,
+            made_by=answering.made_by,
             opaque_bytes=recall.tokens * TOKEN_BYTES,
         )
         window = [*stored_window.messages, coming] if coming else stored_window.messages
@@ -98,6 +109,7 @@ async def load_context(
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
     stored = pending or decided
     plan = stored.plan if stored else None
+    tool_tokens = await answering.choose_tools(_wanted(message, window, known, plan))
     content = SessionContent(
         summary=claim.summary,
         references=claim.references,
@@ -109,8 +121,9 @@ async def load_context(
         inline=inline,
         expired=expired,
         opaque=stored_window.opaque,
-        instructions=instructions,
+        instructions=answering.instructions,
         language=claim.language,
+        tool_tokens=tool_tokens,
     )
     prompt = build_prompt(content, recall, limits.count)
     return TurnInput(
@@ -132,6 +145,13 @@ async def load_context(
         language=claim.language or _language(window),
         earlier=earlier,
     )
+
+
+def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference], plan: Plan | None) -> Wanted:
+    planned = (step.tool for step in plan.steps if step.tool) if plan else ()
+    called = (call.name for each in reversed(window) for call in each.tool_calls)
+    said = [str(each.content) for each in window if each.role == "user"]
+    return Wanted(message, said, tuple(dict.fromkeys([*planned, *called, *(result.tool_name for result in known)])))
 
 
 def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) -> str | None:

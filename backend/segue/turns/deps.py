@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from segue.agent.graph import Graph
+from segue.agent.tool_choice.choice import ChoiceLimits
+from segue.agent.tool_choice.search import ToolSearch
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.clock import Clock
@@ -29,6 +31,7 @@ class TurnLimits:
     lease_s: float
     grace_s: float
     context: ContextLimits
+    choice: ChoiceLimits
     kept: KeepLimits
     concurrency: int
 
@@ -41,6 +44,7 @@ class TurnDeps:
     graph: Graph
     agents: Agents
     tools: ToolAvailability
+    tool_search: ToolSearch
     limiter: Limiter
     books: Books
     clock: Clock

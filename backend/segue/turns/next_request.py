@@ -3,10 +3,12 @@
 from segue.agent.nodes.tool_loop import plain_request
 from segue.agent.prompts import instructions_of
 from segue.agent.render_messages import request_parts
+from segue.agent.tool_choice.choice import ToolChooser
 from segue.domain.session import Message, PromptReport
+from segue.domain.tool import ToolChoice
 from segue.tools.availability import ToolGuard
 from segue.turns.claims import claim_of_next
-from segue.turns.context import load_context
+from segue.turns.context import Answering, load_context
 from segue.turns.deps import TurnDeps
 
 
@@ -18,7 +20,11 @@ async def next_request(deps: TurnDeps, owner: str, session_id: str) -> PromptRep
         claim = await claim_of_next(connection, owner, session_id)
     speaker = deps.agents.speaker(claim.agent)
     guard = ToolGuard(deps.tools, claim.key, claim.tool_states, agent=speaker.agent)
+    chooser = ToolChooser(
+        deps.tool_search, guard, deps.limits.choice, stored=claim.tool_choice, seq=claim.key.turn_seq, save=_forget
+    )
     await guard.load_global_state()
+    instructions = instructions_of(speaker.agent, owner, is_gone=speaker.id != claim.agent)
     now = deps.clock()
     start = await load_context(
         deps.database,
@@ -26,10 +32,13 @@ async def next_request(deps: TurnDeps, owner: str, session_id: str) -> PromptRep
         deps.long_term,
         claim,
         limits=deps.limits.context,
-        made_by=speaker.models.main.made_by,
-        instructions=instructions_of(speaker.agent, owner, is_gone=speaker.id != claim.agent),
+        answering=Answering(speaker.models.main.made_by, instructions, chooser.choose),
         now=now,
         coming=Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now),
     )
     messages, offered = plain_request(guard, guard.tools(), start["prompt"])
     return request_parts(start["prompt_parts"], messages, offered, deps.limits.context.count)
+
+
+async def _forget(_: ToolChoice) -> None:
+    """Stores nothing: the turn chooses itself."""

@@ -19,19 +19,21 @@ from segue.agent.llm.metered_model import MeteredModel
 from segue.agent.prompts import instructions_of
 from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnInput, TurnState, acknowledgement_report, web_search_report
+from segue.agent.tool_choice.choice import ToolChooser
 from segue.db.engine import UNAVAILABLE, outlast, outlasting
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event, TextEnded
 from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
+from segue.domain.tool import ToolChoice
 from segue.memory import short_term
 from segue.memory.history import NewMessage
 from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
 from segue.turns import store, terminations
 from segue.turns.claims import Claim
-from segue.turns.context import load_context
+from segue.turns.context import Answering, load_context
 from segue.turns.deps import TurnDeps
 from segue.turns.queries import chat_answer
 from segue.turns.store import StaleTurn
@@ -115,6 +117,14 @@ class TurnRun:
         self._speaker = deps.agents.speaker(claim.agent)
         self._model = MeteredModel(self._speaker.models, self._speaker.limits.model, self._account)
         self._guard = ToolGuard(deps.tools, claim.key, claim.tool_states, agent=self._speaker.agent)
+        self._chooser = ToolChooser(
+            deps.tool_search,
+            self._guard,
+            deps.limits.choice,
+            stored=claim.tool_choice,
+            seq=claim.key.turn_seq,
+            save=self._save_choice,
+        )
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
     def start(self) -> asyncio.Task[ChatAnswer | None]:
@@ -195,6 +205,7 @@ class TurnRun:
             clock=deps.clock,
             model=self._model,
             guard=self._guard,
+            chooser=self._chooser,
             cache=deps.cache,
             agent=self._speaker.id,
             agent_digest=self._speaker.digest,
@@ -208,16 +219,20 @@ class TurnRun:
 
     async def _load_context(self) -> TurnInput:
         deps, speaker = self._deps, self._speaker
+        instructions = instructions_of(speaker.agent, self.claim.owner, is_gone=speaker.id != self.claim.agent)
         return await load_context(
             deps.database,
             deps.cache,
             deps.long_term,
             self.claim,
             limits=deps.limits.context,
-            made_by=speaker.models.main.made_by,
-            instructions=instructions_of(speaker.agent, self.claim.owner, is_gone=speaker.id != self.claim.agent),
+            answering=Answering(speaker.models.main.made_by, instructions, self._chooser.choose),
             now=deps.clock(),
         )
+
+    async def _save_choice(self, choice: ToolChoice) -> None:
+        async with store.fenced_transaction(self._deps.database, self.claim) as connection:
+            await store.store_tool_choice(connection, self.claim.key.session_id, choice)
 
     async def _finish(self, state: TurnState) -> ChatAnswer:
         claim, touched = self.claim, state["touched_plan"]

@@ -35,6 +35,7 @@ from segue.db.engine import Database, outlast
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
 from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
+from segue.domain.tool import ToolChoice
 from segue.memory.fact_cues import may_state_facts
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
 from segue.memory.sessions import first_words
@@ -205,6 +206,10 @@ async def _fenced(database: Database, claim: Claim) -> AsyncIterator[AsyncConnec
         if (await connection.execute(_FENCE, held(claim))).one_or_none() is None:
             raise StaleTurn
         yield connection
+
+
+async def store_tool_choice(connection: AsyncConnection, session_id: str, choice: ToolChoice) -> None:
+    await connection.execute(update(sessions).where(sessions.c.id == session_id).values(tool_choice=asdict(choice)))
 
 
 def _finish() -> ReturningInsert[int]:

@@ -6,11 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
-from segue.agent.llm.offered_tools import ToolOffers, chosen_tools, offered_name
+from segue.agent.llm.offered_tools import ToolOffers, offered_name
 from segue.agent.llm.tool_schemas import BOUNDS, Bounds
-from segue.agent.render_messages import assistant_message
 from segue.config import Settings
-from segue.domain.session import RequestedCall
 from segue.domain.tool import ToolSpec
 from segue.replay.requests import invalid_tools
 from tests.support.provider import Provider, calls, says
@@ -51,14 +49,6 @@ def test_a_tool_that_its_server_has_changed_is_offered_as_it_is_now() -> None:
     assert after["function"]["description"] == "New."
 
 
-def test_tools_that_were_used_are_offered_before_the_first_ones() -> None:
-    tools = [tool(f"tool_{number}") for number in range(6)]
-    used = assistant_message("", [RequestedCall("call_1", "tool_4", {}), RequestedCall("call_2", "gone", {})])
-    assert [each.name for each in chosen_tools(tools, [used], 3)] == ["tool_0", "tool_1", "tool_4"]
-    assert [each.name for each in chosen_tools(tools, [], 3)] == ["tool_0", "tool_1", "tool_2"]
-    assert chosen_tools(tools, [used]) == tuple(tools)
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -80,8 +70,9 @@ async def test_a_server_with_too_many_tools_and_odd_schemas_stops_no_turn(
     settings: Settings, provider: Provider
 ) -> None:
     use_toolbox(settings, args=[TOOLBOX, "150"])
-    provider.will(calls(("odd_149", {"list": [1]}), ("odd_3", {"size": 11}), ("odd_3", {})), says("Odd."), says("Yes."))
-    async with running(settings.model_copy(update={"llm_tool_description_chars": 100})) as client:
+    provider.will(calls(("odd_99", {"list": [1]}), ("odd_3", {"size": 11}), ("odd_3", {})), says("Odd."), says("Yes."))
+    limits = {"llm_tool_description_chars": 100, "llm_max_tools": 128, "context_token_budget": 300_000}
+    async with running(settings.model_copy(update=limits)) as client:
         await client.connected("toolbox")
         session = await client.new_session()
         answer = await client.chat(session, "What is odd?")
@@ -89,7 +80,7 @@ async def test_a_server_with_too_many_tools_and_odd_schemas_stops_no_turn(
         await client.chat(session, "Really?")
     first, _, last = ([tool["function"] for tool in request["tools"]] for request in provider.requests)
     assert (len(first), len(last)) == (128, 128)
-    assert ["odd_149" in (function["name"] for function in each) for each in (first, last)] == [False, True]
+    assert ["odd_99" in (function["name"] for function in each) for each in (first, last)] == [False, True]
     assert {len(function["description"]) for function in first if function["name"].startswith("odd")} == {100}
     errors = [orjson.loads(message["content"])["error"] for message in provider.messages(1, role="tool")[1:]]
     assert [bool(re.search(r"\$\.size|is not valid under", error)) for error in errors] == [True, True]

@@ -33,7 +33,7 @@ from segue.agent.llm.model_errors import (
 )
 from segue.agent.llm.model_request import ModelRequest
 from segue.agent.llm.normal_form import form_of, normal_form, takes_images, without_images
-from segue.agent.llm.offered_tools import ToolBindings, chosen_tools
+from segue.agent.llm.offered_tools import ToolBindings
 from segue.agent.llm.reply import SCHEMA, Reply, ToolChoice
 from segue.agent.llm.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.agent.llm.thinking import begins_inside
@@ -139,7 +139,7 @@ class ChatModel:
         the `account`, also if no answer comes of it.
         Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
-        asked = Asked(messages, chosen_tools(tools, messages), tool_choice, self._form, schema)
+        asked = Asked(messages, tuple(tools), tool_choice, self._form, schema)
         request = self._request(fitting(asked, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
         deadline_s = self._deadline_s(is_streamed=listener is not None)

@@ -1,17 +1,17 @@
-"""The tools of a request as any endpoint takes them: names, descriptions and schemas that fit, and not too many. Pure.
+"""The tools of a request as any endpoint takes them: names, descriptions and schemas that fit. Pure.
 
 One tool that an endpoint refuses would stop every message of every session that has it.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 
 from segue.agent.llm.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ToolChoice
@@ -19,7 +19,7 @@ from segue.agent.llm.tool_schemas import Bounds, acceptable_schema, shortened
 from segue.domain.tool import ToolSpec
 from segue.tools.normalize import clean_text
 
-MAX_TOOLS: Final = 128
+MAX_TOOLS: Final = 128  # that all endpoints take
 MAX_KNOWN: Final = 1000
 MAX_BOUND_SETS: Final = 64
 
@@ -100,17 +100,6 @@ class ToolBindings:
         )
         self._known[key] = (tools, ToolBound(runnable, offered.names))
         return self._known[key][1]
-
-
-def chosen_tools(
-    tools: Sequence[ToolSpec], messages: Iterable[BaseMessage], at_most: int = MAX_TOOLS
-) -> tuple[ToolSpec, ...]:
-    """Returns as many tools as a request may have, in their order: those with calls in the messages, then the first."""
-    if len(tools) <= at_most:
-        return tuple(tools)
-    used = {call["name"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls}
-    by_use = sorted(range(len(tools)), key=lambda index: tools[index].name not in used)
-    return tuple(tools[index] for index in sorted(by_use[:at_most]))
 
 
 @lru_cache(1024)

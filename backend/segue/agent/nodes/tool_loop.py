@@ -134,6 +134,7 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
             return {"answer": reply.text, "started": started}
         ran = await run_tool_calls(turn, reply, started=started)
         conversation += ran.messages
+        await context.chooser.add(call.name for call in reply.calls)
         if ran.held:
             update = await _ask_for_yes(turn, state, reply, ran.held, conversation)
             return {**update, "started": None if ran.messages else started}
@@ -144,7 +145,7 @@ def plain_request(
     guard: ToolGuard, tools: Mapping[str, Tool], conversation: Sequence[BaseMessage]
 ) -> tuple[Sequence[BaseMessage], list[ToolSpec]]:
     """Returns what the model is shown if it is simply asked for its next reply, and the tools it is offered."""
-    withheld = prompts.withheld_note(guard.states(tool.spec for tool in tools.values()))
+    withheld = prompts.withheld_note(guard.states(tool.spec for tool in guard.chosen(tools).values()))
     return prompts.with_note(conversation, withheld) if withheld else conversation, guard.offered(tools)
 
 
