@@ -2,16 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx2
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
+from segue import create_app
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.identity.api_keys import CHECK_EVERY_S, list_keys, revoke_key
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.provider import Provider, calls, says
+from tests.support.server import serving
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
@@ -224,3 +230,38 @@ async def test_a_browser_without_headers_reads_one_turn_with_a_token_of_its_own(
         assert (await service.http.get(f"{path}/events", params={"token": token})).status_code == 401
         await ada.http.post(f"{path}/stream-token")
         assert await stores.database.fetchval("SELECT count(*) FROM stream_tokens") == 1
+
+
+async def test_mounted_below_a_prefix_it_opens_and_closes_the_same_paths_and_its_urls_lead_there(
+    guarded: Settings, provider: Provider
+) -> None:
+    assistant = create_app(guarded)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with assistant.router.lifespan_context(assistant):
+            yield
+
+    host = Starlette(routes=[Mount("/assistant", assistant)], lifespan=lifespan)
+    headers = {"X-API-Key": await new_key(guarded, "ada")}
+    provider.will(says("Hello."))
+    async with serving(host) as url, httpx2.AsyncClient(base_url=url) as http:
+        paths = ("/health/live", "/docs", "/sessions", "/metrics")
+        statuses = [(await http.get(f"/assistant{path}")).status_code for path in paths]
+        documented = (await http.get("/assistant/docs")).text
+        session = (await http.post("/assistant/sessions", json={}, headers=headers)).json()["id"]
+        body = {"message": "hello?", "background": True}
+        accepted = (await http.post(f"/assistant/sessions/{session}/chat", json=body, headers=headers)).json()
+        events = await http.get(accepted["events_url"], headers=headers)
+    assert statuses == [200, 200, 401, 401]
+    assert "/assistant/openapi.json" in documented
+    assert "RUN_FINISHED" in events.text
+
+
+async def test_mounted_without_its_lifespan_it_says_what_is_missing(guarded: Settings) -> None:
+    with pytest.raises(RuntimeError, match="enter its lifespan in that of your application"):
+        await create_app(guarded)({"type": "http", "method": "GET", "path": "/", "headers": []}, _unheard, _unheard)
+
+
+async def _unheard(*_: object) -> Any:
+    return {}

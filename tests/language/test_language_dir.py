@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from segue import tool
+from segue import create_app, tool
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.language.detect_language import detect_language
@@ -56,8 +56,8 @@ async def test_a_word_and_a_sentence_of_the_folder_are_those_of_the_service(
         == done["acknowledgement"]
     )
     assert [call["status"] for call in done["tool_calls"]] == ["succeeded"]
-    async with running(settings):
-        assert (classify("daghe").verdict, translate("ask", "it")) == ("none", "Procedo?")
+    create_app(settings)
+    assert (classify("daghe").verdict, translate("ask", "it")) == ("none", "Procedo?")
 
 
 def test_a_language_that_does_not_ship_can_be_added(tmp_path: Path) -> None:
@@ -69,6 +69,8 @@ def test_a_language_that_does_not_ship_can_be_added(tmp_path: Path) -> None:
     }
     for name, lines in lists.items():
         (tmp_path / f"{name}.toml").write_text(f"[sv]\n{lines}\n")
+    with (tmp_path / "multistep.toml").open("a") as multistep:
+        multistep.write('[en]\nsequence = "first"\n')  # which is also a place of the verb
     (tmp_path / "facts.toml").write_text('[cues.sv]\ncorrection = "inte längre"\n')
     (tmp_path / "notes.txt").write_text("no list")
     use_folder(tmp_path)

@@ -131,26 +131,24 @@ async def test_it_rules_over_the_steps_of_a_plan_and_of_a_changed_one(settings: 
     assert PAID == [("Anna", 90)]
 
 
-@pytest.mark.parametrize(
-    ("euros", "status", "paid"), [(90, "succeeded", [("Anna", 90)]), (101, "unknown", []), (600, "failed", [])]
-)
 async def test_a_call_whose_process_died_runs_again_only_as_far_as_the_rule_allows(
-    settings: Settings, provider: Provider, euros: int, status: str, paid: list[tuple[str, int]]
+    settings: Settings, provider: Provider
 ) -> None:
+    amounts = {90: "succeeded", 101: "unknown", 600: "failed"}
     async with running(settings, takes_turns=False) as client:
-        session = await client.new_session()
-    async with abandoned(settings, session) as (database, claim):
-        now = utc_now()
-        call = RequestedCall(new_id("call", now), "pay", {"euros": euros, "to": "Anna"})
-        async with database.transaction() as connection:
-            message = NewMessage("assistant", "", now, tool_calls=[call])
-            made = await append_message(connection, claim.key, message)
-            turn_id = claim.key.turn_id
-            await results.start_calls(
-                connection, session_id=session, turn_id=turn_id, message_id=made, calls=[call], now=now
-            )
-        provider.will(says("That is that."))
-        async with running(settings, tools=[pay], before_call=Budget(500)) as client:
-            [turn] = await client.ended(session)
-    assert [each["status"] for each in turn["answer"]["tool_calls"]] == [status]
-    assert paid == PAID
+        sessions = {euros: await client.new_session() for euros in amounts}
+    for euros, session in sessions.items():
+        async with abandoned(settings, session) as (database, claim):
+            now = utc_now()
+            call = RequestedCall(new_id("call", now), "pay", {"euros": euros, "to": "Anna"})
+            async with database.transaction() as connection:
+                made = await append_message(connection, claim.key, NewMessage("assistant", "", now, tool_calls=[call]))
+                turn_id = claim.key.turn_id
+                await results.start_calls(
+                    connection, session_id=session, turn_id=turn_id, message_id=made, calls=[call], now=now
+                )
+    provider.will(*(says("That is that.") for _ in amounts))
+    async with running(settings, tools=[pay], before_call=Budget(500)) as client:
+        turns = {euros: (await client.ended(session))[0] for euros, session in sessions.items()}
+    assert {euros: turn["answer"]["tool_calls"][0]["status"] for euros, turn in turns.items()} == amounts
+    assert PAID == [("Anna", 90)]

@@ -1,6 +1,7 @@
 """Tools that are functions of the program that embeds Segue, or of an installed package."""
 
 import asyncio
+import importlib
 from collections.abc import Callable
 from datetime import date
 from enum import Enum
@@ -13,6 +14,8 @@ from pydantic import BaseModel, Field
 from segue import DependencyGroup, ToolContext, ToolFailed, ToolRetry, create_app, tool
 from segue.config import Settings
 from segue.domain.errors import AppError
+from segue.tools.catalog import ToolCatalog
+from segue.tools.native import native_tools
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
@@ -172,6 +175,8 @@ def test_a_function_that_no_tool_can_be_made_of_is_refused_where_it_is_decorated
 
 def test_a_decorated_function_can_still_be_called_and_its_name_has_to_fit_every_endpoint() -> None:
     assert asyncio.run(find_order(2))["order_id"] == "ord-000002"
+    with pytest.raises(TypeError, match="needs an effect that is one of read_only, write, destructive"):
+        tool(effect="destroys")(weigh)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="needs a name of up to 64 letters"):
         tool(effect="write", name="find an order")(weigh)
 
@@ -204,9 +209,9 @@ async def test_a_tool_whose_name_is_taken_or_whose_dependency_is_missing_stops_t
     with pytest.raises(AppError, match="Two tools are called current_time"):
         await start(settings, another_clock)
     with pytest.raises(AppError, match="do not exist: nothing"):
-        await start(settings, dependent)
+        ToolCatalog(native_tools([dependent]))
     with pytest.raises(AppError, match="is no tool: decorate it"):
-        await start(settings, sync)
+        native_tools([sync])
     async with serving_shelf() as shelf:
         settings.mcp_config.write_text(f'{{"mcpServers": {{"shelf": {{"url": "{shelf.url}"}}}}}}')
         with pytest.raises(
@@ -241,8 +246,8 @@ def install(folder: Path, leads_to: str) -> None:
     (about / "entry_points.txt").write_text(f"[segue.tools]\nmoon = {leads_to}\n")
 
 
-async def test_the_tools_of_an_installed_package_are_found_and_can_be_disabled(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_tools_of_an_installed_package_are_found_and_can_be_disabled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, leads_to in enumerate(("sky:moon", "sky:plain", "sky:sun")):
         folder = tmp_path / str(number)
@@ -250,13 +255,12 @@ async def test_the_tools_of_an_installed_package_are_found_and_can_be_disabled(
         install(folder, leads_to)
     with monkeypatch.context() as here:
         here.syspath_prepend(tmp_path / "0")
-        async with running(settings) as client:
-            assert (await client.get("/tools"))["items"][-1]["name"] == "moon"
-        async with running(settings.model_copy(update={"disabled_tools": ("moon",)})) as client:
-            assert "moon" not in {each["name"] for each in (await client.get("/tools"))["items"]}
+        assert [each.spec.name for each in native_tools()] == ["moon"]
+        assert native_tools(disabled=["moon"]) == ()
+        assert len(native_tools([importlib.import_module("sky").moon])) == 1  # not twice
     monkeypatch.syspath_prepend(tmp_path / "1")
     with pytest.raises(AppError, match=r"1 in the entry point moon = sky:plain of .* is no tool"):
-        await start(settings)
+        native_tools()
     monkeypatch.syspath_prepend(tmp_path / "2")
     with pytest.raises(AppError, match=r"moon = sky:sun of .* leads nowhere"):
-        await start(settings)
+        native_tools()

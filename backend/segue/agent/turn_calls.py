@@ -34,8 +34,7 @@ class TurnCalls:
     `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
     have. `images` are by call those that the model has not been shown, in all no more than `image_bytes_left` allows.
     `approved_in` is an answer that the user said yes to: one call that it asked about needs no second yes. If the turn
-    is `cautious`, every call that changes the world needs a yes. `rulings` are the
-    policy's of calls that have not run.
+    is `cautious`, every call that changes the world needs a yes. `rulings` are the policy's of calls that have not run.
     """
 
     context: TurnContext

@@ -93,7 +93,7 @@ def _without_moved(shipped: Table, own: Table) -> dict[str, Any]:
     moved = {_phrase(each): name for name, listed in lists.items() for each in split_list(listed)}
     return {
         name: ", ".join(each for each in split_list(listed) if moved.get(_phrase(each), name) == name)
-        if isinstance(listed, str)
+        if isinstance(listed, str) and name not in _WHOLE
         else listed
         for name, listed in shipped.items()
     }

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import Any, Final, NoReturn, TypeVar, cast, get_type_hints
+from typing import Any, Final, NoReturn, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -50,7 +50,7 @@ def tool(
         arguments, context = _arguments(function, called)
         spec = ToolSpec(
             name=called,
-            description=_description(function, called),
+            description=_description(function, called, effect),
             input_schema=arguments.json_schema(schema_generator=_WithoutTitles),
             source=SOURCE,
             effect=effect,
@@ -110,7 +110,9 @@ class _WithoutTitles(GenerateJsonSchema):
         return False
 
 
-def _description(function: Callable[..., object], name: str) -> str:
+def _description(function: Callable[..., object], name: str, effect: Effect) -> str:
+    if effect not in get_args(Effect):
+        _refuse(name, f"needs an effect that is one of {', '.join(get_args(Effect))}")
     if not _NAME.fullmatch(name):
         _refuse(name, "needs a name of up to 64 letters, digits, _ and -: give one with name=…")
     if not (text := inspect.getdoc(function)):
