@@ -11,6 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from segue import factories
 from segue.api import (
     agents,
+    approvals,
     chat,
     events,
     export,
@@ -50,6 +51,7 @@ RESOURCES = (
     turns,
     events,
     plans,
+    approvals,
     tool_results,
     tools,
     tool_states,

@@ -11,7 +11,7 @@ from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, Sessi
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import ChatBody
-from segue.domain.session import ChatAnswer, TurnStatus
+from segue.domain.session import ChatAnswer, TurnKey, TurnStatus
 from segue.turns.store import ChatRequest, once
 
 router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
@@ -29,6 +29,10 @@ class AcceptedTurn:
 ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {"model": AcceptedTurn, "description": "Accepted: with `background` nobody waits for the answer"}
 }
+
+
+def events_url(http: Request, turn: TurnKey) -> str:
+    return f"{http.scope.get('root_path', '')}/sessions/{turn.session_id}/turns/{turn.turn_id}/events"
 
 
 @router.post("/{session_id}/chat", response_model=ChatAnswer, responses={**OR_EVENTS, **ACCEPTED})
@@ -54,8 +58,6 @@ async def chat(
     admitted = await services.turns.accept(caller, session_id, request)
     bind_contextvars(turn_id=admitted.turn.turn_id)
     if body.background:
-        turn_id = admitted.turn.turn_id
-        events_url = f"{http.scope.get('root_path', '')}/sessions/{session_id}/turns/{turn_id}/events"
-        accepted = AcceptedTurn(turn_id, admitted.status, events_url)
+        accepted = AcceptedTurn(admitted.turn.turn_id, admitted.status, events_url(http, admitted.turn))
         return JSONResponse(asdict(accepted), status_code=202)
     return await answer_or_events(services, admitted.turn, stream=stream)

@@ -22,6 +22,7 @@ from segue.turns.store import OnBusy
 MAX_MESSAGE_CHARS = 32_000
 MAX_METADATA_KEYS = 64
 MAX_COMMENT_CHARS = 2000
+MAX_DECISIONS = 50
 MAX_VERSION = 2**31 - 1
 
 Item = TypeVar("Item")
@@ -67,6 +68,14 @@ class PlanDecision(Body):
 
     decision: Decision
     version: int = Field(ge=1, le=MAX_VERSION)
+
+
+class OneDecision(PlanDecision):
+    session_id: Annotated[str, Field(max_length=200)]
+
+
+class Decisions(Body):
+    items: Annotated[list[OneDecision], Field(min_length=1, max_length=MAX_DECISIONS)]
 
 
 class StatusChange(Body):

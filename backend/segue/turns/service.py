@@ -6,7 +6,7 @@ answer. A client that leaves stops nothing.
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Self
 
@@ -139,6 +139,33 @@ class TurnService:
                 raise expired()
         await self._dispatch(owner, turn_id, admitted)
         return admitted.turn
+
+    async def decide_several(
+        self, owner: str, wanted: Mapping[str, tuple[Decision, int]], *, origin: Origin
+    ) -> dict[str, Admitted]:
+        """Decides on the versions of the plans of several sessions, by session: on all or, if it raises what `decide`
+        raises or NotFound, on none. The error's `session_id` is the session that it is about.
+        """
+        now = self._deps.clock()
+        admitted: dict[str, Admitted] = {}
+        async with AsyncExitStack() as stack:
+            ids = {each: await stack.enter_async_context(self._deps.limiter.starting(owner, "")) for each in wanted}
+            async with self._deps.database.transaction() as connection:
+                for session_id in sorted(wanted):  # one order of locks for all
+                    decision, version = wanted[session_id]
+                    request = ChatRequest("", turn_id=ids[session_id], origin=origin)
+                    try:
+                        accepted = await begin_decision(
+                            connection, owner, session_id, decision, version=version, request=request, now=now
+                        )
+                    except AppError as error:
+                        raise error.with_extra(session_id=session_id) from None
+                    if accepted is None:
+                        raise expired().with_extra(session_id=session_id)
+                    admitted[session_id] = accepted
+        for session_id, each in admitted.items():
+            await self._dispatch(owner, ids[session_id], each)
+        return admitted
 
     async def cancel(self, owner: str, session_id: str, turn_id: str) -> Turn:
         """Returns the turn once it has ended, or as it is after CANCEL_ANSWER_S. Raises NotFound."""
