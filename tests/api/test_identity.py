@@ -138,21 +138,24 @@ async def test_no_tool_takes_an_identity_as_an_argument(client: Client) -> None:
         assert not arguments & {"owner", "user", "user_id", "session_id", "identity"}, tool["name"]
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "127.0.0.1:80", "127.8.8.8:1", "localhost:8000", "LOCALHOST", "localhost.:8", "[::1]:8000"]
+OF_THIS_MACHINE = (
+    *("127.0.0.1", "127.0.0.1:80", "127.8.8.8:1"),
+    *("localhost:8000", "LOCALHOST", "localhost.:8", "[::1]:8000"),
 )
-async def test_without_auth_the_service_answers_to_names_of_this_machine(client: Client, host: str) -> None:
-    assert (await client.http.get("/sessions", headers={"Host": host})).status_code == 200
+OF_OTHERS = (
+    *("evil.example", "evil.example:8000", "localhost.evil.example"),
+    *("10.0.0.1", "[::2]:80", "127.0.0.1.nip.io"),
+)
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "10.0.0.1", "[::2]:80", "127.0.0.1.nip.io"]
-)
-async def test_without_auth_no_other_name_reaches_it(client: Client, host: str) -> None:
-    for path in ("/sessions", "/health/ready", "/docs"):
-        response = await client.http.get(path, headers={"Host": host})
-        assert (response.status_code, response.json()["code"]) == (403, "host_not_allowed")
-        assert "ALLOWED_HOSTS" in response.json()["detail"]
+async def test_without_auth_the_service_answers_to_names_of_this_machine_and_to_no_other(client: Client) -> None:
+    for host in OF_THIS_MACHINE:
+        assert (await client.http.get("/sessions", headers={"Host": host})).status_code == 200, host
+    for host in OF_OTHERS:
+        for path in ("/sessions", "/health/ready", "/docs"):
+            response = await client.http.get(path, headers={"Host": host})
+            assert (response.status_code, response.json()["code"]) == (403, "host_not_allowed"), host
+            assert "ALLOWED_HOSTS" in response.json()["detail"]
 
 
 async def test_a_name_can_be_allowed_and_with_keys_or_in_front_of_a_proxy_any_will_do(

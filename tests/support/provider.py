@@ -6,6 +6,7 @@ A script that is not used up, or a request beyond its end, fails the test that o
 import asyncio
 import json
 import re
+import struct
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -60,10 +61,14 @@ GZIP = {"content-encoding": "gzip"}
 
 
 def packed(count: int, head: bytes = b"", tail: bytes = b"") -> bytes:
-    """So many megabytes of spaces, which gzip makes a thousandth of."""
-    packing = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+    """So many megabytes of spaces, which gzip makes a thousandth of. One is packed, so that it can be repeated."""
+    packing = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     spaces = b" " * 1_000_000
-    return b"".join(map(packing.compress, [head, *([spaces] * count), tail])) + packing.flush()
+    first, each, last = (packing.compress(part) + packing.flush(zlib.Z_FULL_FLUSH) for part in (head, spaces, tail))
+    check, size = zlib.crc32(head), len(head) + count * len(spaces) + len(tail)
+    for part in (*([spaces] * count), tail):
+        check = zlib.crc32(part, check)
+    return b"\x1f\x8b\x08" + bytes(7) + first + each * count + last + packing.flush() + struct.pack("<LL", check, size)
 
 
 def completion(message: dict[str, Any], finish_reason: str | None) -> Response:

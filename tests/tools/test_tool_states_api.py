@@ -237,41 +237,47 @@ async def test_tool_names_nobody_gave_a_tool_are_unknown(client: Client) -> None
             assert problem(await client.http.get(path, params={"tool": name})) == (422, "invalid_request")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b"{}",
-        b'{"status": "failed"}',
-        b'{"status": null}',
-        b'{"status": ["available"]}',
-        b'{"status": "maintenance", "reason": 7}',
-        rb'{"status": "maintenance", "reason": "a\u0000b"}',
-        rb'{"status": "maintenance", "reason": "\ud800"}',
-        b'{"status": "maintenance", "until": "tomorrow"}',
-        b'{"status": "maintenance", "reason": "%s"}' % (b"x" * 501),
-    ],
+NO_STATUS = (
+    b"",
+    b"null",
+    b"[]",
+    b"{}",
+    b'{"status": "failed"}',
+    b'{"status": null}',
+    b'{"status": ["available"]}',
+    b'{"status": "maintenance", "reason": 7}',
+    rb'{"status": "maintenance", "reason": "a\u0000b"}',
+    rb'{"status": "maintenance", "reason": "\ud800"}',
+    b'{"status": "maintenance", "until": "tomorrow"}',
+    b'{"status": "maintenance", "reason": "%s"}' % (b"x" * 501),
 )
-async def test_a_body_that_sets_no_status_is_refused_and_sets_none(body: bytes, client: Client) -> None:
+NOTHING = (
+    b"[]",
+    b"7",
+    b'{"tool_name": 7}',
+    b'{"tool": "x"}',
+    b'{"tool_name": "\x00"}',
+    b"{",
+    b'{"tool_name": "%s"}' % (b"x" * 201),
+)
+
+
+async def test_a_body_that_sets_no_status_is_refused_and_sets_none(client: Client) -> None:
     session = await client.new_session()
     path = f"/sessions/{session}/tool-states/{MOODY}"
-    response = await client.http.put(path, content=body, headers={"content-type": "application/json"})
-    assert problem(response) == (422, "invalid_request")
-    assert (await state(client, session))["last_updated"] is None
+    for body in NO_STATUS:
+        response = await client.http.put(path, content=body, headers={"content-type": "application/json"})
+        assert problem(response) == (422, "invalid_request"), body
+        assert (await state(client, session))["last_updated"] is None, body
 
 
-@pytest.mark.parametrize(
-    "body", [b"[]", b"7", b'{"tool_name": 7}', b'{"tool": "x"}', b'{"tool_name": "\x00"}', b"{", b'{"tool_name": "%s"}']
-)
-async def test_a_body_that_names_nothing_to_reset_is_refused_and_resets_nothing(body: bytes, client: Client) -> None:
+async def test_a_body_that_names_nothing_to_reset_is_refused_and_resets_nothing(client: Client) -> None:
     session = await client.new_session()
     await put(client, session, MOODY, "maintenance")
-    content = body % (b"x" * 201) if b"%s" in body else body
-    for path in (f"/sessions/{session}/tool-states/reset", "/tool-states/reset"):
-        response = await client.http.post(path, content=content, headers={"content-type": "application/json"})
-        assert problem(response) == (422, "invalid_request")
+    for body in NOTHING:
+        for path in (f"/sessions/{session}/tool-states/reset", "/tool-states/reset"):
+            response = await client.http.post(path, content=body, headers={"content-type": "application/json"})
+            assert problem(response) == (422, "invalid_request"), body
     assert (await state(client, session))["status"] == "maintenance"
 
 
