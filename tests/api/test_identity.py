@@ -256,9 +256,13 @@ async def test_mounted_below_a_prefix_it_opens_and_closes_the_same_paths_and_its
         body = {"message": "hello?", "background": True}
         accepted = (await http.post(f"/assistant/sessions/{session}/chat", json=body, headers=headers)).json()
         events = await http.get(accepted["events_url"], headers=headers)
+        token_path = accepted["events_url"].replace("/events", "/stream-token")
+        token = (await http.post(token_path, headers=headers)).json()["token"]
+        in_a_browser = await http.get(accepted["events_url"], params={"token": token})
     assert statuses == [200, 200, 401, 401]
     assert "/assistant/openapi.json" in documented
     assert "RUN_FINISHED" in events.text
+    assert in_a_browser.text == events.text
 
 
 async def test_mounted_without_its_lifespan_it_says_what_is_missing(guarded: Settings) -> None:

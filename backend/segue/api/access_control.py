@@ -108,7 +108,7 @@ async def _identify(services: Services, request: Request) -> Identity:
     try:
         return await services.authenticator.identify(credential)
     except Unauthorized:
-        token, events = request.query_params.get("token"), _EVENTS_PATH.fullmatch(request.url.path)
+        token, events = request.query_params.get("token"), _EVENTS_PATH.fullmatch(route_path(request.scope))
         if credential is not None or token is None or events is None or request.method != "GET":
             raise
         async with services.database.read_only() as connection:
