@@ -1,7 +1,7 @@
 """A session knows what day it is where its user is, and the language to speak."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -44,6 +44,20 @@ async def test_the_same_moment_is_another_day_for_each_user_and_has_their_summer
                 assert provider.notes() == f"It is {said}."
                 [told] = provider.messages(role="tool")[-1:]
                 assert said.split(" (")[1].split(",")[0] in told["content"]
+
+
+async def test_the_time_told_is_that_of_the_message_however_late_and_wherever_it_is_answered(
+    settings: Settings, provider: Provider
+) -> None:
+    early, late = Frozen(), Frozen()
+    late.now += timedelta(hours=3)
+    provider.will(says("It is nine."))
+    async with running(settings, clock=early, takes_turns=False) as client:
+        session = await client.new_session()
+        await client.send(session, "What time is it?", background=True)
+    async with running(settings, clock=late) as client:
+        await client.ended(session)
+    assert provider.notes() == "It is Friday, 2026-11-20, 09:00 (UTC, +0000)."
 
 
 async def test_the_setting_is_the_zone_of_sessions_that_name_none(settings: Settings) -> None:
