@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from bench.bfcl import Definitions, read_definitions
 from segue import factories
-from segue.agent.tool_choice.choice import ChoiceLimits, ToolChooser, ToolTokens, Wanted
+from segue.agent.tool_choice.choice import ChoiceLimits, ToolChooser, ToolNeeds, ToolTokens
 from segue.agent.tool_choice.search import Embeddings, ToolSearch
 from segue.config import Settings
 from segue.domain.agent import Agent
@@ -78,7 +78,7 @@ class Measurement:
             guard = ToolGuard(self._tools, TurnKey("ses", f"turn_{seq}", seq), {}, agent=Agent())
             chooser = ToolChooser(self._search, guard, self._limits, stored=stored, seq=seq, save=save)
             started = time.perf_counter()
-            await chooser.choose(Wanted(turn["user"], tuple(said)))
+            await chooser.choose(ToolNeeds(turn["user"], tuple(said)))
             self.seconds.append(time.perf_counter() - started)
             self.offered.append(len(guard.chosen(guard.tools())))
             for name in dict.fromkeys(call["name"] for call in turn["calls"]):

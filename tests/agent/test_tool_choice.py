@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,9 +10,12 @@ import pytest
 from starlette.responses import Response
 
 from segue.agent.prompts import without_time
+from segue.agent.tool_choice.search import Embeddings, ToolSearch
 from segue.config import Settings
+from segue.domain.tool import ToolSpec
 from segue.memory.token_count import estimate
 from tests.mcp.test_connection import Peer, listening, said
+from tests.support.logs import until
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.results import last_result
@@ -53,8 +56,8 @@ async def plant(settings: Settings, count: int) -> AsyncIterator[None]:
 @pytest.fixture
 async def many(settings: Settings) -> AsyncIterator[Settings]:
     """The settings of a service with more tools than its requests have."""
-    async with plant(settings, 120):
-        yield settings.model_copy(update={"confirm": "never", "context_token_budget": 24_000})
+    async with plant(settings, 60):
+        yield settings.model_copy(update={"confirm": "never", "context_token_budget": 24_000, "llm_max_tools": 20})
 
 
 @asynccontextmanager
@@ -89,15 +92,15 @@ async def test_tools_are_only_appended_those_that_are_found_used_named_and_asked
     async with served(many) as client:
         session = await client.new_session()
         provider.will(calls(("find_tools", {"query": "forecast for a place"})), calls(("mcp_weather_in", {})))
-        provider.will(says("Sun."), calls(("mcp_freeze_machine_1", {})), says("Frozen."), says("No."), says("Mails."))
+        provider.will(says("Sun."), calls(("mcp_freeze_machine_0", {})), says("Frozen."), says("No."), says("Mails."))
         await client.chat(session, "How do I polish the parcel?")
         answer = await client.chat(session, "And now?")
         assert [call["status"] for call in answer["tool_calls"]] == ["succeeded"]
-        await client.chat(session, "mcp_weigh_reactor_1 is what I mean")
+        await client.chat(session, "mcp_weigh_reactor_0 is what I mean")
         await client.chat(session, "search my emails")
     first, found, *_, frozen, named, asked = map(names, provider.requests)
     assert last_result(provider.requests[1])["tools"][0]["name"] == "mcp_weather_in"
-    appended = ["mcp_weather_in", "mcp_freeze_machine_1", "mcp_weigh_reactor_1", "mcp_search_emails"]
+    appended = ["mcp_weather_in", "mcp_freeze_machine_0", "mcp_weigh_reactor_0", "mcp_search_emails"]
     assert [name in first for name in appended] == [False] * 4
     for later, name in zip((found, frozen, named, asked), appended, strict=True):
         assert name in later
@@ -142,6 +145,36 @@ async def test_the_planner_has_the_same_tools_and_looks_for_more(many: Settings,
     assert [each == again for each in rest] == [True] * len(rest)
     assert again[: len(asked)] == asked
     assert "mcp_weather_in" in again
+
+
+async def test_a_list_that_would_get_too_long_is_made_anew_of_what_the_session_needs(
+    many: Settings, provider: Provider
+) -> None:
+    looks = [("find_tools", {"query": word}) for word in (*KINDS, *DEEDS)]
+    provider.will(calls(("mcp_freeze_machine_0", {})), calls(*looks), says("That is all."))
+    async with served(many) as client:
+        await client.chat(await client.new_session(), "How do I polish the parcel?")
+    first, called, anew = map(names, provider.requests)
+    assert called[: len(first)] == first
+    assert anew[: len(called)] != called
+    assert len(anew) <= 2 * many.llm_max_tools + 1
+    assert {"find_tools", "current_time", "mcp_freeze_machine_0"} <= set(anew)
+
+
+async def test_tools_are_found_by_meaning_once_they_are_embedded() -> None:
+    specs = [ToolSpec(name, text, {}) for name, text in OWN.items()]
+
+    async def embed(texts: Sequence[str], *, urgent: bool = False) -> Embeddings | None:  # noqa: ARG001
+        return [[1.0, 0.0] if "forecast" in text or "umbrella" in text else [0.1, 1.0] for text in texts]
+
+    search = ToolSearch(embed)
+
+    async def found() -> list[str]:
+        return await search.rank(specs, "Do I need an umbrella?")
+
+    assert await found() == []
+    assert (await until(found))[0] == "weather_in"
+    await search.close()
 
 
 async def test_up_to_the_limit_all_tools_are_offered(settings: Settings, provider: Provider) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import Instructions
 from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
-from segue.agent.tool_choice.choice import Wanted
+from segue.agent.tool_choice.choice import ToolNeeds
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.clock import local_time
@@ -57,7 +57,7 @@ class Answering:
 
     made_by: Sequence[str]
     instructions: Instructions
-    choose_tools: Callable[[Wanted], Awaitable[int]]
+    choose_tools: Callable[[ToolNeeds], Awaitable[int]]
 
 
 async def load_context(
@@ -147,11 +147,11 @@ async def load_context(
     )
 
 
-def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference], plan: Plan | None) -> Wanted:
+def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference], plan: Plan | None) -> ToolNeeds:
     planned = (step.tool for step in plan.steps if step.tool) if plan else ()
     called = (call.name for each in reversed(window) for call in each.tool_calls)
     said = [str(each.content) for each in window if each.role == "user"]
-    return Wanted(message, said, tuple(dict.fromkeys([*planned, *called, *(result.tool_name for result in known)])))
+    return ToolNeeds(message, said, tuple(dict.fromkeys([*planned, *called, *(result.tool_name for result in known)])))
 
 
 def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) -> str | None:

@@ -66,7 +66,7 @@ class ChoiceLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ToolNeeds:
     """What a turn needs tools for: its message, what the user said before, tools called, newest first, and planned."""
 
     message: str
@@ -113,12 +113,12 @@ class ToolChooser:
         self._stored = stored or ToolChoice((), 0)
         self._seq = seq
         self._save = save
-        self._wanted = Wanted("")
+        self._wanted = ToolNeeds("")
         self._lock = asyncio.Lock()  # tools run side by side
         may_find = limits.finds and guard.may_use(FIND_TOOLS.name)
         self._own = (Tool(FIND_TOOLS, self._find),) if may_find else ()
 
-    async def choose(self, wanted: Wanted) -> int:
+    async def choose(self, wanted: ToolNeeds) -> int:
         """Chooses the tools for a turn, unless it has done so before. Returns the tokens they take in a request, and at
         most half of the budget: the rest is always the conversation's.
         """
