@@ -162,8 +162,7 @@ class TurnRun:
                     state = await self._answer()
                 return await self._finish(state)
         except StaleTurn:
-            log.warning("turn_lost", epoch=claim.epoch)
-            await short_term.forget(self._deps.cache, claim.key.session_id)
+            await self._lose()
             return None
         except asyncio.CancelledError:
             await self._end_stopped()
@@ -287,7 +286,11 @@ class TurnRun:
             case "handed_back":
                 await self._hand_back()
             case _:
-                log.warning("turn_lost", epoch=self.claim.epoch)
+                await self._lose()
+
+    async def _lose(self) -> None:
+        log.warning("turn_lost", epoch=self.claim.epoch)
+        await short_term.forget(self._deps.cache, self.claim.key.session_id)
 
     async def _hand_back(self) -> None:
         try:
