@@ -7,7 +7,7 @@ from typing import Final
 
 from segue.agents.config import AgentsFile, add_agents, agents_invalid, read_agents_file
 from segue.config import Settings
-from segue.domain.agent import DEFAULT_AGENT, Agent
+from segue.domain.agent import DEFAULT_AGENT, OF_THE_ENGINE, Agent
 from segue.mcp.config import McpConfig, read_mcp_config
 from segue.plans.policy import WEB_SEARCH
 from segue.tools.catalog import BUILTIN
@@ -58,7 +58,7 @@ def _check_models(file: AgentsFile, agent_id: str, agent: Agent, settings: Setti
 def _check_tools(file: AgentsFile, agent_id: str, agent: Agent, may_exist: MayExist) -> None:
     """A name with a wildcard may fit nothing yet: a server may connect at any time."""
     for key, names in {"tools": agent.tools or (), "not_tools": agent.not_tools}.items():
-        known = BUILTIN if key == "not_tools" else frozenset()  # what is switched off may be forbidden too
+        known = BUILTIN | OF_THE_ENGINE if key == "not_tools" else frozenset()  # also what is not offered now
         for name in names:
             if WILDCARDS.isdisjoint(name) and name not in known and not may_exist(name):
                 file.refuse(("agents", agent_id, key), f"names {name}, and there is no such tool: see GET /tools")

@@ -19,6 +19,7 @@ tools = [
   "mcp_*",
   "current_time",
 ]
+not_tools = ["find_tools"]
 '''
 
 
@@ -41,7 +42,7 @@ def test_a_file_that_can_be_used_is_listed(tmp_path: Path) -> None:
     [
         ("[agents.a]\n\n# a\ntolls = []\n", "F, line 4: agents.a.tolls is no key of an agent. There are name, "),
         (
-            DECLARED + 'not_tools = ["fly"]\n',
+            DECLARED.replace("find_tools", "fly"),
             "F, line 12: agents.travel.not_tools names fly, and there is no such tool",
         ),
         ('[agents.a]\nconfirm = "sometimes"\n', "F, line 2: agents.a.confirm should be 'destructive', 'always' or"),
