@@ -10,7 +10,6 @@ import pytest
 from segue import Agent, create_app
 from segue.agent.prompts import SYSTEM
 from segue.config import Settings
-from segue.domain.agent import OF_THE_ENGINE
 from segue.domain.errors import AppError
 from segue.tools.catalog import BUILTIN
 from tests.support.identity import new_key, speaking
@@ -92,17 +91,9 @@ async def test_each_session_has_the_instructions_model_and_tools_of_its_agent(
     assert offered(travel) == {"mcp_find_items", "mcp_delete_item", "get_tool_result"}
     assert offered(quiet) == {"current_time", "get_tool_result", "remember", "search_memory", "web_fetch"}
     assert offered(plain) > offered(travel) | offered(quiet)
+    time, told, *_ = provider.notes(1).split("\n\n")
+    assert told == f"Today is {time.split(', ')[1]} in UTC."  # where it changes nothing that providers cache
     assert shelf.effects == ["delete itm-1"]  # which this agent does without asking
-
-
-async def test_a_line_with_the_date_stands_in_the_notes_and_not_in_what_providers_cache(
-    client: Client, provider: Provider
-) -> None:
-    provider.will(says("Good."))
-    await client.chat(await client.new_session(agent="travel"), "Hello")
-    time, told, *_ = provider.notes(0).split("\n\n")
-    date = time.split(", ")[1]
-    assert told == f"Today is {date} in UTC."
 
 
 async def test_a_tool_of_another_agent_is_not_planned_nor_called(client: Client, provider: Provider) -> None:
@@ -240,16 +231,12 @@ async def test_the_instructions_of_a_file_are_added_to_those_of_segue(
 ) -> None:
     (tmp_path / "house.md").write_text("We are a library.\n")
     provider.will(says("Good."))
-    async with running(settings.model_copy(update={"instructions_file": tmp_path / "house.md"})) as client:
+    given = {"instructions_file": tmp_path / "house.md", "web_search_provider": "ddgs"}
+    async with running(settings.model_copy(update=given)) as client:
         await client.chat(await client.new_session(), "Hello")
-    assert provider.requests[0]["messages"][0]["content"] == f"{SYSTEM}\n\nWe are a library."
-
-
-async def test_the_names_of_the_built_in_tools_are_those_of_the_tools(settings: Settings) -> None:
-    async with running(settings.model_copy(update={"web_search_provider": "ddgs"})) as client:
         names = {tool["name"] for tool in (await client.get("/tools"))["items"]}
-    assert names <= BUILTIN
-    assert names >= BUILTIN - OF_THE_ENGINE
+    assert names == BUILTIN  # the names that a file is checked against
+    assert provider.requests[0]["messages"][0]["content"] == f"{SYSTEM}\n\nWe are a library."
 
 
 async def test_the_agents_of_a_program_stand_beside_those_of_the_file(settings: Settings, agents: Path) -> None:
