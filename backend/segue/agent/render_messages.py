@@ -32,7 +32,7 @@ from segue.agent.untrusted import fenced
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan
 from segue.domain.session import Message, PromptPart, PromptReport, RequestedCall
-from segue.domain.tool import Reference, ToolSpec
+from segue.domain.tool import Reference
 from segue.memory.history_window import Form, WindowCosts, WindowLimits, WindowParts, message_key, select_window
 from segue.memory.token_count import Count
 from segue.tools.normalize import Payload
@@ -149,7 +149,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
 
 
 def request_parts(
-    before: Sequence[PromptPart], messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: Count
+    before: Sequence[PromptPart], messages: Sequence[BaseMessage], tool_tokens: int, count: Count
 ) -> PromptReport:
     """Returns the parts of a turn's request in their order. `before` are those of its prompt, which it begins with."""
     at = running_message(messages)
@@ -157,7 +157,7 @@ def request_parts(
     begun = estimated_input(messages[at + 1 :], (), count)
     changing = {"notes": count(notes), "message": count(message), "turn": begun}
     parts = [
-        PromptPart("tools", estimated_input((), tools, count), cacheable=True),
+        PromptPart("tools", tool_tokens, cacheable=True),
         *before,
         *(PromptPart(part, tokens, cacheable=False) for part, tokens in changing.items()),
     ]

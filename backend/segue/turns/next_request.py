@@ -37,7 +37,8 @@ async def next_request(deps: TurnDeps, owner: str, session_id: str) -> PromptRep
         coming=Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now),
     )
     messages, offered = plain_request(guard, guard.tools(), start["prompt"])
-    return request_parts(start["prompt_parts"], messages, offered, deps.limits.context.count)
+    limits = deps.limits
+    return request_parts(start["prompt_parts"], messages, limits.choice.size(offered), limits.context.count)
 
 
 async def _forget(_: ToolChoice) -> None:

@@ -261,9 +261,8 @@ class TurnRun:
     async def _last_request(self, state: TurnState) -> PromptReport | None:
         if self._model.last_request is None:
             return None
-        asked = partial(
-            request_parts, state["prompt_parts"], *self._model.last_request, self._deps.limits.context.count
-        )
+        (messages, tools), limits = self._model.last_request, self._deps.limits
+        asked = partial(request_parts, state["prompt_parts"], messages, limits.choice.size(tools), limits.context.count)
         return await asyncio.to_thread(asked) if state.get("tool_calls") else asked()  # results may be megabytes
 
     async def _store_answer(self, state: TurnState, report: TurnReport) -> Message:
