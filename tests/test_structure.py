@@ -30,6 +30,7 @@ OWNERS_OF_TABLES = {
     "memory/history.py": "messages",
     "memory/sessions.py": "sessions",
     "memory/summary.py": "sessions.summary",
+    "plans/approvals.py": "plans, over all sessions of a user",
     "plans/store.py": "plans",
     "tools/results.py": "tool_calls, tool_results",
     "tools/retention.py": "tool_results",
