@@ -63,14 +63,19 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
     session = await client.new_session(title="one")
     answer = await client.chat(session, "what time is it?")
     plan = await client.chat(session, PLAN)
+    asking = await client.new_session()
+    asked = await client.chat(asking, PLAN)
     memory = await client.http.post("/memories", json={"content": "I have a cat", "kind": "fact"})
     return {
         "session_id": session,
         "turn_id": answer["turn_id"],
         "tool_call_id": answer["tool_calls"][0]["tool_call_id"],
         "memory_id": memory.json()["id"],
+        "message_id": answer["message"]["id"],
+        "agent_id": "segue",
         "tool": "current_time",
         "version": plan["plan"]["version"],
+        "approval": {"session_id": asking, "version": asked["plan"]["version"]},
     }
 
 
@@ -121,6 +126,8 @@ def _call(
             case.path_parameters.update({name: known[name] for name in case.path_parameters})
             if isinstance(case.body, dict) and type(case.body.get("version")) is int:
                 case.body["version"] = int(known["version"])
+            if case.path == "/approvals/decisions" and case.meta and case.meta.generation.mode.is_positive:
+                case.body = {"items": [{**known["approval"], "decision": "reject"}]}
         response = case.call(base_url=base_url, session=http, timeout=WAIT_S)
         statuses[response.status_code] += 1
         is_stream = response.headers.get("content-type", [""])[0].startswith("text/event-stream")

@@ -7,7 +7,7 @@ from typing import Final
 from segue.telemetry.loop_lag import LoopLag
 
 HELD_S: Final = 0.05
-TOLERANCE: Final = 2  # a loaded machine also makes the same work slower
+TOLERANCE: Final = 4  # a loaded machine also makes the same work slower
 INTERVAL_S: Final = 0.002
 
 

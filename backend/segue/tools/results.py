@@ -208,9 +208,13 @@ async def recent_references(
 
 async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Reference]:
     """Returns references of the calls of a turn that has ended, whose answer is not in the history."""
-    answered = select(messages.c.id).where(messages.c.tool_call_id == tool_calls.c.id).exists()
-    statement = select(tool_calls).where(tool_calls.c.turn_id == turn_id, ~answered)
-    return [_entry(row)[1] for row in await connection.execute(statement.order_by(*oldest_first(tool_calls)))]
+    unknown = select(tool_calls).where(tool_calls.c.turn_id == turn_id, tool_calls.c.status == "unknown")
+    ended = [_entry(row)[1] for row in await connection.execute(unknown.order_by(*oldest_first(tool_calls)))]
+    if not ended:
+        return []
+    answers = select(messages.c.tool_call_id).where(messages.c.turn_id == turn_id)
+    answered = set((await connection.execute(answers)).scalars())
+    return [reference for reference in ended if reference.tool_call_id not in answered]
 
 
 async def load_results(

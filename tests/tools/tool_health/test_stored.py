@@ -120,7 +120,8 @@ async def test_a_turn_asks_for_all_states_at_once_however_many_tools_there_are(
     servers = {f"box{number}": {**toolbox, "prefix": f"b{number}_"} for number in range(5)}
     settings.mcp_config.write_text(json.dumps({"mcpServers": servers}))
     provider.will(says("hello"), says("hello"))
-    async with running(settings, clock=clock) as client:
+    all_shown = settings.model_copy(update={"llm_max_tools": 128})
+    async with running(all_shown, clock=clock) as client:
         session, other = await client.new_session(), await client.new_session()
         with statements() as few:
             await client.chat(session, "Hello there.")
