@@ -35,6 +35,7 @@ OWNERS_OF_TABLES = {
     "tools/results.py": "tool_calls, tool_results",
     "tools/retention.py": "tool_results",
     "tools/states.py": "tool_states, tool_state_changes",
+    "turns/branches.py": "branches of turns and messages, and what of their session is past the cut",
     "turns/claims.py": "turns",
     "turns/queries.py": "turns",
     "turns/store.py": "turns",

@@ -12,6 +12,7 @@ from segue import factories
 from segue.api import (
     agents,
     approvals,
+    branches,
     chat,
     events,
     export,
@@ -48,6 +49,7 @@ RESOURCES = (
     sessions,
     export,
     chat,
+    branches,
     turns,
     events,
     plans,

@@ -28,6 +28,7 @@ from segue.config import Settings
 from tests.support.logs import awaiting
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Client, running
+from tests.support.stores import looking_into
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2"))  # of each operation, as many again of what its description forbids
 WAIT_S = 20
@@ -48,6 +49,7 @@ async def test_no_operation_fails_or_answers_otherwise_than_described(settings: 
     async with awaiting("mcp_server_ready") as ready, running(offline) as client:
         await ready.wait()
         known = await _things_that_exist(client)
+        known["/retry"] = await _failed_turn(client, settings)
         base_url = str(client.http.base_url).rstrip("/")
         description = (await client.http.get("/openapi.json")).json()
         answered, faults = await asyncio.to_thread(_call_everything, description, base_url, known)
@@ -66,6 +68,8 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
     asking = await client.new_session()
     asked = await client.chat(asking, PLAN)
     memory = await client.http.post("/memories", json={"content": "I have a cat", "kind": "fact"})
+    edited = await client.new_session()
+    await client.chat(edited, "hello")
     return {
         "session_id": session,
         "turn_id": answer["turn_id"],
@@ -75,8 +79,18 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
         "agent_id": "segue",
         "tool": "current_time",
         "version": plan["plan"]["version"],
+        "/edit": {"session_id": edited, "message_id": (await client.messages(edited))[0]["id"]},
         "approval": {"session_id": asking, "version": asked["plan"]["version"]},
     }
+
+
+async def _failed_turn(client: Client, settings: Settings) -> dict[str, str]:
+    session = await client.new_session()
+    turn = (await client.chat(session, "hello"))["turn_id"]
+    async with looking_into(settings) as stores:
+        await stores.database.execute("DELETE FROM messages WHERE turn_id = $1 AND role = 'assistant'", turn)
+        await stores.database.execute("UPDATE turns SET status = 'failed', report = NULL WHERE id = $1", turn)
+    return {"session_id": session, "turn_id": turn}
 
 
 def _call_everything(
@@ -123,7 +137,8 @@ def _call(
     @given(case=cases, exists=st.sampled_from([True, True, False]))
     def call(case: Case[Any], *, exists: bool) -> None:
         if exists:
-            case.path_parameters.update({name: known[name] for name in case.path_parameters})
+            here = known | known.get(case.path[case.path.rindex("/") :], {})
+            case.path_parameters.update({name: here[name] for name in case.path_parameters})
             if isinstance(case.body, dict) and type(case.body.get("version")) is int:
                 case.body["version"] = int(known["version"])
             if case.path == "/approvals/decisions" and case.meta and case.meta.generation.mode.is_positive:

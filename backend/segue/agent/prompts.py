@@ -89,6 +89,10 @@ APPROVED_FIRST = (
 )
 CARRYING_OUT = "You are carrying out this plan:"
 ENDED = "This plan has just ended as"
+TAKEN_BACK = (
+    "The user has taken back a part of this conversation that you no longer see. These calls were made in it, and what "
+    "they did stands. Make none of them again only because you do not see it:"
+)
 CUT_OFF = "\n[The user stopped this answer here.]"
 NO_ANSWER = "I could not finish this in one turn. Tell me to go on and I will."
 _TIME_OF_DAY = re.compile(rf"^({OPEN_NOTES}\nIt is \w+, [\d-]+), \d\d:\d\d")
@@ -207,7 +211,7 @@ def turn_notes(now: datetime, told: str, facts: Sequence[Memory], language: str 
 
 
 def with_notes(text: str, notes: str) -> str:
-    """Returns the user's message with notes before it. Only the running turn's has them; they are never stored."""
+    """Returns the user's message with notes before it. Those of the running turn are never stored."""
     return f"{OPEN_NOTES}\n{notes}\n{CLOSE_NOTES}\n\n{text}"
 
 
@@ -215,6 +219,11 @@ def notes_and_message(text: str) -> tuple[str, str]:
     """Returns the notes of a user's message, empty if it has none, and its own text."""
     notes, closing, message = text.removeprefix(f"{OPEN_NOTES}\n").partition(f"\n{CLOSE_NOTES}\n\n")
     return (notes, message) if closing and text.startswith(OPEN_NOTES) else ("", text)
+
+
+def taken_back(calls: Iterable[str]) -> str:
+    """Returns what is stored with the message that takes the place of a part of the conversation."""
+    return _fenced_lines(TAKEN_BACK, calls)
 
 
 def plan_block(plan: Plan) -> str:

@@ -136,12 +136,13 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
     before = {name: count(part) for name, part in system.items()} | {
         "messages": sum(cost(key := message_key(each), window.forms[key]) for each in window.history[:begins])
     }
+    told = "\n".join(filter(None, [notes, window.history[begins].metadata.get("note")]))
     brief = {key for key, form in window.forms.items() if form == "brief"}
     opaque = {key: parts for key, parts in session.opaque.items() if window.forms.get(key) == "whole"}
     shown = [
         to_model(message, text(key := message_key(message), window.forms[key]), brief=brief, opaque=opaque.get(key))
         if index != begins
-        else HumanMessage(with_notes(text(message.id, "whole"), notes))
+        else HumanMessage(with_notes(str(message.content), told))
         for index, message in enumerate(window.history)
     ]
     parts = tuple(PromptPart(part, tokens, cacheable=True) for part, tokens in before.items())
@@ -194,7 +195,8 @@ def shown_text(message: Message, form: Form, *, inline: Mapping[str, str], expir
             return fenced(_shown_reference(reference, expired))
         case text, _:
             said = f"{text}{CUT_OFF}" if message.cut_off else text
-            return _without_middle(said) if form == "brief" else said
+            said = _without_middle(said) if form == "brief" else said
+            return with_notes(said, message.metadata["note"]) if "note" in message.metadata else said
 
 
 def _without_middle(text: str) -> str:

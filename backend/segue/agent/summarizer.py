@@ -29,9 +29,14 @@ def condensed(message: Message) -> dict[str, Any]:
         case dict() as reference:
             return {"result": {name: reference[name] for name in KEPT_OF_A_RESULT if name in reference}}
         case text:
-            shown: dict[str, Any] = {message.role: _without_middle(text, MAX_TEXT_CHARS)}
+            shown: dict[str, Any] = {message.role: _without_middle(text, MAX_TEXT_CHARS), **_told(message)}
             calls = [{call.name: _without_middle(as_json(call.args), MAX_ARGS_CHARS)} for call in message.tool_calls]
             return {**shown, "calls": calls} if calls else shown
+
+
+def _told(message: Message) -> dict[str, str]:
+    note = message.metadata.get("note")
+    return {"note": _without_middle(note, MAX_TEXT_CHARS)} if note else {}
 
 
 def _without_middle(text: str, max_chars: int) -> str:

@@ -7,11 +7,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from structlog.contextvars import bind_contextvars
 
-from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import Caller, IdempotencyKey, OriginDep, Services, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import ChatBody
 from segue.domain.session import ChatAnswer, TurnKey, TurnStatus
+from segue.turns.admission import Admitted
 from segue.turns.store import ChatRequest, once
 
 router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
@@ -56,8 +57,15 @@ async def chat(
         origin=origin,
     )
     admitted = await services.turns.accept(caller, session_id, request)
+    return await delivered(services, http, admitted, stream=stream, background=body.background)
+
+
+async def delivered(
+    services: Services, http: Request, admitted: Admitted, *, stream: bool, background: bool
+) -> Response:
+    """Answers with a turn as it was asked for: its answer, its events, or where to find them."""
     bind_contextvars(turn_id=admitted.turn.turn_id)
-    if body.background:
+    if background:
         accepted = AcceptedTurn(admitted.turn.turn_id, admitted.status, events_url(http, admitted.turn))
         return JSONResponse(asdict(accepted), status_code=202)
     return await answer_or_events(services, admitted.turn, stream=stream)

@@ -124,7 +124,9 @@ async def _origin(request: Request) -> Origin:
     return Origin(request.scope["request_id"], request.scope["traceparent"])
 
 
-def _id(prefix: Prefix, thing: Literal["session", "turn", "tool_result", "message", "memory"]) -> AfterValidator:
+def _id(
+    prefix: Prefix, thing: Literal["session", "turn", "tool_result", "message", "memory", "branch"]
+) -> AfterValidator:
     """Raises NotFound for a text that is no id of this kind, without asking a store."""
 
     def check(value: str) -> str:
@@ -144,6 +146,7 @@ SessionId = Annotated[str, Path(), _id("ses", "session")]
 TurnId = Annotated[str, Path(), _id("turn", "turn")]
 ToolCallId = Annotated[str, Path(), _id("call", "tool_result")]
 MessageId = Annotated[str, Path(), _id("msg", "message")]
+BranchId = Annotated[str, _id("br", "branch")]
 MemoryId = Annotated[str, Path(), _id("mem", "memory")]
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")]
 

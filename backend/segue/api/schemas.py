@@ -55,12 +55,18 @@ class SessionChanges(NewSession):
     pinned: bool = False
 
 
-class ChatBody(Body):
-    message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)]
-    force_web_search: bool = False
+class Delivery(Body):
     background: bool = False
-    on_busy: OnBusy = "enqueue"
     stream: bool = False
+
+
+class EditedMessage(Delivery):
+    message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)]
+
+
+class ChatBody(EditedMessage):
+    force_web_search: bool = False
+    on_busy: OnBusy = "enqueue"
 
 
 class PlanDecision(Body):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 
-from segue.api.deps import Caller, IdentityDep, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import BranchId, Caller, IdentityDep, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
 from segue.domain.ids import id_pattern
@@ -123,19 +123,29 @@ async def list_messages(
     order: Literal["asc", "desc"] = "asc",
     before: Annotated[int, Query(ge=1, le=history.MAX_SEQ)] = history.MAX_SEQ,
     include: Literal["turn"] | None = None,
+    branch: BranchId | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[Message | MessageOfTurn | UnreadableMessage]:
     """Only messages whose seq is below `before`. With `include=turn` the answer of each turn says how the turn went;
-    so does the user's message of a turn that has none.
+    so does the user's message of a turn that has none. With `branch` those of that branch, instead of the history.
     """
     reached, newest_first = decode_cursor(cursor, _SEQ), order == "desc"
     after = reached if reached is not None and not newest_first else 0
     below = min(before, reached) if reached is not None and newest_first else before
     async with services.database.read_only() as connection:
         await sessions.get_session(connection, caller, session_id)
+        if branch is not None:
+            await history.check_branch(connection, session_id, branch)
         found = await history.list_messages(
-            connection, caller, session_id, after=after, before=below, limit=limit + 1, newest_first=newest_first
+            connection,
+            caller,
+            session_id,
+            after=after,
+            before=below,
+            limit=limit + 1,
+            newest_first=newest_first,
+            branch=branch,
         )
         found = await with_metadata(connection, found)
         if include:

@@ -5,6 +5,7 @@ than the column, which their ids order. An id or a time never does: each is of t
 `turn_seq` of a message is the seq of the message that opened its turn: `seq` orders arrival, `turn_seq` a history.
 `result_bytes` counts all bytes of results a session ever stored, `stored_before` its value when a result was stored.
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
+`branch` of a turn or message is set if it is no longer in the history; `note` is what the model is told with a message.
 `agent` of a turn is that of its session when it was first claimed.
 `summary_references` are the lines of JSON that list the results of the turns in the summary.
 `tool_choice` has the names of the tools that requests have, if there are more than they may have.
@@ -134,6 +135,7 @@ turns = Table(
     Column("finished_at", _time()),
     Column("cancel_requested_at", _time()),
     Column("facts_due_at", _time()),
+    Column("branch", Text),
     CheckConstraint("status IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="status"),
     Index("turns_session_id_seq_key", "session_id", "seq", unique=True),
     Index(
@@ -162,6 +164,8 @@ messages = Table(
     Column("tool_call_id", _id()),
     Column("opaque", _json()),
     Column("cut_off", Boolean, nullable=False, server_default=text("false")),
+    Column("branch", Text),
+    Column("note", Text),
     Column("created_at", _time(), nullable=False),
     CheckConstraint("role IN ('user', 'assistant', 'tool')", name="role"),
     CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="tool_call"),

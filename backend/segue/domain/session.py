@@ -80,7 +80,8 @@ class RequestedCall:
 class Message:
     """A stored message. The content of a tool message is the reference to its result, never the result.
 
-    `cut_off`: the user stopped the turn while the assistant said this.
+    `cut_off`: the user stopped the turn while the assistant said this. `branch` is the one it is in, None if it is in
+    the history.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Message:
     tool_calls: tuple[RequestedCall, ...] = ()
     tool_call_id: str | None = None
     cut_off: bool = False
+    branch: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
 
 

@@ -60,10 +60,25 @@ def in_progress(turn_id: str) -> AppError:
         "turn_in_progress",
         status=409,
         title="Another turn is in progress",
-        detail="Nothing was accepted: on_busy is reject and the session has a turn that has not ended.",
+        detail="Nothing was accepted: the session has a turn that has not ended. Wait for it, or cancel it.",
         retryable=True,
         extra={"turn_id": turn_id},
     )
+
+
+def not_in_history() -> AppError:
+    detail = "Nothing was accepted: the message has left the history, and can only be read. Read the history anew."
+    return AppError("not_in_history", status=409, title="The message is in another branch", detail=detail)
+
+
+def not_the_users() -> AppError:
+    detail = "Only what the user said can be edited. What the assistant said can be regenerated."
+    return AppError("not_the_users", status=422, title="Not the user's message", detail=detail)
+
+
+def cannot_retry() -> AppError:
+    detail = "Only the last turn can be run again, if it failed or was cancelled. Regenerate an answer to have another."
+    return AppError("cannot_retry", status=409, title="The turn cannot be run again", detail=detail)
 
 
 def too_many_queued(limit: int) -> AppError:

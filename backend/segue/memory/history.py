@@ -39,10 +39,14 @@ from segue.domain.tool import CallStatus
 
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 RECENT_USER_MESSAGES = 10
+_PLAIN = ("id", "seq", "turn_id", "created_at", "tool_call_id", "cut_off", "branch")
 MAX_SEQ = 2**63 - 1
+IN_HISTORY = messages.c.branch.is_(None)
 SHOWN = [column for column in messages.c if column.name != "opaque"]
 NEW_MESSAGE_COLUMNS = {
-    column.name: bindparam(f"new_{column.name}", type_=column.type) for column in messages.c if column.name != "seq"
+    column.name: bindparam(f"new_{column.name}", type_=column.type)
+    for column in messages.c
+    if column.name not in ("seq", "branch")
 }
 
 
@@ -58,7 +62,8 @@ def insert_message(allocated: CTE, *, opens_turn: bool = False) -> Insert:
 class NewMessage:
     """A message to store. It has an `id` if it has been shown under one already.
 
-    `opaque` is what the provider wants back with the message: `by` names the endpoint and model that made it.
+    `opaque` is what the provider wants back with the message: `by` names the endpoint and model that made it. `note` is
+    what the model is told with it.
     """
 
     role: Role
@@ -69,6 +74,7 @@ class NewMessage:
     tool_call_id: str | None = None
     opaque: Mapping[str, Any] | None = None
     cut_off: bool = False
+    note: str | None = None
 
 
 def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
@@ -105,6 +111,7 @@ _WINDOW = (
     select(*SHOWN, case((_IS_OWN, _OPAQUE_BYTES)).label("opaque_bytes"))
     .where(
         messages.c.session_id == bindparam("at_session"),
+        IN_HISTORY,
         messages.c.turn_seq > bindparam("after"),
         messages.c.turn_seq <= bindparam("up_to"),
     )
@@ -168,7 +175,8 @@ async def load_turns(
     """
     statement = (
         select(*SHOWN)
-        .where(messages.c.session_id == session_id, messages.c.turn_seq > after, messages.c.turn_seq <= up_to)
+        .where(messages.c.session_id == session_id, IN_HISTORY)
+        .where(messages.c.turn_seq > after, messages.c.turn_seq <= up_to)
         .order_by(messages.c.turn_seq, messages.c.seq)
         .limit(limit)
     )
@@ -186,11 +194,22 @@ async def list_messages(
     before: int = MAX_SEQ,
     limit: int,
     newest_first: bool = False,
+    branch: str | None = None,
 ) -> list[Message]:
-    """Returns the messages between two seqs in the order of theirs; none if the session has another owner."""
+    """Returns the messages between two seqs in the order of theirs; none if the session has another owner. They are
+    those of the history, or of a `branch`.
+    """
     between = _owned(owner, session_id).where(messages.c.seq > after, messages.c.seq < before)
+    between = between.where(messages.c.branch.is_not_distinct_from(branch))
     ordered = between.order_by(messages.c.seq.desc() if newest_first else messages.c.seq)
     return [_message(row) for row in await connection.execute(ordered.limit(limit))]
+
+
+async def check_branch(connection: AsyncConnection, session_id: str, branch: str) -> None:
+    """Raises NotFound if the session has no such branch."""
+    of_branch = select(messages.c.id).where(messages.c.session_id == session_id, messages.c.branch == branch)
+    if await connection.scalar(of_branch.limit(1)) is None:
+        raise NotFound("branch")
 
 
 async def get_message(connection: AsyncConnection, owner: str, session_id: str, message_id: str) -> Message:
@@ -203,7 +222,7 @@ async def get_message(connection: AsyncConnection, owner: str, session_id: str, 
 
 async def recent_user_messages(connection: AsyncConnection, owner: str, session_id: str) -> list[Message]:
     """Returns the user's last messages in a session, newest first."""
-    said = _owned(owner, session_id).where(messages.c.role == "user").order_by(messages.c.seq.desc())
+    said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role == "user").order_by(messages.c.seq.desc())
     return [_message(row) for row in await connection.execute(said.limit(RECENT_USER_MESSAGES))]
 
 
@@ -223,7 +242,8 @@ async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: 
     """Returns the assistant's last message to the user before a turn."""
     statement = (
         select(messages.c.content)
-        .where(messages.c.session_id == session_id, messages.c.role == "assistant", messages.c.turn_seq < turn_seq)
+        .where(messages.c.session_id == session_id, IN_HISTORY)
+        .where(messages.c.role == "assistant", messages.c.turn_seq < turn_seq)
         .order_by(messages.c.turn_seq.desc(), messages.c.seq.desc())
         .limit(1)
     )
@@ -231,11 +251,13 @@ async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: 
 
 
 async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, Message]:
-    """Returns the answers of completed turns by turn id: the last assistant message of each."""
+    """Returns the answers of completed turns by turn id: the last assistant message of each. What the user stopped is
+    none if the turn was run again since.
+    """
     statement = (
         select(*SHOWN)
         .ext(distinct_on(messages.c.turn_id))
-        .where(messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant")
+        .where(messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant", IN_HISTORY | ~messages.c.cut_off)
         .order_by(messages.c.turn_id, messages.c.seq.desc())
     )
     return {row.turn_id: _message(row) for row in await connection.execute(statement)}
@@ -246,7 +268,7 @@ async def last_exchange(connection: AsyncConnection, session_id: str) -> tuple[s
     statement = (
         select(messages.c.content)
         .join(sessions, sessions.c.last_turn_id == messages.c.turn_id)
-        .where(sessions.c.id == session_id)
+        .where(sessions.c.id == session_id, IN_HISTORY)
         .order_by(messages.c.seq)
     )
     contents = (await connection.execute(statement)).scalars().all()
@@ -312,7 +334,8 @@ def _message(row: Row[Any]) -> Message:
     columns = {"role": row.role, "content": content, "tool_calls": row.tool_calls or ()}
     read_message: Callable[[Any], _Told | _Said] = _read_told if is_tool else _read_said
     read = readable(read_message, columns, "messages", row.id)
-    shared = {name: getattr(row, name) for name in ("id", "seq", "turn_id", "created_at", "tool_call_id", "cut_off")}
+    shared: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
+    shared["metadata"] = {"note": row.note} if row.note else {}
     if read is None:
         role: Role = row.role if row.role in get_args(Role) else "assistant"
         return UnreadableMessage(role=role, content="" if is_tool else content, unreadable=True, **shared)

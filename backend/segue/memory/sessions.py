@@ -124,7 +124,8 @@ def _snippet(words: Sequence[str]) -> ColumnElement[str | None]:
 
     said = (
         select(place(messages.c.content))
-        .where(messages.c.session_id == sessions.c.id, messages.c.role != "tool", has_all(messages.c.content))
+        .where(messages.c.session_id == sessions.c.id, messages.c.branch.is_(None))
+        .where(messages.c.role != "tool", has_all(messages.c.content))
         .order_by(messages.c.seq.desc())
         .limit(1)
         .scalar_subquery()

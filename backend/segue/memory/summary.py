@@ -8,8 +8,9 @@ every turn.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, select, update
+from sqlalchemy import ColumnElement, case, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions
@@ -63,6 +64,16 @@ def due_columns(cut_off: ColumnElement[int], seen_seq: ColumnElement[int]) -> di
     }
 
 
+def columns_before(cut: int) -> dict[str, object]:
+    """Returns what a session is set to when its turns from the seq `cut` on leave its history: no summary has them, and
+    one that is being written is not stored.
+    """
+    has_them = sessions.c.summary_seq >= cut
+    emptied: dict[str, Any] = {"summary": null(), "summary_references": null(), "summary_seq": 0}
+    kept = {name: case((has_them, empty), else_=sessions.c[name]) for name, empty in emptied.items()}
+    return {**kept, "summary_until": None, "summary_due_at": None, "summary_tries": 0}
+
+
 async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueSummary | None:
     """Claims the summary due for longest, for `lease_s` seconds, longer with every try. Returns None if none is due."""
     is_due = sessions.c.summary_due_at <= func.now()
@@ -102,12 +113,13 @@ async def store_summary(
 ) -> bool:
     """Stores the next summary and the lines that list the results of the turns it covers, which change only with it.
 
-    Returns False if another process has stored one since, or the session is gone.
+    Returns False if another process has stored one since, turns have left the history, or the session is gone.
     """
     more = sessions.c.summary_until > covers
     stored = await connection.execute(
         update(sessions)
         .where(sessions.c.id == due.session_id, sessions.c.summary_seq == due.after)
+        .where(sessions.c.summary_until == due.until)
         .values(
             summary=summary,
             summary_seq=covers,

@@ -162,6 +162,13 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
     return stored
 
 
+async def cancel_open(connection: AsyncConnection, session_id: str) -> None:
+    """Cancels the session's open plan, if it has one."""
+    while (stored := await open_plan(connection, session_id)) is not None:
+        with suppress(StalePlan):  # it has expired just now
+            await swap(connection, stored, end(stored.plan, "cancelled"))
+
+
 async def swap(
     connection: AsyncConnection,
     stored: StoredPlan,

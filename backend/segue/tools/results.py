@@ -162,7 +162,8 @@ async def search_calls(
         _owned(owner, session_id)
         .add_columns(func.count().over().label("found"))
         .join(messages, messages.c.id == tool_calls.c.message_id)
-        .where(tool_calls.c.status != "running", *(_SEARCHED.icontains(word, autoescape=True) for word in words))
+        .where(messages.c.branch.is_(None), tool_calls.c.status != "running")
+        .where(*(_SEARCHED.icontains(word, autoescape=True) for word in words))
         .order_by(messages.c.seq.desc(), *newest_first(tool_calls))
     )
     rows = (await connection.execute(statement.offset(offset).limit(limit))).all()
@@ -191,17 +192,27 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
 
 
 async def recent_references(
-    connection: AsyncConnection, session_id: str, *, up_to: int | None = None
+    connection: AsyncConnection,
+    session_id: str,
+    *,
+    up_to: int | None = None,
+    left: bool = False,
+    but_of: Collection[str] = (),
 ) -> list[Reference]:
-    """Returns references of a session's finished calls, newest first; only of the turns up to this seq, if given."""
+    """Returns references of a session's finished calls, newest first; only of the turns up to this seq, if given, and
+    of no tool in `but_of`. They are those of the history, or those that have `left` it.
+    """
     statement = (
         select(tool_calls)
+        .join(turns, turns.c.id == tool_calls.c.turn_id)
         .where(tool_calls.c.session_id == session_id, tool_calls.c.status != "running")
+        .where(turns.c.branch.is_not(None) if left else turns.c.branch.is_(None))
+        .where(tool_calls.c.tool_name.not_in(but_of))
         .order_by(*newest_first(tool_calls))
         .limit(REBUILD_CALLS)
     )
     if up_to is not None:
-        statement = statement.join(turns, turns.c.id == tool_calls.c.turn_id).where(turns.c.seq <= up_to)
+        statement = statement.where(turns.c.seq <= up_to)
     entries = map(_entry, await connection.execute(statement))
     return [reference for call, reference in entries if not isinstance(call, UnreadableCall)]
 

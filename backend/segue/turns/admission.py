@@ -4,7 +4,8 @@ The common case is one statement. If it refuses, because other turns are open or
 moment, it is asked again under the lock of the session's row, where the answer is exact.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -14,10 +15,12 @@ from segue.db.engine import Database
 from segue.domain import turn_errors
 from segue.domain.plan import BUTTON_MESSAGES, Decision, end
 from segue.domain.session import EPOCHS, TurnKey, TurnStatus
+from segue.domain.tool import Tool
 from segue.memory.sessions import lock_session
 from segue.plans import store as plans
 from segue.plans.store import StalePlan
-from segue.turns.queries import first_open_turn, turn_of_key
+from segue.turns.branches import leave_history, note_of_calls, opening_of
+from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_turn
 from segue.turns.terminations import run_again
 
@@ -39,8 +42,25 @@ class Admitted:
     failed_for_now: bool = False
 
 
-async def admit(database: Database, owner: str, session_id: str, request: ChatRequest, *, now: datetime) -> Admitted:
-    """Raises NotFound, AppError `turn_in_progress`, `too_many_queued`, `idempotency_key_reused`."""
+async def admit(
+    database: Database,
+    owner: str,
+    session_id: str,
+    request: ChatRequest,
+    *,
+    now: datetime,
+    tools: Callable[[], Mapping[str, Tool]],
+) -> Admitted:
+    """Raises NotFound, AppError `turn_in_progress`, `too_many_queued`, `idempotency_key_reused`, and for a request
+    `instead_of` a message `not_the_users`, `not_in_history`.
+    """
+    if request.instead_of is not None:
+        read_only = [name for name, tool in tools().items() if tool.spec.effect == "read_only"]
+        async with database.transaction() as connection:
+            await lock_session(connection, owner, session_id)
+            if await accepted_before(connection, owner, session_id, request.once) is None:
+                request = await _cleared(connection, session_id, request, request.instead_of, read_only, now=now)
+            return await _admit_locked(connection, owner, session_id, request, now=now)
     room = _ROOM[request.on_busy]
     try:
         async with database.autocommit() as connection:
@@ -52,6 +72,64 @@ async def admit(database: Database, owner: str, session_id: str, request: ChatRe
     async with database.transaction() as connection:
         await lock_session(connection, owner, session_id)
         return await _admit_locked(connection, owner, session_id, request, now=now)
+
+
+async def _cleared(
+    connection: AsyncConnection,
+    session_id: str,
+    request: ChatRequest,
+    message_id: str,
+    read_only: Collection[str],
+    *,
+    now: datetime,
+) -> ChatRequest:
+    """Takes the turn of a message, and what came after it, out of the history. Returns what is asked in its place."""
+    opening = await opening_of(connection, session_id, message_id)
+    if (busy := await first_open_turn(connection, session_id)) is not None:
+        raise turn_errors.in_progress(busy)
+    if opening.branch is not None:
+        raise turn_errors.not_in_history()
+    if request.message and opening.role != "user":
+        raise turn_errors.not_the_users()
+    await leave_history(connection, session_id, from_seq=opening.seq, now=now)
+    return replace(
+        request,
+        message=request.message or opening.content,
+        force_web_search=opening.force_web_search,
+        note=await note_of_calls(connection, session_id, read_only=read_only),
+    )
+
+
+async def find_retry(
+    connection: AsyncConnection, owner: str, session_id: str, turn_id: str, request: ChatRequest
+) -> Admitted:
+    """Returns the turn if it may be run again; not `fresh` if it was under this key already. Raises NotFound, AppError
+    `turn_in_progress`, `cannot_retry`, `idempotency_key_reused`.
+    """
+    turn = await find_turn(connection, owner, session_id, turn_id)
+    await accepted_before(connection, owner, session_id, request.once)
+    last = await last_in_history(connection, session_id)
+    if last is not None and request.once is not None and last.id == turn_id and last.retried == asdict(request.once):
+        return Admitted(turn, last.status, fresh=False)
+    if (busy := await first_open_turn(connection, session_id)) is not None:
+        raise turn_errors.in_progress(busy)
+    if last is None or last.id != turn_id or last.status not in ("failed", "cancelled"):
+        raise turn_errors.cannot_retry()
+    return Admitted(turn)
+
+
+async def retry(
+    database: Database, owner: str, session_id: str, turn_id: str, request: ChatRequest, *, now: datetime
+) -> Admitted:
+    """Raises what `find_retry` raises."""
+    async with database.transaction() as connection:
+        await lock_session(connection, owner, session_id)
+        found = await find_retry(connection, owner, session_id, turn_id, request)
+        if not found.fresh:
+            return found
+        if (turn := await run_again(connection, found.turn, request, now=now, room=1)) is None:
+            raise turn_errors.cannot_retry()
+    return Admitted(turn)
 
 
 async def begin_decision(
@@ -104,7 +182,7 @@ async def accepted_before(
         return None
     if stored.body_hash != once.body_hash:
         raise turn_errors.key_reused()
-    for_now = stored.status == "failed" and bool(stored.error["retryable"])
+    for_now = stored.status == "failed" and bool(stored.error["retryable"]) and stored.branch is None
     turn = TurnKey(session_id, stored.id, stored.seq, stored.epoch // EPOCHS)
     return Admitted(turn, stored.status, fresh=False, failed_for_now=for_now)
 
@@ -120,7 +198,7 @@ async def _admit_locked(
 
     async def begin() -> TurnKey | None:
         if known is not None:
-            return await run_again(connection, known.turn, request, room=room)
+            return await run_again(connection, known.turn, request, now=now, room=room)
         return await begin_turn(connection, owner, session_id, request, now=now, room=room)
 
     while (turn := await begin()) is None:

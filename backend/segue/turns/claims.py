@@ -122,11 +122,12 @@ def held(claim: Claim) -> dict[str, Any]:
 
 
 def last_ended_turn() -> ScalarSelect[str]:
-    """The turn of the session `at_session` that ended last: completed, failed or cancelled."""
+    """The turn in the history of the session `at_session` that ended last: completed, failed or cancelled."""
     ended = turns.alias("ended")
     return (
         select(ended.c.id)
         .where(ended.c.session_id == bindparam("at_session"), ended.c.finished_at.is_not(None))
+        .where(ended.c.branch.is_(None))
         .order_by(ended.c.seq.desc())
         .limit(1)
         .scalar_subquery()

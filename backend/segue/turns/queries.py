@@ -114,14 +114,18 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
 
 
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
-    """Returns the messages with what is known of them: a button's decision, the model that spoke, what the user thinks
-    of them.
+    """Returns the messages with what is known of them: a button's decision, the model that spoke, what it was told with
+    them, what the user thinks of them.
     """
     told = (turns.c.report[name].as_string().label(name) for name in _TOLD)
     statement = select(turns.c.id, turns.c.request, *told).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
-    return [replace(each, metadata=_metadata(each, found.get(each.turn_id)) | said.get(each.id, {})) for each in listed]
+
+    def told_of(each: Message) -> dict[str, Any]:
+        return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {})
+
+    return [replace(each, metadata=told_of(each)) for each in listed]
 
 
 async def with_turns(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
@@ -181,7 +185,7 @@ async def turn_of_key(
 ) -> Row[*tuple[Any, ...]] | None:
     """Returns what admission asks of the session's turn under an idempotency key; None if it has none."""
     statement = (
-        select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.status, turns.c.error, turns.c.body_hash)
+        select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.status, turns.c.error, turns.c.body_hash, turns.c.branch)
         .join(sessions, sessions.c.id == turns.c.session_id)
         .where(turns.c.session_id == session_id, turns.c.idempotency_key == key, sessions.c.owner == owner)
     )
@@ -206,9 +210,16 @@ async def first_open_turn(connection: AsyncConnection, session_id: str) -> str |
 
 
 async def ended_turns(connection: AsyncConnection, session_id: str) -> Sequence[Row[Any]]:
-    """Returns the rows of the session's turns that have ended, oldest first."""
+    """Returns the rows of the turns in the session's history that have ended, oldest first."""
     ended = select(turns).where(turns.c.session_id == session_id, turns.c.finished_at.is_not(None))
-    return (await connection.execute(ended.order_by(turns.c.seq))).all()
+    return (await connection.execute(ended.where(turns.c.branch.is_(None)).order_by(turns.c.seq))).all()
+
+
+async def last_in_history(connection: AsyncConnection, session_id: str) -> Row[Any] | None:
+    """Returns the newest turn in the session's history, and under which key it was `retried` last."""
+    last = select(turns, turns.c.request["retried"].label("retried"))
+    last = last.where(turns.c.session_id == session_id, turns.c.branch.is_(None)).order_by(turns.c.seq.desc())
+    return (await connection.execute(last.limit(1))).one_or_none()
 
 
 async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, Outcome]:

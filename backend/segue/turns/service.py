@@ -21,7 +21,7 @@ from segue.memory import sessions, short_term
 from segue.memory.sessions import get_session
 from segue.plans.store import expired
 from segue.turns import queries, terminations
-from segue.turns.admission import Admitted, accepted_before, admit, begin_decision
+from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
 from segue.turns.claims import Origin
 from segue.turns.deps import TurnDeps
 from segue.turns.next_request import next_request
@@ -98,10 +98,22 @@ class TurnService:
         again = known.turn.turn_id if known else None
         async with deps.limiter.starting(owner, request.message, again=again) as turn_id:
             request = replace(request, turn_id=turn_id)
-            admitted = await admit(deps.database, owner, session_id, request, now=deps.clock())
+            admitted = await admit(deps.database, owner, session_id, request, now=deps.clock(), tools=deps.tools.tools)
         if admitted.fresh and request.on_busy == "interrupt":
             async with deps.database.autocommit() as connection:
                 self._carry_out(await terminations.cancel_before(connection, owner, admitted.turn))
+        await self._dispatch(owner, turn_id, admitted)
+        return admitted
+
+    async def retry(self, owner: str, session_id: str, turn_id: str, request: ChatRequest) -> Admitted:
+        """Runs the last turn again, which failed or was cancelled. Raises what `find_retry` raises."""
+        deps = self._deps
+        async with deps.database.read_only() as connection:  # before the limits, which count a turn that runs already
+            found = await find_retry(connection, owner, session_id, turn_id, request)
+        if not found.fresh:
+            return found
+        async with deps.limiter.starting(owner, "", again=turn_id):
+            admitted = await retry(deps.database, owner, session_id, turn_id, request, now=deps.clock())
         await self._dispatch(owner, turn_id, admitted)
         return admitted
 

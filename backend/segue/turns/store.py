@@ -70,7 +70,8 @@ class Once:
 class ChatRequest:
     """A message as it came. `decided_plan_id` is the plan whose button it is, None for a typed message; `stream` asks
     for the model's words as they come; `turn_id` is the id its turn gets, None for a new one; `origin` joins its log
-    lines and its trace to the request.
+    lines and its trace to the request. `instead_of` is the message whose turn it takes the place of, with all that came
+    after: an empty message asks the same again. `note` is what the model is told with it.
     """
 
     message: str
@@ -81,6 +82,8 @@ class ChatRequest:
     stream: bool = False
     turn_id: str | None = None
     origin: Origin = NO_ORIGIN
+    instead_of: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,8 @@ async def begin_turn(
     moment. Raises KeyTaken.
     """
     turn_id = request.turn_id or new_id("turn", now)
-    message = message_values(TurnKey(session_id, turn_id, 0), NewMessage("user", request.message, now))
+    said = NewMessage("user", request.message, now, note=request.note)
+    message = message_values(TurnKey(session_id, turn_id, 0), said)
     asked = {
         "force_web_search": request.force_web_search,
         "decided_plan_id": request.decided_plan_id,

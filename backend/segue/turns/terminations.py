@@ -33,8 +33,9 @@ from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, sessions, too
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
+from segue.domain.ids import new_id
 from segue.domain.session import EPOCHS, TurnKey
-from segue.memory.history import INTERRUPTED, NewMessage, append_message
+from segue.memory.history import IN_HISTORY, INTERRUPTED, NewMessage, append_message
 from segue.tools.results import unanswered_calls
 from segue.turns.claims import IS_HELD, Claim, held, runs_beside
 from segue.turns.store import ChatRequest
@@ -201,8 +202,9 @@ async def end_neglected(
 
 
 def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
-    """Puts a failed turn back to how a crash leaves one, with all its time and attempts. Calls that were open when it
-    ended are open again: its next attempt repeats them or takes them for unknown.
+    """Puts a failed or cancelled turn back to how a crash leaves one, with all its time and attempts. Calls that were
+    open when it ended are open again: its next attempt repeats them or takes them for unknown. What the assistant had
+    said when the user stopped it leaves the history.
     """
     failed, others = bindparam("failed_turn", type_=Text), turns.alias("others")
     open_turns = (
@@ -218,10 +220,13 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
         .cte("left_open")
     )
     answered = delete(messages).where(messages.c.tool_call_id.in_(select(left_open.c.id))).cte("answered")
+    stopped = update(messages).where(messages.c.turn_id == failed, messages.c.cut_off).where(IN_HISTORY)
+    left = stopped.values(branch=bindparam("left_to")).cte("left")
     nothing = dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at"))
     return (
         update(turns)
-        .where(turns.c.id == failed, turns.c.status == "failed", open_turns < bindparam("room", type_=Integer))
+        .where(turns.c.id == failed, turns.c.status.in_(("failed", "cancelled")), turns.c.branch.is_(None))
+        .where(open_turns < bindparam("room", type_=Integer))
         .values(
             status="queued",
             queued_at=func.now(),
@@ -231,17 +236,22 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
             **nothing,
         )
         .returning(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch)
-        .add_cte(left_open, answered)
+        .add_cte(left_open, answered, left)
     )
 
 
 _RUN_AGAIN = _run_again()
 
 
-async def run_again(connection: AsyncConnection, turn: TurnKey, request: ChatRequest, *, room: int) -> TurnKey | None:
-    """Queues a failed turn again, under the lock of its session. Returns None if the session has `room` open turns."""
-    asked = {"stream": request.stream, "origin": asdict(request.origin)}
-    values = {"failed_turn": turn.turn_id, "asked": asked, "room": room}
+async def run_again(
+    connection: AsyncConnection, turn: TurnKey, request: ChatRequest, *, now: datetime, room: int
+) -> TurnKey | None:
+    """Queues a failed or cancelled turn again, under the lock of its session. Returns None if the session has `room`
+    open turns.
+    """
+    retried = request.once and asdict(request.once)
+    asked = {"stream": request.stream, "origin": asdict(request.origin), "retried": retried}
+    values = {"failed_turn": turn.turn_id, "asked": asked, "room": room, "left_to": new_id("br", now)}
     row = (await connection.execute(_RUN_AGAIN, values)).one_or_none()
     return TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS) if row else None
 

@@ -12,7 +12,7 @@ from segue.domain.errors import AppError, NotFound
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.tools.normalize import clean_text
 from segue.tools.paging import Wanted, page_of, part_at
-from segue.tools.results import StoredResult, list_calls, load_result, search_calls
+from segue.tools.results import StoredResult, load_result, search_calls
 from segue.tools.summaries import one_line
 
 MAX_ANSWER = 8000
@@ -118,7 +118,7 @@ async def _load(database: Database, tool_call_id: str, context: ToolContext) -> 
             pass
         except AppError as error:
             raise (ToolRetry if error.code == "tool_result_expired" else ToolFailed)(error.detail) from error
-        newest = await list_calls(connection, context.owner, context.session_id, limit=NEWEST)
+        newest, _ = await search_calls(connection, context.owner, context.session_id, (), offset=0, limit=NEWEST)
     known = "; ".join(f"{call.tool_call_id}: {call.metadata.summary}" for call in newest) or "none yet"
     raise ToolRetry(f"This session has no result {tool_call_id[:64]}. Newest results: {known}.")
 

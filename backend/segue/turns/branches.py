@@ -1,0 +1,123 @@
+"""What leaves a session's history when a message is edited or answered anew, and stays readable as a branch.
+
+A branch begins with the user's message of a turn and has all that came after it. Its messages and turns have its id;
+those of the history have none.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.agent.prompts import taken_back
+from segue.agent.render_messages import listed_reference
+from segue.db.models import messages, sessions, turns
+from segue.domain.errors import NotFound
+from segue.domain.ids import made_at, new_id
+from segue.domain.session import Role
+from segue.memory.sessions import first_words
+from segue.memory.summary import columns_before
+from segue.plans.store import cancel_open
+from segue.tools.results import recent_references
+from segue.turns.claims import request_of
+
+MAX_TOLD_CALLS = 10
+_FIRST_CHARS = 240  # more than a title takes
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Messages that left the history together. `first_words` is how the first of them begins."""
+
+    id: str
+    from_seq: int
+    created_at: datetime
+    message_count: int
+    first_words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The turn of a message: how the user opened it. `role` and `branch` are those of the message itself."""
+
+    role: Role
+    branch: str | None
+    seq: int
+    content: str
+    force_web_search: bool
+
+
+async def opening_of(connection: AsyncConnection, session_id: str, message_id: str) -> Opening:
+    """Raises NotFound if the session has no such message."""
+    named, opening = messages.alias("named"), messages.alias("opening")
+    statement = (
+        select(named.c.role, named.c.branch, opening.c.seq, opening.c.content, turns.c.id, turns.c.request)
+        .join(opening, (opening.c.session_id == named.c.session_id) & (opening.c.seq == named.c.turn_seq))
+        .join(turns, turns.c.id == named.c.turn_id)
+        .where(named.c.session_id == session_id, named.c.id == message_id)
+    )
+    row = (await connection.execute(statement)).one_or_none()
+    if row is None:
+        raise NotFound("message")
+    asked = request_of(row.request, row.id)
+    return Opening(row.role, row.branch, row.seq, row.content, asked is not None and asked.force_web_search)
+
+
+async def leave_history(connection: AsyncConnection, session_id: str, *, from_seq: int, now: datetime) -> None:
+    """Makes a branch of the turns from this one on, and of the session what it was before: without the open plan, a
+    summary of what leaves, or facts to be noted from it. Under the lock of the session, if no turn of it is open.
+    """
+    branch = new_id("br", now)
+    said = (messages.c.session_id == session_id, messages.c.turn_seq >= from_seq, messages.c.branch.is_(None))
+    await connection.execute(update(messages).where(*said).values(branch=branch))
+    ended = (turns.c.session_id == session_id, turns.c.seq >= from_seq, turns.c.branch.is_(None))
+    await connection.execute(update(turns).where(*ended).values(branch=branch, facts_due_at=None))
+    answered = (
+        select(turns.c.id)
+        .where(turns.c.session_id == session_id, turns.c.status == "completed", turns.c.branch.is_(None))
+        .order_by(turns.c.seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    before = {"last_turn_id": answered, "tool_choice": None, **columns_before(from_seq)}
+    await connection.execute(update(sessions).where(sessions.c.id == session_id).values(before))
+    await cancel_open(connection, session_id)
+
+
+async def note_of_calls(connection: AsyncConnection, session_id: str, *, read_only: Collection[str]) -> str | None:
+    """Returns what the model is told of the calls in all branches of a session, None if there is nothing to tell.
+
+    Calls of `read_only` tools and those that failed had no effect.
+    """
+    made = await recent_references(connection, session_id, left=True, but_of=read_only)
+    lines = [listed_reference(each, ()) for each in made if each.status != "failed"]
+    return taken_back(lines[:MAX_TOLD_CALLS]) if lines else None
+
+
+async def list_branches(
+    connection: AsyncConnection, session_id: str, *, before: int | None, limit: int
+) -> list[tuple[Branch, int]]:
+    """Returns the branches of a session with their last seqs, by which they are listed: the newest first."""
+    found = (
+        select(
+            messages.c.branch,
+            messages.c.seq,
+            func.left(messages.c.content, _FIRST_CHARS).label("begins"),
+            func.count().over(partition_by=messages.c.branch).label("message_count"),
+            func.max(messages.c.seq).over(partition_by=messages.c.branch).label("last_seq"),
+        )
+        .ext(distinct_on(messages.c.branch))
+        .where(messages.c.session_id == session_id, messages.c.branch.is_not(None))
+        .order_by(messages.c.branch, messages.c.seq)
+        .subquery()
+    )
+    statement = select(found).order_by(found.c.last_seq.desc()).limit(limit)
+    if before is not None:
+        statement = statement.where(found.c.last_seq < before)
+    return [
+        (Branch(row.branch, row.seq, made_at(row.branch), row.message_count, first_words(row.begins)), row.last_seq)
+        for row in await connection.execute(statement)
+    ]
