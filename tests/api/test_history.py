@@ -65,7 +65,7 @@ async def test_an_unknown_parameter_of_the_query_is_refused_with_those_there_are
     assert response.status_code == 422
     problem = response.json()
     assert [error["loc"] for error in problem["errors"]] == [["query", "odrer"]]
-    assert "before, cursor, include, limit, order" in problem["detail"]
+    assert "before, branch, cursor, include, limit, order" in problem["detail"]
     assert (await client.http.post("/sessions?dry_run=1", json={})).status_code == 422
     assert (await client.http.get("/usage?group=model&form=2026-01-01")).json()["detail"].startswith("query.form: ")
     assert (await client.http.get("/usage?group=model")).status_code == 200
