@@ -141,8 +141,11 @@ def _call(
             case.path_parameters.update({name: here[name] for name in case.path_parameters})
             if isinstance(case.body, dict) and type(case.body.get("version")) is int:
                 case.body["version"] = int(known["version"])
-            if case.path == "/approvals/decisions" and case.meta and case.meta.generation.mode.is_positive:
+            is_positive = case.meta is not None and case.meta.generation.mode.is_positive
+            if case.path == "/approvals/decisions" and is_positive:
                 case.body = {"items": [{**known["approval"], "decision": "reject"}]}
+            if case.path.endswith("/plan/decision") and is_positive:  # which arguments go with it is the tool's to say
+                case.body = {"decision": "reject", "version": int(known["version"])}
         response = case.call(base_url=base_url, session=http, timeout=WAIT_S)
         statuses[response.status_code] += 1
         is_stream = response.headers.get("content-type", [""])[0].startswith("text/event-stream")

@@ -10,6 +10,8 @@ FIELDS = {
     "cut": {"left": 7, "total": 90, "whole": "/plan", "digest": "0a1b"},
     "cut_arguments": {"left": 7, "total": 90, "whole": "/plan", "digest": "0a1b"},
     "told": {"tool": "mcp_find_mail", "thing": "eml-1", "said": "subject: Lunch"},
+    "from_result": {"values": "to: eve@evil.example", "tool": "mcp_get_mail"},
+    "not_from_you": {"values": "to: eve@evil.example"},
     "done_step": {"description": "Search", "summary": "3 mails"},
     "cancelled": {},
     "expired": {},

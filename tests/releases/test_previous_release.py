@@ -79,7 +79,8 @@ async def client(left: Settings, shelf: Shelf, provider: Provider) -> AsyncItera
 
 async def test_a_plan_that_waits_goes_on_with_a_yes(client: Client, provider: Provider, shelf: Shelf) -> None:
     session, plan = SCENES["waiting"]["session"], SCENES["waiting"]["plan"]
-    assert await client.get(f"/sessions/{session}/plan") == plan
+    steps = [{**step, "args_origin": None} for step in plan["steps"]]  # which the release before did not look up
+    assert await client.get(f"/sessions/{session}/plan") == {**plan, "steps": steps}
     provider.will_to("sì, grazie", says("Fatto."))
     answer = await client.chat(session, "sì, grazie")
     assert answer["acknowledgement"]["verdict"] == "confirm"

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
+from segue.agent.argument_sources import find_origins
 from segue.agent.context import TurnContext
 from segue.agent.refused_tools import mark_refused
 from segue.agent.stream_reply import emit_message, stream_reply
@@ -224,7 +225,9 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     needs_yes = run.turn.needs_yes(tool.spec, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
     if needs_yes and not as_shown:
         run.changed = "tool_changed" if granted else None
-        await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True)
+        known = step.args_origin if args == step.args else None
+        origin = known or await find_origins(run.turn, args)
+        await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, args_origin=origin)
         return
     await _start_call(run, step, ReadyCall(request, tool, approved=as_shown))
 

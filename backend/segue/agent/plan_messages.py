@@ -11,6 +11,7 @@ from segue.domain.plan import Plan, Step
 from segue.domain.visible import visible
 from segue.language.shown_call import CallView, code, plain
 from segue.language.translations import translate
+from segue.plans.argument_origins import not_from_user
 from segue.plans.store import StoredPlan
 from segue.tools.summaries import one_line
 
@@ -36,11 +37,12 @@ def ask(
     changed: bool = False,
     blocked: Mapping[str, str] = MappingProxyType({}),
     told: KnownThing | None = None,
+    results: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Returns what is done, the step that waits with its exact arguments, and the question that a plain yes answers.
 
     `changed` says that it differs from what was approved, `blocked` holds tools that cannot run now and the reasons,
-    `told` is what is known of the thing that the call names.
+    `told` is what is known of the thing that the call names. `results` are the names of tools by the ids of calls.
     """
     plan, step = stored.plan, stored.plan.waiting_step
     if step is None:
@@ -53,6 +55,7 @@ def ask(
     parts += [_next_step(step, language), *_call_block(stored, step, language)]
     if told is not None:
         parts.append(_told_line(told, language))
+    parts += _not_from_you(stored, step, language, results)
     parts.append(translate("ask", language))
     return "\n\n".join(part for part in parts if part)
 
@@ -122,7 +125,22 @@ def _call_block(stored: StoredPlan, step: Step, language: str) -> list[str]:
 
 
 def _call_line(stored: StoredPlan, step: Step, language: str) -> str:
-    return f"`{step.tool}` {_view(stored, language).in_line(step.args or {})}".strip() if step.tool else ""
+    if not step.tool:
+        return ""
+    call = f"`{step.tool}` {_view(stored, language).in_line(step.args or {})}".strip()
+    return " — ".join((call, *_not_from_you(stored, step, language)))
+
+
+def _not_from_you(
+    stored: StoredPlan, step: Step, language: str, results: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Returns which values of the call are not the user's, and of what a known result has, which tool said it."""
+    lines = []
+    for origin, values in not_from_user(step.args, step.args_origin).items():
+        shown, tool = _view(stored, language).in_line(values), results.get(origin.removeprefix("result:"))
+        source = translate("from_result", language, values=shown, tool=tool) if tool else None
+        lines.append(source or translate("not_from_you", language, values=shown))
+    return lines
 
 
 def _view(stored: StoredPlan, language: str) -> CallView:

@@ -8,7 +8,7 @@ Knows nothing of the graph. How stored messages are shown is `render_messages.py
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -232,7 +232,8 @@ def plan_block(plan: Plan) -> str:
 
 
 def _shown_step(step: Step) -> dict[str, Any]:
-    told = {name: value for name, value in asdict(step).items() if value not in (None, False)}
+    known = asdict(replace(step, args_origin=None))
+    told = {name: value for name, value in known.items() if value not in (None, False)}
     return told | ({"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {})
 
 

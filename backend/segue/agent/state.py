@@ -36,6 +36,7 @@ class TurnInput(TypedDict):
     facts: what is known of the user and of use here, best first.
     open_plan: the session's open plan; `shown_plan` is its id and version when the message arrived.
     decided_plan: the plan whose button was pressed, if a button and not words is the message.
+    amends: the message was sent as a change of `shown_plan`, however it reads.
     answered_turn_id: the turn that gave the session's last answer.
     answered: that answer, None if it came after the message.
     language: of the conversation (ISO 639-1), in which the engine speaks.
@@ -53,6 +54,7 @@ class TurnInput(TypedDict):
     facts: list[Memory]
     open_plan: StoredPlan | None
     decided_plan: StoredPlan | None
+    amends: bool
     shown_plan: tuple[str, int] | None
     answered_turn_id: str | None
     answered: str | None

@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
+from segue.agent.argument_sources import find_origins
 from segue.agent.context import TurnContext
 from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.stream_reply import StartedMessage, emit_message
@@ -23,6 +24,7 @@ from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool
 from segue.memory.history import NewMessage, append_message
 from segue.plans.acknowledgement import asks_about
+from segue.plans.argument_origins import not_from_user
 from segue.plans.call_policy import Deny
 from segue.tools import results
 from segue.tools.availability import refusal
@@ -204,11 +206,20 @@ async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | S
     # The user is not asked to approve a call that would fail on its arguments anyway, or that is denied.
     ruling = await turn.ruling(request, tool)
     if turn.needs_yes(tool.spec, ruling) and accepts(tool, request.args):
-        if turn.approved_in is None or not asks_about(turn.approved_in, call.name, request.args):
+        if not await _is_approved(turn, request):
             return HeldCall(request, tool, call)
-        turn.approved_in = None  # a yes is for one call
         return ReadyCall(request, tool, approved=True)
     return ReadyCall(request, tool)
+
+
+async def _is_approved(turn: TurnCalls, request: RequestedCall) -> bool:
+    """Returns whether the user said yes when the model asked about exactly this call. Of a value that is not from the
+    user the model's question does not say so: then no.
+    """
+    if turn.approved_in is None or not asks_about(turn.approved_in, request.name, request.args):
+        return False
+    turn.approved_in = None  # a yes is for one call
+    return not not_from_user(request.args, await find_origins(turn, request.args))
 
 
 async def _run_together(turn: TurnCalls, calls: Iterable[ReadyCall | SettledCall]) -> dict[tuple[str, str], str]:

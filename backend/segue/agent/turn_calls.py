@@ -3,13 +3,14 @@
 Runs nothing: `tool_executor.py` does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from langchain_core.messages import BaseMessage
 
 from segue.agent.context import TurnContext
 from segue.agent.render_messages import image_message
+from segue.domain.memory import Memory
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall, ToolSpec, canonical_args
 from segue.plans.call_policy import Ruling, rule
@@ -34,7 +35,8 @@ class TurnCalls:
     `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
     have. `images` are by call those that the model has not been shown, in all no more than `image_bytes_left` allows.
     `approved_in` is an answer that the user said yes to: one call that it asked about needs no second yes. If the turn
-    is `cautious`, every call that changes the world needs a yes. `rulings` are the policy's of calls that have not run.
+    is `cautious`, every call that changes the world needs a yes. `rulings` are the policy's of calls that have not run,
+    `facts` what the turn knows of the user.
     """
 
     context: TurnContext
@@ -48,6 +50,7 @@ class TurnCalls:
     approved_in: str | None = None
     cautious: bool = False
     rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)
+    facts: Sequence[Memory] = ()
 
     @property
     def recorded(self) -> list[ToolCall]:

@@ -32,7 +32,7 @@ async def decide_several(
     """All are accepted, or none: then the problem's `session_id` says which could not be. The turns are those of
     `items`, in their order.
     """
-    wanted = {each.session_id: (each.decision, each.version) for each in body.items}
+    wanted = {each.session_id: each.button for each in body.items}
     if len(wanted) < len(body.items):
         detail = "A session is named twice. It has one plan at most, and a decision is made once."
         raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)

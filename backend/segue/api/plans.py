@@ -50,9 +50,7 @@ async def decide(
 ) -> Response:
     """Answers as chat does, once the plan has gone on to its next wait or its end."""
     stream = wants_events(http)
-    asked = once(idempotency_key, "decision", body.decision, body.version)
-    turn = await services.turns.decide(
-        caller, session_id, body.decision, version=body.version, once=asked, stream=stream, origin=origin
-    )
+    asked = once(idempotency_key, "decision", *body.asked)
+    turn = await services.turns.decide(caller, session_id, body.button, once=asked, stream=stream, origin=origin)
     bind_contextvars(turn_id=turn.turn_id)
     return await answer_or_events(services, turn, stream=stream)

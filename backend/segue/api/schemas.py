@@ -3,19 +3,20 @@
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 import orjson
 from fastapi import Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, model_validator
 
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.clock import known_zone
 from segue.domain.errors import AppError
 from segue.domain.ids import Prefix, id_pattern
 from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
-from segue.domain.plan import Decision
+from segue.domain.plan import Button, Pressed
 from segue.domain.session import Rating
+from segue.domain.tool import canonical_args
 from segue.domain.tool_state import ManualStatus
 from segue.turns.store import OnBusy
 
@@ -70,10 +71,32 @@ class ChatBody(EditedMessage):
 
 
 class PlanDecision(Body):
-    """`version` is the one the user was shown."""
+    """`version` is the one the user was shown. With `confirm`, `args` take the place of those of the step that waits;
+    with `amend`, `message` says what is to be otherwise.
+    """
 
-    decision: Decision
+    decision: Pressed
     version: int = Field(ge=1, le=MAX_VERSION)
+    args: dict[str, Any] | None = None
+    message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.args is not None and self.decision != "confirm":
+            raise ValueError("`args` go with the decision `confirm` only")
+        if (self.message is not None) != (self.decision == "amend"):
+            raise ValueError("the decision `amend` needs a `message`, and the others take none")
+        return self
+
+    @property
+    def button(self) -> Button:
+        return Button(self.decision, self.version, self.args, self.message or "")
+
+    @property
+    def asked(self) -> tuple[str | int, ...]:
+        """What a repeated request repeats."""
+        more = canonical_args(self.args) if self.args is not None else self.message
+        return (self.decision, self.version, *([more] if more is not None else []))
 
 
 class OneDecision(PlanDecision):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 PlanStatus = Literal["active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"]
 StepStatus = Literal["pending", "running", "waiting", "complete", "failed", "skipped", "unknown"]
 Decision = Literal["confirm", "reject"]
+Pressed = Literal["confirm", "reject", "amend"]
 Planning = Literal["auto", "always", "never"]
 Confirm = Literal["destructive", "always", "never"]
 
@@ -46,7 +47,11 @@ class IllegalTransition(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`args` may refer to earlier steps until the step starts; while it waits they are exactly what will run."""
+    """`args` may refer to earlier steps until the step starts; while it waits they are exactly what will run.
+
+    `args_origin` says of a step that waits, or has waited, where the texts and numbers in `args` come from, by path:
+    `user` (typed with a decision), `message:<id>`, `fact:<id>`, `result:<tool_call_id>`, or `model` if none has it.
+    """
 
     id: int
     description: str
@@ -57,6 +62,20 @@ class Step:
     tool_call_id: str | None = None
     result_preview: str | None = None
     error: str | None = None
+    args_origin: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """What a user decides on the step that waits in a `version` of a plan, by a button and not in words.
+
+    `args` take the place of the step's: with a `confirm` only. `message` is what an `amend` changes.
+    """
+
+    decision: Pressed
+    version: int
+    args: dict[str, Any] | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,10 +220,12 @@ async def get_message(connection: AsyncConnection, owner: str, session_id: str, 
     return _message(row)
 
 
-async def recent_user_messages(connection: AsyncConnection, owner: str, session_id: str) -> list[Message]:
+async def recent_user_messages(
+    connection: AsyncConnection, owner: str, session_id: str, *, limit: int = RECENT_USER_MESSAGES
+) -> list[Message]:
     """Returns the user's last messages in a session, newest first."""
     said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role == "user").order_by(messages.c.seq.desc())
-    return [_message(row) for row in await connection.execute(said.limit(RECENT_USER_MESSAGES))]
+    return [_message(row) for row in await connection.execute(said.limit(limit))]
 
 
 def _owned(owner: str, session_id: str) -> Select[Any]:

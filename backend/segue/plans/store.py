@@ -20,6 +20,7 @@ from segue.db.reading import opaque_of, plan_of, readable, reader
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, end, update_step
 from segue.domain.session import TurnKey
+from segue.plans.argument_origins import USER, values_of
 
 BATCH = 100  # plans that expire in one transaction
 
@@ -210,9 +211,16 @@ async def swap(
 
 
 async def decide(
-    connection: AsyncConnection, stored: StoredPlan, decision: Decision, *, turn_id: str, now: datetime
+    connection: AsyncConnection,
+    stored: StoredPlan,
+    decision: Decision,
+    *,
+    turn_id: str,
+    now: datetime,
+    args: dict[str, Any] | None = None,
 ) -> StoredPlan:
-    """Applies the user's decision to the waiting step. A yes holds for this step, version and turn, once.
+    """Applies the user's decision to the waiting step. A yes holds for this step, version and turn, once; `args` are
+    what the user typed in place of the step's.
 
     Returns the plan as expired if it has waited too long. Raises StalePlan as `swap`, and if no step waits.
     """
@@ -223,10 +231,14 @@ async def decide(
         raise StalePlan
     if decision == "reject":
         return await swap(connection, stored, end(stored.plan, "cancelled"), taken_on_by=turn_id)
+    typed: dict[str, Any] = {}
+    if args is not None:
+        typed = {"args": args, "args_origin": dict.fromkeys(values_of(args), USER)}
+        stored = replace(stored, opaque=None)  # the call is not the one that it came with
     return await swap(
         connection,
         stored,
-        update_step(stored.plan, step.id, "pending"),
+        update_step(stored.plan, step.id, "pending", **typed),
         grant=(turn_id, step.id),
         tool_hash=stored.tool_hash,
         taken_on_by=turn_id,

@@ -7,18 +7,21 @@ moment, it is asked again under the lock of the session's row, where the answer 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.domain import turn_errors
-from segue.domain.plan import BUTTON_MESSAGES, Decision, end
+from segue.domain.errors import AppError
+from segue.domain.plan import BUTTON_MESSAGES, Button, Plan, end
 from segue.domain.session import EPOCHS, TurnKey, TurnStatus
-from segue.domain.tool import Tool
+from segue.domain.tool import Tool, ToolFailed, ToolRetry
 from segue.memory.sessions import lock_session
 from segue.plans import store as plans
 from segue.plans.store import StalePlan
+from segue.tools.availability import ToolAvailability
+from segue.tools.input_schema import check_args
 from segue.turns.branches import leave_history, note_of_calls, opening_of
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_turn
@@ -136,9 +139,9 @@ async def begin_decision(
     connection: AsyncConnection,
     owner: str,
     session_id: str,
-    decision: Decision,
+    button: Button,
     *,
-    version: int,
+    tools: ToolAvailability,
     request: ChatRequest,
     now: datetime,
 ) -> Admitted | None:
@@ -146,7 +149,7 @@ async def begin_decision(
 
     `request` has everything but the message. Returns None if the plan has expired, which is stored then. A plan whose
     turn died waits too, though no step says so yet: its next turn settles it. Raises NotFound, AppError `no_open_plan`,
-    StalePlan for every version but the one that waits, and Unreadable.
+    StalePlan for every version but the one that waits, Unreadable, and what `_check_args` raises.
     """
     await lock_session(connection, owner, session_id)
     if (known := await accepted_before(connection, owner, session_id, request.once)) is not None:
@@ -157,20 +160,42 @@ async def begin_decision(
             return None
         raise plans.no_open_plan()
     plans.usable(stored)
-    if stored.plan.version != version:
+    if stored.plan.version != button.version:
         raise StalePlan
-    request = replace(request, message=BUTTON_MESSAGES[decision])
+    message = button.message if button.decision == "amend" else BUTTON_MESSAGES[button.decision]
+    request = replace(request, message=message, amends=button.decision == "amend")
     if stored.plan.status == "active":
-        if await first_open_turn(connection, session_id) is not None:
+        if button.args is not None or await first_open_turn(connection, session_id) is not None:
             raise StalePlan
         return await _admit_locked(connection, owner, session_id, request, now=now)
     if stored.plan.expires_at <= now:
         await plans.swap(connection, stored, end(stored.plan, "expired"))
         return None
-    request = replace(request, decided_plan_id=stored.plan.id)
+    if button.decision == "amend":
+        return await _admit_locked(connection, owner, session_id, request, now=now)
+    if button.args is not None:
+        _check_args(stored.plan, button.args, tools)
+    request = replace(request, decided_plan_id=stored.plan.id, args_changed=button.args is not None)
     admitted = await _admit_locked(connection, owner, session_id, request, now=now)
-    await plans.decide(connection, stored, decision, turn_id=admitted.turn.turn_id, now=now)
+    turn_id = admitted.turn.turn_id
+    await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, args=button.args)
     return admitted
+
+
+def _check_args(plan: Plan, args: dict[str, Any], tools: ToolAvailability) -> None:
+    """Raises AppError `unknown_tool` if the tool of the step that waits is gone, `invalid_args` if it refuses them."""
+    tool = plan.waiting_step.tool if plan.waiting_step else None
+    if tool is None:
+        raise _invalid_args("The step that waits calls no tool: there are no arguments to change.")
+    tools.specs(tool)
+    try:
+        check_args(tools.tools()[tool], args)
+    except (ToolRetry, ToolFailed) as refused:
+        raise _invalid_args(str(refused)) from refused
+
+
+def _invalid_args(why: str) -> AppError:
+    return AppError("invalid_args", status=422, title="The tool does not take these arguments", detail=why)
 
 
 async def accepted_before(

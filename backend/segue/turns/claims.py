@@ -49,11 +49,13 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
-    `language` and `time_zone` the session's.
+    `language` and `time_zone` the session's. `amends` and `args_changed` say of a button what it did.
     """
 
     force_web_search: bool
     decided_plan_id: str | None = None
+    amends: bool = False
+    args_changed: bool = False
     shown_plan: tuple[str, int] | None = None
     stream: bool = False
     origin: Origin = Origin()
@@ -93,6 +95,7 @@ class Claim:
     agent: str
     force_web_search: bool
     decided_plan_id: str | None
+    amends: bool
     shown_plan: tuple[str, int] | None
     language: str | None
     time_zone: str
@@ -259,7 +262,7 @@ def _claimed(session_id: str, row: dict[str, Any]) -> Claim:
         key=key,
         references=readable(_read_references, row.pop("summary_references") or (), "sessions", session_id) or (),
         is_unreadable=asked is None,
-        **{name: getattr(known, name) for name in TurnRequest.__slots__},
+        **{name: getattr(known, name) for name in TurnRequest.__slots__ if name in Claim.__slots__},
         tool_states=read_states(states),
         tool_choice=readable(_read_choice, choice, "sessions", session_id) if choice else None,
         **row,

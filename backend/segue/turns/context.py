@@ -139,6 +139,7 @@ async def load_context(
         facts=facts,
         open_plan=pending,
         decided_plan=decided,
+        amends=claim.amends,
         shown_plan=claim.shown_plan,
         answered_turn_id=claim.answered_turn_id,
         answered=_answered(window, opening, claim.answered_turn_id),

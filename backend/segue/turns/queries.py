@@ -36,7 +36,7 @@ from segue.memory.feedback import feedback_on
 from segue.memory.history import final_messages
 from segue.telemetry.gauges import Backlog
 from segue.tools.results import calls_of_turns
-from segue.turns.claims import request_of, runs_beside
+from segue.turns.claims import TurnRequest, request_of, runs_beside
 
 _OTHER = turns.alias("other")
 _TOLD = ("model", "agent", "agent_gone", "asked_again")  # by the message of an answer, of its turn's report
@@ -172,12 +172,20 @@ def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
             return answer_metadata(**{name: getattr(turn, name) for name in _TOLD})
-        case "user" if turn is not None and (request := request_of(turn.request, turn.id)) and request.decided_plan_id:
-            _, version = request.shown_plan or (None, None)
-            decision = decision_of(message.content)
-            return {"decision": decision, "plan_id": request.decided_plan_id, "plan_version": version}
+        case "user" if turn is not None and (request := request_of(turn.request, turn.id)):
+            return _of_button(message, request)
         case _:
             return {}
+
+
+def _of_button(message: Message, request: TurnRequest) -> dict[str, Any]:
+    """Returns what a button decided, nothing for a message that was typed."""
+    if not (request.decided_plan_id or request.amends):
+        return {}
+    plan_id, version = request.shown_plan or (None, None)
+    decision = "amend" if request.amends else decision_of(message.content)
+    changed = {"args_changed": True} if request.args_changed else {}
+    return {"decision": decision, "plan_id": request.decided_plan_id or plan_id, "plan_version": version, **changed}
 
 
 async def turn_of_key(

@@ -14,7 +14,7 @@ from segue.db.redis import plans_of_owner_key
 from segue.db.redis_server import RedisServer
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.plan import Decision
+from segue.domain.plan import Button
 from segue.domain.session import EPOCHS, PromptReport, Turn, TurnKey
 from segue.domain.telemetry import TurnEnded
 from segue.memory import sessions, short_term
@@ -125,50 +125,49 @@ class TurnService:
         self,
         owner: str,
         session_id: str,
-        decision: Decision,
+        button: Button,
         *,
-        version: int,
         once: Once | None = None,
         stream: bool = False,
         origin: Origin = NO_ORIGIN,
     ) -> TurnKey:
         """A button on the plan that waits: stores the decision, and dispatches the turn that carries it out.
 
-        Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `rate_limited`; then nothing was accepted.
+        Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `invalid_args`, `unknown_tool`, `rate_limited`;
+        then nothing was accepted.
         """
         now = self._deps.clock()
         known = await self._accepted_before(owner, session_id, once)
         if known is not None and not known.failed_for_now:
             return known.turn
         again = known.turn.turn_id if known else None
-        async with self._deps.limiter.starting(owner, "", again=again) as turn_id:
+        async with self._deps.limiter.starting(owner, button.message, again=again) as turn_id:
             request = ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin)
             async with self._deps.database.transaction() as connection:
                 admitted = await begin_decision(
-                    connection, owner, session_id, decision, version=version, request=request, now=now
+                    connection, owner, session_id, button, tools=self._deps.tools, request=request, now=now
                 )
             if admitted is None:  # raised after the commit, since the plan is stored as expired
                 raise expired()
         await self._dispatch(owner, turn_id, admitted)
         return admitted.turn
 
-    async def decide_several(
-        self, owner: str, wanted: Mapping[str, tuple[Decision, int]], *, origin: Origin
-    ) -> dict[str, Admitted]:
+    async def decide_several(self, owner: str, wanted: Mapping[str, Button], *, origin: Origin) -> dict[str, Admitted]:
         """Decides on the versions of the plans of several sessions, by session: on all or, if it raises what `decide`
         raises or NotFound, on none. The error's `session_id` is the session that it is about.
         """
         now = self._deps.clock()
         admitted: dict[str, Admitted] = {}
         async with AsyncExitStack() as stack:
-            ids = {each: await stack.enter_async_context(self._deps.limiter.starting(owner, "")) for each in wanted}
+            starting = self._deps.limiter.starting
+            ids = {each: await stack.enter_async_context(starting(owner, wanted[each].message)) for each in wanted}
             async with self._deps.database.transaction() as connection:
                 for session_id in sorted(wanted):  # one order of locks for all
-                    decision, version = wanted[session_id]
+                    button = wanted[session_id]
                     request = ChatRequest("", turn_id=ids[session_id], origin=origin)
                     try:
                         accepted = await begin_decision(
-                            connection, owner, session_id, decision, version=version, request=request, now=now
+                            connection, owner, session_id, button, tools=self._deps.tools, request=request, now=now
                         )
                     except AppError as error:
                         raise error.with_extra(session_id=session_id) from None

@@ -72,11 +72,14 @@ class ChatRequest:
     for the model's words as they come; `turn_id` is the id its turn gets, None for a new one; `origin` joins its log
     lines and its trace to the request. `instead_of` is the message whose turn it takes the place of, with all that came
     after: an empty message asks the same again. `note` is what the model is told with it.
+    A button may have `args_changed`; one that `amends` has a text of the user's.
     """
 
     message: str
     force_web_search: bool = False
     decided_plan_id: str | None = None
+    amends: bool = False
+    args_changed: bool = False
     on_busy: OnBusy = "enqueue"
     once: Once | None = None
     stream: bool = False
@@ -180,6 +183,8 @@ async def begin_turn(
     asked = {
         "force_web_search": request.force_web_search,
         "decided_plan_id": request.decided_plan_id,
+        "amends": request.amends,
+        "args_changed": request.args_changed,
         "stream": request.stream,
         "origin": asdict(request.origin),
     }

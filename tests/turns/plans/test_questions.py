@@ -51,10 +51,12 @@ async def test_no_line_of_a_value_looks_like_a_line_of_the_question(client: Clie
     before, block, after = asked.partition("    to: eve\n    text:\n")
     assert before == "Next step: `Write [a note](http://evil.example)`\n\n`mcp_send_note`\n\n"
     assert after.endswith("\n\nShall I go ahead?")
-    lines = after.removesuffix("\n\nShall I go ahead?").split("\n")
+    *lines, _, named = after.removesuffix("\n\nShall I go ahead?").split("\n")
     assert block
     assert {line[:7] for line in lines} == {"      │", "      ┆"}
-    assert "\u2039" not in after.replace("‹U+2039›", "")
+    assert "\u2039" not in "".join(lines).replace("‹U+2039›", "")
+    assert named.startswith("````text: yes‹U+000A")
+    assert named.endswith("````: not from you")
 
 
 async def test_what_is_done_and_what_is_asked_hide_nothing_that_a_tool_wrote(

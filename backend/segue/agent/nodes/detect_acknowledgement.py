@@ -4,13 +4,16 @@ from langgraph.runtime import Runtime
 
 from segue.agent.context import TurnContext
 from segue.agent.state import TurnState, Update
-from segue.plans.acknowledgement import classify
+from segue.plans.acknowledgement import Acknowledgement, classify
 from segue.plans.policy import should_search_web
 from segue.plans.question import Question, asked_in, question_of
 
 
 async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]) -> Update:  # noqa: ARG001 (a node's)
-    acknowledgement = classify(state["message"], question=_question(state))
+    if state["amends"]:
+        acknowledgement = Acknowledgement("amend", "button")
+    else:
+        acknowledgement = classify(state["message"], question=_question(state))
     search = should_search_web(state["message"], force=state["force_web_search"], verdict=acknowledgement.verdict)
     return {"acknowledgement": acknowledgement, "search": search}
 

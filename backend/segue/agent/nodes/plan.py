@@ -44,10 +44,12 @@ async def _plan_update(context: TurnContext, state: TurnState) -> Update:
         return await _resume_own(context, state, earlier.plan)
     if decided is not None:
         return await _resume_decided(context, state, decided)
+    # A yes that was sent before the question stood as it does is no answer to it.
+    was_seen = stored is not None and state["shown_plan"] == (stored.plan.id, stored.plan.version)
+    if state["amends"] and not was_seen:
+        raise StalePlan
     if stored is None or stored.is_for_a_later_turn(context.turn):
         return await _make_or_skip(context, state)
-    # A yes that was sent before the question stood as it does is no answer to it.
-    was_seen = state["shown_plan"] == (stored.plan.id, stored.plan.version)
     if stored.plan.status == "active":
         stored = await _settle(context, stored)
         if not stored.plan.is_open:

@@ -37,7 +37,8 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     """Leaves `answer` at None if `respond` has to write it: the plan is over, or the loop reached a bound."""
     context = runtime.context
     tools = without_forbidden(context.guard.tools(), state["search"])
-    turn = TurnCalls(context, tools, approved_in=_approved_in(state), cautious=state.get("cautious", False))
+    approved_in, cautious = _approved_in(state), state.get("cautious", False)
+    turn = TurnCalls(context, tools, approved_in=approved_in, cautious=cautious, facts=state["facts"])
     note = state.get("note")
     conversation = prompts.with_note(state["prompt"], note) if note else list(state["prompt"])
     if state["earlier"] is not None:
@@ -118,7 +119,14 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
     if run.plan.status == "waiting":
         blocked = blocked_tools(turn, run.plan)
         told = await told_about(turn, run.plan, state["earlier_results"])
-        answer = plan_messages.ask(run.stored, state["language"], changed=bool(run.changed), blocked=blocked, told=told)
+        answer = plan_messages.ask(
+            run.stored,
+            state["language"],
+            changed=bool(run.changed),
+            blocked=blocked,
+            told=told,
+            results=_tools_by_result(turn, state),
+        )
     return {"touched_plan": run.stored, "answer": answer, "asked_again": run.changed}
 
 
@@ -178,9 +186,13 @@ async def _ask_for_yes(
         return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
     run = await execute_plan(turn, stored, [])
     told = await told_about(turn, run.plan, state["earlier_results"])
-    question = plan_messages.ask(run.stored, state["language"], told=told)
+    question = plan_messages.ask(run.stored, state["language"], told=told, results=_tools_by_result(turn, state))
     answer = "\n\n".join(part for part in (reply.text, question) if part)
     return {"touched_plan": run.stored, "answer": answer}
+
+
+def _tools_by_result(turn: TurnCalls, state: TurnState) -> dict[str, str]:
+    return {each.tool_call_id: each.tool_name for each in (*turn.references, *state["earlier_results"])}
 
 
 def _description(state: TurnState, tool: Tool, *, alone: bool) -> str:

@@ -1,0 +1,87 @@
+"""Where each value in the arguments of a call came from, found in the texts that it may have come from. Pure.
+
+Nothing here is claimed by a model: what a tool said may have told the model what to claim.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+SHORTEST: Final = 3  # characters; what is shorter stands in any text
+MAX_VALUES: Final = 100
+MAX_LEAVES: Final = 10_000
+REST: Final = "…"  # the path that stands for all values beyond these
+USER, MODEL = "user", "model"
+
+_FROM_USER: Final = (USER, "message:", "fact:")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENDS: Final = " .,;:!?\"'“”«»。，！？"
+
+Value = str | int | float
+
+
+def values_of(args: Mapping[str, Any]) -> dict[str, Value]:
+    """Returns the texts and numbers in arguments that can be looked for, by their path in JMESPath, `to[0].name`."""
+    seen = list(islice(leaves(args), MAX_LEAVES + 1))
+    found = [leaf for leaf in seen[:MAX_LEAVES] if _is_value(leaf[1]) and len(_written(leaf[1]).strip()) >= SHORTEST]
+    left_out = len(found) > MAX_VALUES or len(seen) > MAX_LEAVES
+    return dict(found[:MAX_VALUES]) | ({REST: REST} if left_out else {})
+
+
+def origins_of(args: Mapping[str, Any], sources: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Returns by path the first source that has the value, or `model`. A source is an origin and a text."""
+    texts = [(origin, _normal(text)) for origin, text in sources]
+
+    def origin_of(path: str, value: Value) -> str:
+        wanted = _normal(_written(value)).strip(_ENDS)
+        found = (origin for origin, text in texts if wanted and path != REST and _stands_in(wanted, text))
+        return next(found, MODEL)
+
+    return {path: origin_of(path, value) for path, value in values_of(args).items()}
+
+
+def not_from_user(args: Mapping[str, Any] | None, origins: Mapping[str, str] | None) -> dict[str, dict[str, Value]]:
+    """Returns the values that the user neither typed nor said, by their origin and path."""
+    found: dict[str, dict[str, Value]] = {}
+    for path, value in values_of(args or {}).items():
+        origin = (origins or {}).get(path, USER)
+        if not origin.startswith(_FROM_USER):
+            found.setdefault(origin, {})[path] = value
+    return found
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields what contains nothing else in a JSON value, each with its path."""
+    match value:
+        case dict() if value:
+            for name, item in value.items():
+                step = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+                yield from leaves(item, f"{path}.{step}" if path else step)
+        case list() if value:
+            for index, item in enumerate(value):
+                yield from leaves(item, f"{path}[{index}]")
+        case _:
+            yield path, value
+
+
+def _is_value(value: object) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def _written(value: Value) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _normal(text: str) -> str:
+    """Case and spaces do not matter. Letters that only look alike stay different."""
+    return " ".join(unicodedata.normalize("NFC", text.casefold()).split())
+
+
+def _stands_in(value: str, text: str) -> bool:
+    """Returns whether a text has a value whole: `ann@a.example` does not stand in `joann@a.example.org`."""
+    if value not in text:
+        return False
+    return re.search(rf"(?<![0-9a-z_.+@-]){re.escape(value)}(?![0-9a-z_@-]|\.[0-9a-z])", text) is not None

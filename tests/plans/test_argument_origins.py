@@ -1,0 +1,52 @@
+"""Where the values of a call stand: whole, in the first text that has them, or nowhere."""
+
+from typing import Any
+
+import pytest
+
+from segue.plans.argument_origins import MAX_VALUES, REST, not_from_user, origins_of, values_of
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "stands"),
+    [
+        ("ann@a.example", "Write to  Ann@A.example.", True),
+        ("Ann@a.example", "(ann@a.example)", True),
+        ("the second item", "Take the\nsecond item!", True),
+        ("张三丰", "给张三丰发邮件", True),
+        ("bob@a.example", "发给bob@a.example吧", True),
+        (1000, "Pay 1000 euros", True),
+        (1000.0, "Pay 1000 euros", True),
+        ("ann@a.example", "Write to joann@a.example", False),
+        ("ann@a.example", "Write to jo.ann@a.example", False),
+        ("ann@a.example", "Write to ann@a.example.org", False),
+        (100, "Pay 1000 euros", False),
+        ("bób@a.example", "bob@a.example", False),
+        ("itm\u200b-1", "itm-1", False),
+        ("...", "Well... and … so", False),
+    ],
+)
+def test_a_value_stands_in_a_text_only_whole_and_to_the_letter(value: Any, text: str, *, stands: bool) -> None:
+    assert origins_of({"x": value}, [("message:1", text)]) == {"x": "message:1" if stands else "model"}
+
+
+def test_the_first_source_that_has_a_value_is_its_origin_and_what_the_user_said_is_not_named() -> None:
+    to = [{"e mail": "ann@a.example"}, {"e mail": "eve@a.example"}]
+    args = {"to": to, "days": 14, "urgent": True, "cc": [], "note": "Hello"}
+    sources = [("message:1", "to Ann@a.example"), ("fact:1", "hello"), ("result:1", "ann@a.example eve@a.example")]
+    found = origins_of(args, sources)
+    eve = 'to[1]."e mail"'
+    assert found == {'to[0]."e mail"': "message:1", eve: "result:1", "note": "fact:1"}
+    assert not_from_user(args, found) == {"result:1": {eve: "eve@a.example"}}
+    assert not_from_user(args, dict.fromkeys(values_of(args), "user")) == {}
+
+
+def test_beyond_a_hundred_values_the_rest_is_nobodys() -> None:
+    args = {"to": [f"a{number}@a.example" for number in range(MAX_VALUES + 5)]}
+    found = origins_of(args, [("message:1", " ".join(args["to"]) + f" {REST}")])
+    assert (len(found), found[REST], found["to[99]"]) == (MAX_VALUES + 1, "model", "message:1")
+    assert not_from_user(args, found) == {"model": {REST: REST}}
+
+
+def test_arguments_of_very_many_short_values_are_not_searched_through() -> None:
+    assert values_of({"cells": [["a"]] * 200_000}) == {REST: REST}
