@@ -28,10 +28,12 @@ from segue.db.redis_server import RedisServer
 from segue.domain.agent import Agent
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError
+from segue.domain.memory import Memory
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.domain.tool import Tool
 from segue.embedded.urls import server_urls
 from segue.events.log import EventLog
+from segue.events.user_feed import UserFeeds, fact_noted
 from segue.identity.api_keys import ApiKeys
 from segue.identity.authenticator import Anonymous, Authenticator
 from segue.jobs.fact_extraction import DueExtraction, FactExtraction
@@ -79,6 +81,7 @@ class Stores:
     streams: Streams
     rates: Rates
     events: EventLog
+    feeds: UserFeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,8 @@ async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
     events = await stack.enter_async_context(
         EventLog(streams, partial(outcomes_of, database), outage_s=settings.turn_lease_s)
     )
-    return Stores(redis, database, cache, streams, rates, events)
+    feeds = await stack.enter_async_context(UserFeeds(streams))
+    return Stores(redis, database, cache, streams, rates, events, feeds)
 
 
 async def authenticator(stack: AsyncExitStack, base: Foundation) -> Authenticator:
@@ -199,13 +203,17 @@ def limiter(base: Foundation, books: Books) -> Limiter:
 
 
 async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermMemory:
-    settings = base.settings
+    settings, events = base.settings, base.stores.events
+
+    def noted(owner: str, fact: Memory) -> None:
+        events.tell(owner, fact_noted(fact))
+
     if settings.embedding_model is None:
-        return LongTermMemory(base.stores.database, None)
+        return LongTermMemory(base.stores.database, None, noted)
     from segue.agent.llm.embeddings import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
 
     embedder = openai_embedder(provider_options(settings, f"openai:{settings.embedding_model}"))
-    return LongTermMemory(base.stores.database, await stack.enter_async_context(embedder))
+    return LongTermMemory(base.stores.database, await stack.enter_async_context(embedder), noted)
 
 
 async def tooling(

@@ -43,7 +43,10 @@ CHECKS = [
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")  # of schemathesis' own strategies
-async def test_no_operation_fails_or_answers_otherwise_than_described(settings: Settings) -> None:
+async def test_no_operation_fails_or_answers_otherwise_than_described(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.events.user_feed.LASTS_S", 0)  # a stream without an end otherwise
     write_mailbox_config(settings.mcp_config.parent)
     offline = settings.model_copy(update={"openai_base_url": None})
     async with awaiting("mcp_server_ready") as ready, running(offline) as client:

@@ -24,6 +24,7 @@ from segue.domain.ids import Prefix, is_id
 from segue.domain.plan import Confirm, Planning
 from segue.domain.telemetry import OpenSpan
 from segue.events.log import EventLog
+from segue.events.user_feed import UserFeeds
 from segue.identity.authenticator import Authenticator
 from segue.memory.long_term import LongTermMemory
 from segue.telemetry.metrics import Metrics
@@ -45,6 +46,7 @@ class Services:
     database: Database
     cache: Cache
     events: EventLog
+    feeds: UserFeeds
     turns: TurnService
     agents: Agents
     tools: ToolAvailability

@@ -3,7 +3,7 @@
 Everything that can be refused is refused before the stream starts; a stream holds no database connection.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -14,8 +14,7 @@ from starlette.types import Receive, Scope, Send
 from segue.api.deps import Caller, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
 from segue.api.problems import PROBLEMS
 from segue.domain.session import TurnKey
-from segue.events.event_buffer import end_of
-from segue.events.log import EventLog
+from segue.events.event_buffer import Entry, end_of
 from segue.identity.stream_tokens import StreamToken, create_token
 from segue.turns.queries import find_turn
 
@@ -87,7 +86,7 @@ async def follow_turn(
     position = after if last_event_id is None else last_event_id
     if position >= end_of(turn):
         return Response(status_code=204)
-    return EventStream(_framed(services.events, turn, after=position))
+    return EventStream(framed(services.events.follow(turn, after=position)))
 
 
 @router.post("/{session_id}/turns/{turn_id}/stream-token", status_code=201)
@@ -108,12 +107,12 @@ def wants_events(request: Request) -> bool:
 async def answer_or_events(services: Services, turn: TurnKey, *, stream: bool) -> Response:
     """The events of a turn as they happen or, after its end, its ChatAnswer. Raises the AppError it ended with."""
     if stream:
-        return EventStream(_framed(services.events, turn, after=0))
+        return EventStream(framed(services.events.follow(turn)))
     return Response(await services.events.answer(turn), media_type="application/json")
 
 
-async def _framed(log: EventLog, turn: TurnKey, after: int) -> AsyncIterator[bytes]:
-    async with aclosing(log.follow(turn, after=after)) as parts:
+async def framed(parts: AsyncGenerator[Sequence[Entry]]) -> AsyncIterator[bytes]:
+    async with aclosing(parts):
         async for entries in parts:
             frames = bytearray()
             for entry in entries:

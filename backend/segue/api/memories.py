@@ -51,7 +51,9 @@ async def list_memories(
 async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
     """A fact that is known already is given as it is."""
     async with services.database.autocommit() as connection:
-        return await facts.add_fact(connection, caller, NewFact(body.content, body.kind), now=services.clock())
+        fact = await facts.add_fact(connection, caller, NewFact(body.content, body.kind), now=services.clock())
+    services.long_term.noted(caller, fact)
+    return fact
 
 
 @router.delete("", status_code=204)

@@ -21,6 +21,7 @@ from segue.domain.session import (
     UnreadableMessage,
     UnreadableSession,
 )
+from segue.events import user_feed
 from segue.memory import facts, history, sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.context import working_memory
@@ -51,7 +52,7 @@ class SessionMemory:
 async def create_session(body: NewSession, services: ServicesDep, caller: Caller) -> Session:
     services.agents.check(body.agent, status=422)
     async with services.database.autocommit() as connection:
-        return await sessions.create_session(
+        session = await sessions.create_session(
             connection,
             caller,
             title=body.title,
@@ -61,6 +62,8 @@ async def create_session(body: NewSession, services: ServicesDep, caller: Caller
             now=services.clock(),
             time_zone=body.time_zone or services.time_zone,
         )
+    services.events.tell(caller, user_feed.session_created(session))
+    return session
 
 
 @router.get("")
@@ -107,7 +110,10 @@ async def update_session(
     if "time_zone" in changes:
         changes["time_zone"] = body.time_zone or services.time_zone
     async with services.database.autocommit() as connection:
-        return await sessions.update_session(connection, caller, session_id, changes=changes)
+        session = await sessions.update_session(connection, caller, session_id, changes=changes)
+    if "title" in changes:
+        services.events.tell(caller, user_feed.session_titled(session))
+    return session
 
 
 @router.delete("/{session_id}", status_code=204)

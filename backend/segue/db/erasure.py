@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db import rate_limits
 from segue.db.engine import Database
 from segue.db.models import metadata, sessions, turns
-from segue.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_places_key
+from segue.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
 
 BATCH = 20
 
@@ -96,7 +96,7 @@ async def _count(connection: AsyncConnection, session_ids: Collection[str]) -> d
 
 def _is_of(key: str, owner: str, ids: set[str]) -> bool:
     return (
-        key in (plans_of_owner_key(owner), turn_places_key(owner))
+        key in (plans_of_owner_key(owner), turn_places_key(owner), user_feed_key(owner))
         or key.startswith(plan_cache_key(owner, ""))
         or rate_limits.belongs_to(key, owner)
         or not ids.isdisjoint(_ID.findall(key))

@@ -19,13 +19,17 @@ from segue.domain.session import TurnKey
 
 TURN_EVENTS_TTL_S = 3600
 TURN_WATCHED_TTL_S = 1200
+FEED_TTL_S = 3600
 MAX_LOG_ENTRIES = 4096
+MAX_FEED_ENTRIES = 1000
+FEED_STEP = 1000  # from the position of one millisecond's first entry of a feed to the next one's
 READ_BLOCK_MS = 50
+FEED_BLOCK_MS = 200
 READ_COUNT = 256
 SCANNED_AT_ONCE = 1000
 # The budget of a process; docs/deployment.md adds it up.
 CACHE_CONNECTIONS = 8
-STREAM_CONNECTIONS = 3
+STREAM_CONNECTIONS = 4
 RATE_CONNECTIONS = 4
 QUEUE_CONNECTIONS = 8
 
@@ -43,6 +47,23 @@ redis.call('EXPIRE', KEYS[2], ARGV[2])
 _OPEN_STREAM = """
 redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], ARGV[2], 'events', ARGV[3])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
+"""
+
+# KEYS: a feed. ARGV: TTL, the event that begins a new one. Returns the id of the last entry.
+_OPEN_FEED = """
+if redis.call('TYPE', KEYS[1]).ok ~= 'stream' then
+  redis.call('DEL', KEYS[1])
+  redis.call('XADD', KEYS[1], '*', 'event', ARGV[2])
+end
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1][1]
+"""
+
+_CLEAR_FEED = """
+if redis.call('DEL', KEYS[1]) == 1 then
+  redis.call('XADD', KEYS[1], '*', 'event', ARGV[2])
+  redis.call('EXPIRE', KEYS[1], ARGV[1])
+end
 """
 
 log = structlog.get_logger()
@@ -79,6 +100,10 @@ def turn_events_key(session_id: str, turn_id: str) -> str:
 
 def turn_watched_key(session_id: str, turn_id: str) -> str:
     return f"segue:watched:{session_id}:{turn_id}"
+
+
+def user_feed_key(user: str) -> str:
+    return f"segue:feed:{user}"
 
 
 class _Client:
@@ -179,14 +204,17 @@ class Batch:
 
 
 class Streams(_Client):
-    """The event logs of turns: streams whose writer chooses the ids. Redis refuses an id that is not above the last."""
+    """The event logs of turns: streams whose writer chooses the ids. Redis refuses an id that is not above the last.
+
+    And the feeds of users, with ids of the time of Redis. A feed that nobody has opened takes no events.
+    """
 
     def __init__(self, server: RedisServer) -> None:
         super().__init__(server, STREAM_CONNECTIONS)
 
-    async def append(self, batches: Sequence[Batch]) -> bool:
-        """Returns False if Redis cannot be reached. Drops a batch that Redis refuses: it was written before, or another
-        process has taken over the log.
+    async def append(self, batches: Sequence[Batch], told: Sequence[tuple[str, bytes]] = ()) -> bool:
+        """Writes what was `told`, events by user, with the logs. Returns False if Redis cannot be reached. Drops a
+        batch that Redis refuses: it was written before, or another process has taken over the log.
         """
         pipeline = self._redis.pipeline(transaction=False)
         for batch in batches:
@@ -198,6 +226,9 @@ class Streams(_Client):
             bound = ("NOMKSTREAM", "MAXLEN", "~", MAX_LOG_ENTRIES)
             pipeline.execute_command("XADD", key, *bound, position, "events", batch.body)
             pipeline.execute_command("EXPIRE", key, TURN_EVENTS_TTL_S)
+        for user, event in told:
+            bound = ("NOMKSTREAM", "MAXLEN", "~", MAX_FEED_ENTRIES)
+            pipeline.execute_command("XADD", user_feed_key(user), *bound, "*", "event", event)
         with suppress(RedisLost):
             async with self._server.asking():
                 await pipeline.execute(raise_on_error=False)
@@ -239,3 +270,49 @@ class Streams(_Client):
         keys = [key(session_id, turn_id) for turn_id in turn_ids for key in (turn_events_key, turn_watched_key)]
         if keys:
             await self._attempt("DEL", *keys)
+
+    async def open_feeds(self, users: Sequence[str], opening: bytes) -> list[int] | None:
+        """Makes the feeds that are not there, with the event `opening`, and keeps all for FEED_TTL_S. Returns the
+        positions of their last entries; None if Redis cannot be reached.
+        """
+        pipeline = self._redis.pipeline(transaction=False)
+        for user in users:
+            pipeline.eval(_OPEN_FEED, 1, user_feed_key(user), FEED_TTL_S, opening)
+        with suppress(RedisLost):
+            async with self._server.asking():
+                return [_position(last) for last in await pipeline.execute()]
+        return None
+
+    async def in_feed(self, user: str, position: int) -> bool:
+        """Returns whether a feed still has this entry, and so all that follow it."""
+        at = _id(position)
+        return bool(await self._attempt("XRANGE", user_feed_key(user), at, at))
+
+    async def read_feeds(self, after: Mapping[str, int]) -> dict[str, list[tuple[int, bytes]]] | None:
+        """Returns by user what follows a position of the feed. Waits FEED_BLOCK_MS if there is nothing.
+
+        Returns None if Redis cannot be reached or a key is no feed.
+        """
+        users = {user_feed_key(user).encode(): user for user in after}
+        ids = map(_id, after.values())
+        answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", FEED_BLOCK_MS, "STREAMS", *users, *ids)
+        if answer is None:
+            return None
+        return {
+            users[key]: [(_position(each), fields.get(b"event", b"")) for each, fields in entries]
+            for key, entries in answer
+        }
+
+    async def clear_feed(self, user: str, opening: bytes) -> None:
+        """A feed that is there begins anew, with the event `opening`."""
+        await self._attempt("EVAL", _CLEAR_FEED, 1, user_feed_key(user), FEED_TTL_S, opening)
+
+
+def _position(entry_id: bytes) -> int:
+    """Fits a number of JavaScript until the year 2255."""
+    milliseconds, _, number = entry_id.partition(b"-")
+    return int(milliseconds) * FEED_STEP + min(int(number), FEED_STEP - 1)
+
+
+def _id(position: int) -> str:
+    return "{}-{}".format(*divmod(position, FEED_STEP))

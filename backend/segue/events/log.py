@@ -18,6 +18,7 @@ from segue.domain.session import EPOCHS, Outcome, TurnKey
 from segue.events import agui
 from segue.events.event_buffer import ATTEMPT, CHECK_ROW_S, END, Entry, EventBuffer, Wakeups, end_of
 from segue.events.event_publisher import EventPublisher
+from segue.events.user_feed import GAP
 
 SAVE_EVERY_S = 0.03
 READ_EVERY_S = 0.01
@@ -43,6 +44,7 @@ class EventLog:
         self._publishers: dict[str, EventPublisher] = {}
         self._wakeups = Wakeups()
         self._unsaved: dict[EventBuffer, None] = {}
+        self._told: list[tuple[str, bytes]] = []
         self._something_unsaved = asyncio.Event()
         self._someone_follows = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -61,7 +63,7 @@ class EventLog:
         self._something_unsaved.set()
         self._someone_follows.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._unsaved:
+        if self._unsaved or self._told:
             await self._save()
 
     def shut_down(self) -> None:
@@ -126,8 +128,16 @@ class EventLog:
         buffer.append(buffer.end, event)
         self._save_soon(buffer)
 
-    async def delete(self, session_id: str, turn_ids: Sequence[str]) -> None:
-        """Deletes the logs of a session."""
+    def tell(self, user: str, *events: bytes) -> None:
+        """Adds to the user's feed, if somebody follows it. Call it after what happened is committed."""
+        self._told += [(user, event) for event in events]
+        self._something_unsaved.set()
+
+    async def delete(self, session_id: str, turn_ids: Sequence[str], *, user: str | None = None) -> None:
+        """Deletes the logs of a session, and what the user's feed says of it."""
+        if user is not None:
+            self._told = [each for each in self._told if each[0] != user]
+            await self._streams.clear_feed(user, GAP)
         for buffer in self._buffers.values():
             if buffer.turn.turn_id in turn_ids:
                 self._unsaved.pop(buffer, None)
@@ -197,10 +207,11 @@ class EventLog:
         Then only the turns that still run here are tried again: the others end in their rows.
         """
         self._something_unsaved.clear()
-        buffers = list(self._unsaved)
+        buffers, told, self._told = list(self._unsaved), self._told, []
         sizes = [len(buffer.entries) for buffer in buffers]
-        saved = await self._streams.append([_batch(buffer) for buffer in buffers])
+        saved = await self._streams.append([_batch(buffer) for buffer in buffers], told)
         if not saved:
+            self._told = [*dict.fromkeys((user, GAP) for user, _ in told), *self._told]
             self._something_unsaved.set()
         for buffer, size in zip(buffers, sizes, strict=True):
             if saved:

@@ -88,8 +88,12 @@ class FactExtraction:
                 return True
             if await connection.scalar(_settled(job)) is None:
                 return True
-            for fact, embedding in zip(facts, embeddings or repeat(None), strict=False):
+            stored = [
                 await self.long_term.store(connection, job.owner, fact, now=now, source=source, embedding=embedding)
+                for fact, embedding in zip(facts, embeddings or repeat(None), strict=False)
+            ]
+        for memory in stored:
+            self.long_term.noted(job.owner, memory)
         log.info("facts_extracted", turn_id=job.turn_id, kept=len(facts), not_said=len(proposed) - len(facts))
         return True
 

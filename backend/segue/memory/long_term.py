@@ -5,7 +5,7 @@ and rows.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -45,9 +45,17 @@ class Embedder(Protocol):
 
 
 class LongTermMemory:
-    def __init__(self, database: Database, embedder: Embedder | None = None) -> None:
+    """`noted(owner, fact)` is called once a fact is committed: by `remember`, and by the callers of `store`."""
+
+    def __init__(
+        self,
+        database: Database,
+        embedder: Embedder | None = None,
+        noted: Callable[[str, Memory], None] = lambda owner, fact: None,  # noqa: ARG005 (their names)
+    ) -> None:
         self._database = database
         self._embedder = embedder
+        self.noted = noted
         self._has_vectors: bool | None = None
 
     async def recall(self, owner: str, message: str, *, now: datetime, limit: int = MOST_RECALLED) -> list[Memory]:
@@ -87,13 +95,15 @@ class LongTermMemory:
             return None
         corrected = leans_on.id if leans_on and is_correction(str(source.content)) else None
         async with self._database.transaction() as connection:
-            return await facts.add_fact(
+            fact = await facts.add_fact(
                 connection,
                 owner,
                 NewFact(with_dates(content, _days(source, time_zone)), kind, supersedes=corrected),
                 now=now,
                 source=Source(session_id, source.id),
             )
+        self.noted(owner, fact)
+        return fact
 
     async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Embeddings | None:
         """Returns None if no embedder is configured, Postgres has no pgvector, or the endpoint does not answer."""

@@ -80,8 +80,8 @@ class Claim:
     `has_plan_in_question` says whether a plan is open or has just expired; only the turn that runs makes plans, so it
     can only become false. `shown_plan` is the open plan and its version at the time the message came: a yes is for that
     one. `language` and `time_zone` are the session's at that time. `summary` covers the turns up to `summary_seq`,
-    `references` are the results that are listed with it. `agent` is the session's agent at the time of the
-    turn's first claim.
+    `references` are the results that are listed with it. `title` is the session's, `agent` its agent at the time of
+    the turn's first claim.
     `knows_facts` says whether the owner has any facts, `tells_facts` whether the message may tell more. `queued_s` is
     how long the turn waited for this claim. A turn that `is_unreadable` does not run: what was asked with its message
     cannot be read.
@@ -93,6 +93,7 @@ class Claim:
     left_s: float | None
     owner: str
     agent: str
+    title: str | None
     force_web_search: bool
     decided_plan_id: str | None
     amends: bool
@@ -151,6 +152,7 @@ def _of_session() -> tuple[ColumnElement[Any], ...]:
     )
     return (
         sessions.c.owner,
+        sessions.c.title,
         (sessions.c.next_seq - 1).label("message_count"),
         sessions.c.summary,
         sessions.c.summary_seq,

@@ -63,6 +63,6 @@ async def _drop_idle(database: Database, cache: Cache, events: EventLog, days: i
         owner, session_id = idle
         turns = await queries.turn_ids(connection, session_id)
         await sessions.delete_session(connection, owner, session_id)
-    await events.delete(session_id, turns)
+    await events.delete(session_id, turns, user=owner)
     await short_term.forget(cache, session_id)
     return True

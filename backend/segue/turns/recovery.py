@@ -12,6 +12,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
 from segue.domain.telemetry import TurnEnded, TurnRecovered
+from segue.events import user_feed
 from segue.memory import short_term
 from segue.turns import terminations
 from segue.turns.deps import TurnDeps
@@ -71,6 +72,7 @@ async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> None:
         record_end(deps.observe, turn.key, TurnEnded(outcome_of(error), error.code), attempt=turn.attempts)
         await short_term.forget(deps.cache, turn.key.session_id)
         deps.events.end(turn.key, error, calls)
+        deps.events.tell(turn.owner, *user_feed.turn_ended(turn.key, error))
 
 
 def _reason_to_end(turn: NeglectedTurn, *, timeout_s: float) -> AppError | None:

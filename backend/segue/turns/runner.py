@@ -27,6 +27,7 @@ from segue.domain.events import Event, TextEnded
 from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
+from segue.events import user_feed
 from segue.memory import short_term
 from segue.memory.history import NewMessage
 from segue.tools.availability import ToolGuard
@@ -97,6 +98,7 @@ class UnstoredEnds:
             elif calls is not None:
                 end.metrics.record_end(error)
                 deps.events.end(claim.key, error, calls)
+                deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, error))
 
 
 class TurnRun:
@@ -184,6 +186,7 @@ class TurnRun:
     async def _answer(self) -> TurnState:
         deps, claim = self._deps, self.claim
         events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.stream)
+        deps.events.tell(claim.owner, user_feed.turn_started(claim.key, claim.title))
         if claim.is_unreadable:
             raise Unreadable("message")
         await self._guard.load_global_state()
@@ -255,6 +258,7 @@ class TurnRun:
             self._deps.summaries.wake()
         answer = chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
         self._deps.events.end(claim.key, answer)
+        self._deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, answer))
         self._metrics.record_end()
         return answer
 

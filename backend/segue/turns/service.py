@@ -17,6 +17,7 @@ from segue.domain.errors import AppError
 from segue.domain.plan import Button
 from segue.domain.session import EPOCHS, PromptReport, Turn, TurnKey
 from segue.domain.telemetry import TurnEnded
+from segue.events import user_feed
 from segue.memory import sessions, short_term
 from segue.memory.sessions import get_session
 from segue.plans.store import expired
@@ -101,7 +102,7 @@ class TurnService:
             admitted = await admit(deps.database, owner, session_id, request, now=deps.clock(), tools=deps.tools.tools)
         if admitted.fresh and request.on_busy == "interrupt":
             async with deps.database.autocommit() as connection:
-                self._carry_out(await terminations.cancel_before(connection, owner, admitted.turn))
+                self._carry_out(owner, await terminations.cancel_before(connection, owner, admitted.turn))
         await self._dispatch(owner, turn_id, admitted)
         return admitted
 
@@ -183,7 +184,7 @@ class TurnService:
         async with self._deps.database.autocommit() as connection:
             turn = await queries.find_turn(connection, owner, session_id, turn_id)
             cancelled = await terminations.cancel_turn(connection, owner, turn)
-        self._carry_out(cancelled)
+        self._carry_out(owner, cancelled)
         with suppress(TimeoutError, AppError):
             async with asyncio.timeout(CANCEL_ANSWER_S):
                 await self._deps.events.answer(turn)
@@ -206,7 +207,7 @@ class TurnService:
             await terminations.cancel_open_turns(connection, owner, session_id)
             await sessions.delete_session(connection, owner, session_id)
         self._worker.stop_session(session_id)
-        await self._deps.events.delete(session_id, turns)
+        await self._deps.events.delete(session_id, turns, user=owner)
         await short_term.forget(self._deps.cache, session_id)
         await self._deps.cache.delete_listed(plans_of_owner_key(owner))  # made from what was said in any session
 
@@ -224,12 +225,13 @@ class TurnService:
         elif not await self.queue.send(admitted.turn.session_id, turn_id, attempt=admitted.turn.run * EPOCHS):
             self._worker.wake(admitted.turn.session_id)
 
-    def _carry_out(self, cancelled: Mapping[TurnKey, bool]) -> None:
+    def _carry_out(self, owner: str, cancelled: Mapping[TurnKey, bool]) -> None:
         for turn, ended in cancelled.items():
             if ended:
                 error = turn_errors.cancelled()
                 record_end(self._deps.observe, turn, TurnEnded("cancelled", error.code))
                 self._deps.events.end(turn, error)
+                self._deps.events.tell(owner, *user_feed.turn_ended(turn, error))
             else:
                 self._worker.stop(turn.turn_id, "cancelled")
 

@@ -51,6 +51,7 @@ class NeglectedTurn:
     """A turn to recover. `left_s` is what is left of its time if it is `running`."""
 
     key: TurnKey
+    owner: str
     epoch: int
     running: bool
     attempts: int
@@ -127,6 +128,7 @@ def _neglected() -> Select[*tuple[Any, ...]]:
         select(
             turns.c.id,
             turns.c.session_id,
+            select(sessions.c.owner).where(sessions.c.id == turns.c.session_id).scalar_subquery().label("owner"),
             turns.c.seq,
             turns.c.status,
             turns.c.epoch,
@@ -167,6 +169,7 @@ async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> l
     return [
         NeglectedTurn(
             key=TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS),
+            owner=row.owner,
             epoch=row.epoch,
             running=row.status == "running",
             attempts=row.attempts,

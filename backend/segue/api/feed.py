@@ -1,0 +1,35 @@
+"""Sends what happens in all of the caller's sessions as Server-Sent Events, so that lists need not be read again."""
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from segue.api.deps import Caller, ServicesDep, StrictJsonRoute
+from segue.api.events import MEDIA_TYPE, EventStream, LastEventId, Position, framed
+from segue.api.problems import PROBLEMS
+
+EVENTS: dict[str, Any] = {
+    MEDIA_TYPE: {
+        "schema": {
+            "type": "string",
+            "description": "One JSON object in each `data:`: `type`, ids, a title or status. `id:` is its position.",
+        },
+        "example": 'id: 1795355000000000\ndata: {"type":"turn_started","session_id":"ses_…","turn_id":"turn_…"}\n\n',
+    }
+}
+
+router = APIRouter(tags=["events"], route_class=StrictJsonRoute, responses=PROBLEMS)
+
+
+@router.get(
+    "/events", response_class=Response, responses={200: {"description": "The events, as they come", "content": EVENTS}}
+)
+async def follow_events(
+    services: ServicesDep, caller: Caller, after: Position = 0, last_event_id: LastEventId = None
+) -> Response:
+    """What happens in all of the caller's sessions: `session_created`, `session_titled`, `turn_started`, `turn_ended`,
+    `approval_asked`, `fact_noted`. A stream begins with `replay_gap`, unless it goes on after a position that is still
+    known: read the lists then. It ends after a quarter of an hour; ask again with the last id.
+    """
+    position = after if last_event_id is None else last_event_id
+    return EventStream(framed(services.feeds.follow(caller, after=position)))
