@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check sweep-rows mutants mutants-sample fuzz bench bench-quick bench-against bench-language bfcl lock clean
+.PHONY: help install run test check clients sweep-rows mutants mutants-sample fuzz bench bench-quick bench-against bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -42,6 +42,13 @@ check: install  ## run all other checks of CI: format, lint, types, imports, con
 
 sweep-rows: install  ## spoil every column of JSON in every way, a session each, and see the others unharmed
 	SWEEP=1 $(BIN)/python -m pytest tests/api/test_unreadable_rows.py
+
+CLIENTS := .venv/clients
+
+clients: install  ## generate a client from docs/openapi.json with openapi-python-client, and call a service with it
+	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check openapi-python-client==0.29.1
+	$(BIN)/python -m pytest tests/api/test_generated_client.py
 
 mutants: install  ## break every promise in turn and see its tests fail; prints a table
 	$(BIN)/python -m tests.mutants

@@ -33,6 +33,7 @@ from segue.api import (
 from segue.api.access_control import Gate
 from segue.api.deps import Services, State
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
+from segue.api.openapi import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
 from segue.config import Settings
 from segue.domain.agent import Agent
@@ -99,7 +100,7 @@ def create_app(
             app.state.services = services
             yield State(services=services)
 
-    app = FastAPI(
+    app = DescribedApp(
         title="Segue",
         version="0.1.0",
         summary="An agent that picks up where it left off.",

@@ -1,13 +1,38 @@
 """The description of the API that the API itself gives. That it equals `docs/openapi.json` is `make check`'s to see."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
+from segue.api.event_types import CUSTOM_EVENTS, EVENT_TYPES, tables
+from segue.api.problem_codes import WHAT_TO_DO
+from tests.support.commands import ROOT
 from tests.support.service import Client
+
+NOT_OVER_HTTP = {  # a process that cannot start, or a command that cannot go on
+    "database_too_new",
+    "database_unreachable",
+    "embedded_unavailable",
+    "jwt_key_unusable",
+    "key_not_found",
+    "language_invalid",
+    "mcp_config_invalid",
+    "mcp_name_collision",
+    "port_taken",
+    "price_missing",
+    "tool_dependencies_invalid",
+    "tool_invalid",
+}
 
 
 async def operations(client: Client) -> dict[str, dict[str, Any]]:
     paths = (await client.get("/openapi.json"))["paths"]
     return {f"{method.upper()} {path}": operation for path, item in paths.items() for method, operation in item.items()}
+
+
+async def schemas(client: Client) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = (await client.get("/openapi.json"))["components"]["schemas"]
+    return found
 
 
 async def test_the_docs_page_shows_the_description(client: Client) -> None:
@@ -29,11 +54,50 @@ async def test_every_operation_describes_what_it_answers(client: Client) -> None
         assert operation["tags"], name
 
 
-async def test_every_operation_describes_its_errors_as_problems(client: Client) -> None:
+async def test_nothing_lacks_a_description(client: Client) -> None:
+    lacking = list[str]()
+    for name, operation in (await operations(client)).items():
+        parameters = operation.get("parameters", ())
+        lacking += [f"{name} {each['name']}" for each in parameters if not each.get("description")]
+    for name, schema in (await schemas(client)).items():
+        lacking += [] if schema.get("description") else [name]
+        described = schema.get("properties", {})
+        lacking += [f"{name}.{each}" for each, value in described.items() if not value.get("description")]
+    assert lacking == []
+
+
+async def test_every_operation_has_a_short_id_and_a_sentence(client: Client) -> None:
+    described = (await operations(client)).values()
+    ids = [operation["operationId"] for operation in described]
+    assert {"chat", "list_sessions"} < set(ids)
+    assert len(ids) == len(set(ids))
+    sentences = [operation["summary"] for operation in described]
+    # without a docstring FastAPI makes a title of the name
+    assert [said for said in sentences if len(said.split()) < 3 or said == said.title()] == []
+    assert len(sentences) == len(set(sentences))
+
+
+async def test_titles_of_schemas_are_unique_and_a_problem_is_described_once(client: Client) -> None:
+    described = await schemas(client)
+    titles = [schema["title"] for schema in described.values()]
+    assert len(titles) == len(set(titles))
+    assert {"SessionPage", "MessagePage", "Problem"} <= described.keys()
+    assert {"type", "title", "status", "detail", "code", "request_id"} <= set(described["Problem"]["required"])
+
+
+async def test_every_operation_says_which_problems_it_has_and_what_to_do(client: Client) -> None:
+    declared = set[str]()
     for name, operation in (await operations(client)).items():
         assert "422" not in operation["responses"], name
-        problem = operation["responses"]["default"]["content"]["application/problem+json"]["schema"]
-        assert {"type", "title", "status", "detail", "code", "request_id"} <= set(problem["required"]), name
+        problem = operation["responses"]["default"]
+        reference = {"$ref": "#/components/schemas/Problem"}
+        assert problem["content"] == {"application/problem+json": {"schema": reference}}, name
+        for code in problem["x-problem-codes"]:
+            status, what_to_do = WHAT_TO_DO[code]
+            assert f"| {code} | {status} | {what_to_do} |" in problem["description"], name
+        declared |= set(problem["x-problem-codes"])
+    assert declared == WHAT_TO_DO.keys()
+    assert set(raised()) - NOT_OVER_HTTP == WHAT_TO_DO.keys() - {"body_too_large"}  # Starlette's, with our code
 
 
 async def test_the_events_of_a_turn_are_described_wherever_they_are_sent(client: Client) -> None:
@@ -41,10 +105,23 @@ async def test_the_events_of_a_turn_are_described_wherever_they_are_sent(client:
     for name in ("POST /sessions/{session_id}/chat", "POST /sessions/{session_id}/plan/decision"):
         assert set(described[name]["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
     events = described["GET /sessions/{session_id}/turns/{turn_id}/events"]
-    assert set(events["responses"]["200"]["content"]) == {"text/event-stream"}
+    [content] = events["responses"]["200"]["content"].values()
+    assert content["schema"]["description"].endswith(tables())
     assert {"after", "last-event-id"} <= {parameter["name"] for parameter in events["parameters"]}
 
 
-async def test_ids_of_operations_are_unique(client: Client) -> None:
-    ids = [operation["operationId"] for operation in (await operations(client)).values()]
-    assert len(ids) == len(set(ids))
+def test_every_event_is_described_and_the_page_says_the_same() -> None:
+    written = (ROOT / "backend/segue/events/agui.py").read_text("utf-8")
+    assert set(re.findall(r'"([A-Z]+(?:_[A-Z]+)+|CUSTOM)"', written)) == EVENT_TYPES.keys()
+    assert set(re.findall(r'custom\("(\w+)"', written)) == CUSTOM_EVENTS.keys()
+    assert tables() in (ROOT / "docs/events.md").read_text("utf-8")
+
+
+def raised() -> Iterator[str]:
+    """The codes of the errors that the package makes, read off its source."""
+    for path in (ROOT / "backend/segue").rglob("*.py"):
+        source = path.read_text("utf-8")
+        named = dict(re.findall(r'^([A-Z_]+) = "(\w+)"$', source, re.MULTILINE))
+        codes = re.findall(r'\(\s*(?:"(\w+)"|([A-Z_]+)),\s*status=', source)
+        yield from (code or named[name] for code, name in codes)
+        yield from (f"{thing}_not_found" for thing in re.findall(r'NotFound\("(\w+)"\)', source))

@@ -33,6 +33,7 @@ from tests.support.stores import looking_into
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2"))  # of each operation, as many again of what its description forbids
 WAIT_S = 20
 PLAN = "Cerca le mail di Rossi, poi leggi la più recente e infine scrivi una risposta"
+OF_NO_ROUTE = {"not_found", "method_not_allowed"}
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -151,6 +152,9 @@ def _call(
                 case.body = {"decision": "reject", "version": int(known["version"])}
         response = case.call(base_url=base_url, session=http, timeout=WAIT_S)
         statuses[response.status_code] += 1
+        if response.headers.get("content-type", [""])[0] == "application/problem+json":
+            declared = case.operation.definition.raw["responses"]["default"]["x-problem-codes"]
+            assert response.json()["code"] in {*declared, *OF_NO_ROUTE}, (case.path, case.method, declared)
         is_stream = response.headers.get("content-type", [""])[0].startswith("text/event-stream")
         case.validate_response(response, checks=CHECKS[:-1] if is_stream else CHECKS)  # streams are test_streams.py's
 

@@ -10,6 +10,7 @@ import orjson
 from ag_ui.core import Event
 from pydantic import TypeAdapter
 
+from segue.api.event_types import EVENT_TYPES
 from tests.support.service import Client
 
 _check = TypeAdapter[Any](Event).validate_python
@@ -119,6 +120,7 @@ def check(sent: list[Sent]) -> None:
     """A whole stream is valid AG-UI: each event by itself, and all of them in this order."""
     for each in sent:
         _check(each.event)
+        assert each.event.keys() == {"type", *EVENT_TYPES[each.type][0].split()}, each
     ids = [each.id for each in sent]
     assert ids == sorted(set(ids)), ids
     assert sent[0].type == "RUN_STARTED"

@@ -1,56 +1,63 @@
 """Lists the agents that a session may have; ops see their instructions, and load the file anew."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 
 from segue.api.deps import IdentityDep, Ops, Services, ServicesDep
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Page
+from segue.domain.doc import doc
 from segue.domain.identity import Identity
 from segue.domain.plan import Confirm, Planning
 from segue.plans.policy import WEB_SEARCH
 from segue.turns.agents import Speaker
+
+AgentId = Annotated[str, Path(description="One of the list.")]
 
 router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentDescription:
-    """`tools` and `not_tools` are patterns; null for all tools. `instructions` is null for callers without the scope
-    ops.
-    """
+    """Who can answer in a session."""
 
-    id: str
-    name: str
-    description: str
-    instructions: str | None
-    model: str
-    small_model: str
-    temperature: float | None
-    reasoning_effort: str | None
-    tools: tuple[str, ...] | None
-    not_tools: tuple[str, ...]
-    confirm: Confirm
-    planning: Planning
-    web_search: bool
-    greeting: str | None
-    examples: tuple[str, ...]
+    id: Annotated[str, doc("For `agent` of a session.")]
+    name: Annotated[str, doc("What it is called.")]
+    description: Annotated[str, doc("What it is for.")]
+    instructions: Annotated[str | None, doc("Null for callers without the scope `ops`.")]
+    model: Annotated[str, doc("The model that answers.")]
+    small_model: Annotated[str, doc("The model for summaries and facts.")]
+    temperature: Annotated[float | None, doc("As the model gets it; null for its default.")]
+    reasoning_effort: Annotated[str | None, doc("As the model gets it; null for its default.")]
+    tools: Annotated[tuple[str, ...] | None, doc("Patterns of the tools it may use; null for all.")]
+    not_tools: Annotated[tuple[str, ...], doc("Patterns of those it may not.")]
+    confirm: Annotated[Confirm, doc("Which calls wait for the user's yes.")]
+    planning: Annotated[Planning, doc("When it makes a plan.")]
+    web_search: Annotated[bool, doc("Whether it can search the web.")]
+    greeting: Annotated[str | None, doc("To show in an empty session.")]
+    examples: Annotated[tuple[str, ...], doc("Messages to offer there.")]
 
 
 @router.get("")
 async def list_agents(services: ServicesDep, identity: IdentityDep) -> Page[AgentDescription]:
+    """Lists the agents that a session may have."""
     return _all(services, identity)
 
 
 @router.get("/{agent_id}")
-async def get_agent(agent_id: str, services: ServicesDep, identity: IdentityDep) -> AgentDescription:
+async def get_agent(agent_id: AgentId, services: ServicesDep, identity: IdentityDep) -> AgentDescription:
+    """Shows an agent."""
     return _described(services, services.agents.check(agent_id, status=404), identity)
 
 
-@router.post("/reload")
+@router.post("/reload", responses=problems("forbidden", "agents_invalid"))
 async def reload_agents(services: ServicesDep, identity: IdentityDep, _: Ops) -> Page[AgentDescription]:
-    """In this process. Turns that run keep the agents they began with; a file that cannot be used changes nothing."""
+    """Loads the file of agents anew. In this process: turns that run keep the agents they began with, and a file that
+    cannot be used changes nothing. For the scope `ops`.
+    """
     await services.agents.reload()
     return _all(services, identity)
 

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request
 
 from segue.api.chat import AcceptedTurn, events_url
 from segue.api.deps import Caller, OriginDep, ServicesDep, StrictJsonRoute
+from segue.api.problem_codes import OF_DECISIONS, problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Decisions, Limit, Page, decode_cursor, id_position, page
 from segue.domain.errors import AppError
@@ -18,19 +19,19 @@ _POSITION = id_position("plan")
 async def get_approvals(
     services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Approval]:
-    """The newest plan first."""
+    """Lists what waits for the caller's yes in all sessions. The newest plan first."""
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         found = await list_approvals(connection, caller, before=before, limit=limit + 1, now=services.clock())
     return page(found, limit, lambda each: each.plan_id)
 
 
-@router.post("/decisions", status_code=202)
+@router.post("/decisions", status_code=202, responses=problems("session_not_found", *OF_DECISIONS))
 async def decide_several(
     body: Decisions, services: ServicesDep, caller: Caller, http: Request, origin: OriginDep
 ) -> Page[AcceptedTurn]:
-    """All are accepted, or none: then the problem's `session_id` says which could not be. The turns are those of
-    `items`, in their order.
+    """Decides on plans of several sessions. All are accepted, or none: then the problem's `session_id` says which could
+    not be. The turns are those of `items`, in their order.
     """
     wanted = {each.session_id: each.button for each in body.items}
     if len(wanted) < len(body.items):

@@ -17,6 +17,7 @@ from segue.api.deps import (
     TurnId,
 )
 from segue.api.events import OR_EVENTS, wants_events
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Delivery, EditedMessage, Limit, Page, decode_cursor, page
 from segue.domain.session import ChatAnswer
@@ -26,12 +27,18 @@ from segue.turns.store import ChatRequest, once
 
 router = APIRouter(prefix="/sessions/{session_id}", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
-AS_CHAT: dict[str, Any] = {"response_model": ChatAnswer, "responses": {**OR_EVENTS, **ACCEPTED}}
+
+def as_chat(*codes: str) -> dict[str, Any]:
+    """The options of a route that answers as chat does."""
+    responses = {**OR_EVENTS, **ACCEPTED, **problems("turn_in_progress", *codes)}
+    return {"response_model": ChatAnswer, "responses": responses}
+
+
 WAIT = Delivery()
 _SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 
 
-@router.post("/messages/{message_id}/edit", **AS_CHAT)
+@router.post("/messages/{message_id}/edit", **as_chat("not_in_history", "not_the_users"))
 async def edit_message(
     session_id: SessionId,
     message_id: MessageId,
@@ -42,8 +49,8 @@ async def edit_message(
     origin: OriginDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Answers as chat does, to this message in the place of one of the user's and of all that came after it, which
-    stays readable as a branch. Cancels the open plan. What tools had done stands, and the model is told of it.
+    """Says something in the place of a message of the user's. Answers as `chat` does; what came after the message stays
+    readable as a branch. Cancels the open plan. What tools had done stands, and the model is told of it.
     """
     stream = body.stream or wants_events(http)
     asked = once(idempotency_key, "edit", message_id, body.message)
@@ -52,7 +59,7 @@ async def edit_message(
     return await delivered(services, http, admitted, stream=stream, background=body.background)
 
 
-@router.post("/messages/{message_id}/regenerate", **AS_CHAT)
+@router.post("/messages/{message_id}/regenerate", **as_chat("not_in_history"))
 async def regenerate(
     session_id: SessionId,
     message_id: MessageId,
@@ -63,7 +70,7 @@ async def regenerate(
     body: Delivery = WAIT,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """As `edit`, with the user's message that opened the turn of this message as it was."""
+    """Has another answer to the same message. As `edit_message`, with the turn's own message as it was."""
     stream = body.stream or wants_events(http)
     asked = once(idempotency_key, "regenerate", message_id)
     request = ChatRequest("", instead_of=message_id, once=asked, stream=stream, origin=origin)
@@ -71,7 +78,7 @@ async def regenerate(
     return await delivered(services, http, admitted, stream=stream, background=body.background)
 
 
-@router.post("/turns/{turn_id}/retry", **AS_CHAT)
+@router.post("/turns/{turn_id}/retry", **as_chat("cannot_retry"))
 async def retry_turn(
     session_id: SessionId,
     turn_id: TurnId,
@@ -82,7 +89,7 @@ async def retry_turn(
     body: Delivery = WAIT,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Answers as chat does, with the session's last turn, which failed or was cancelled. It goes on as after a crash:
+    """Runs the last turn again, which failed or was cancelled. Answers as `chat` does. It goes on as after a crash:
     what its tools had done stands, and so does its plan.
     """
     stream = body.stream or wants_events(http)
@@ -95,7 +102,7 @@ async def retry_turn(
 async def get_branches(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Branch]:
-    """What left the history, newest first. The messages are read with `GET …/messages?branch=`."""
+    """Lists what left the history. Newest first. The messages are read with `GET …/messages?branch=`."""
     before = decode_cursor(cursor, _SEQ)
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)

@@ -1,7 +1,7 @@
 """The chat route. A turn does not depend on its request: a client that disconnects does not stop it."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -9,8 +9,10 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Caller, IdempotencyKey, OriginDep, Services, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import ChatBody
+from segue.domain.doc import doc
 from segue.domain.session import ChatAnswer, TurnKey, TurnStatus
 from segue.turns.admission import Admitted
 from segue.turns.store import ChatRequest, once
@@ -22,9 +24,9 @@ router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRout
 class AcceptedTurn:
     """A turn that nobody waits for: `background`."""
 
-    turn_id: str
-    status: TurnStatus
-    events_url: str
+    turn_id: Annotated[str, doc("Begins with `turn_`.")]
+    status: Annotated[TurnStatus, doc("How it stands.")]
+    events_url: Annotated[str, doc("The path of its events.")]
 
 
 ACCEPTED: dict[int | str, dict[str, Any]] = {
@@ -36,7 +38,11 @@ def events_url(http: Request, turn: TurnKey) -> str:
     return f"{http.scope.get('root_path', '')}/sessions/{turn.session_id}/turns/{turn.turn_id}/events"
 
 
-@router.post("/{session_id}/chat", response_model=ChatAnswer, responses={**OR_EVENTS, **ACCEPTED})
+@router.post(
+    "/{session_id}/chat",
+    response_model=ChatAnswer,
+    responses={**OR_EVENTS, **ACCEPTED, **problems("turn_in_progress", "too_many_queued")},
+)
 async def chat(
     session_id: SessionId,
     body: ChatBody,
@@ -46,7 +52,9 @@ async def chat(
     origin: OriginDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """The answer, or with `"stream": true` or `Accept: text/event-stream` the events of the turn as they happen."""
+    """Sends a message to the agent. The answer is a ChatAnswer, or with `"stream": true` or `Accept: text/event-stream`
+    the events of the turn as they happen, or with `background` a 202 at once. A client that goes away stops nothing.
+    """
     stream = body.stream or wants_events(http)
     request = ChatRequest(
         message=body.message,

@@ -144,13 +144,21 @@ def _id(
 Caller = Annotated[str, Depends(_caller)]
 Ops = Annotated[str, Depends(_ops)]
 OriginDep = Annotated[Origin, Depends(_origin)]
-SessionId = Annotated[str, Path(), _id("ses", "session")]
-TurnId = Annotated[str, Path(), _id("turn", "turn")]
-ToolCallId = Annotated[str, Path(), _id("call", "tool_result")]
-MessageId = Annotated[str, Path(), _id("msg", "message")]
+SessionId = Annotated[str, Path(description="A session of the caller's."), _id("ses", "session")]
+TurnId = Annotated[str, Path(description="A turn of the session."), _id("turn", "turn")]
+ToolCallId = Annotated[str, Path(description="A call of the session."), _id("call", "tool_result")]
+MessageId = Annotated[str, Path(description="A message of the session."), _id("msg", "message")]
 BranchId = Annotated[str, _id("br", "branch")]
-MemoryId = Annotated[str, Path(), _id("mem", "memory")]
-IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")]
+MemoryId = Annotated[str, Path(description="A fact of the caller's."), _id("mem", "memory")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Made by the client. The same key and body are the same turn, however often they are sent.",
+    ),
+]
 
 
 class StrictJsonRequest(Request):

@@ -12,6 +12,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
 from segue.api.deps import Caller, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.event_types import tables
 from segue.api.problems import PROBLEMS
 from segue.domain.session import TurnKey
 from segue.events.event_buffer import Entry, end_of
@@ -25,7 +26,8 @@ EVENTS: dict[str, Any] = {
     MEDIA_TYPE: {
         "schema": {
             "type": "string",
-            "description": "AG-UI 1.0 events, one JSON object in each `data:`; `id:` is its position in the log.",
+            "description": "AG-UI 1.0 events, one JSON object in each `data:`; `id:` is its position in the log.\n\n"
+            + tables(),
         },
         "example": 'id: 1\ndata: {"type":"RUN_STARTED","threadId":"ses_…","runId":"turn_…"}\n\n',
     }
@@ -78,8 +80,8 @@ async def follow_turn(
     last_event_id: LastEventId = None,
     _token: StreamTokenParameter = None,
 ) -> Response:
-    """From the start, or after the last event that is known. A client that knows the last one of all gets a 204, which
-    tells a browser to stop reconnecting.
+    """Follows the events of a turn. From the start, or after the last event that is known. A client that knows the last
+    one of all gets a 204, which tells a browser to stop reconnecting.
     """
     async with services.database.read_only() as connection:
         turn = await find_turn(connection, caller, session_id, turn_id)
@@ -93,7 +95,9 @@ async def follow_turn(
 async def create_stream_token(
     session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller
 ) -> StreamToken:
-    """For a browser's EventSource, which sends no headers: `?token=` opens this turn's events for a minute."""
+    """Makes a token that opens this turn's events. For a browser's EventSource, which sends no headers: `?token=` works
+    for a minute.
+    """
     async with services.database.transaction() as connection:
         await find_turn(connection, caller, session_id, turn_id)
         return await create_token(connection, caller, turn_id)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.domain.recording import RecordedSettings, Recording, recording_text
 from segue.turns.export import load_conversation, make_recording
@@ -15,19 +16,28 @@ from segue.turns.transcript import as_markdown
 router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
+Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
+MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="Of a result that is to be in the recording.")]
+
+
 @router.get(
     "/{session_id}/export",
     response_model=Recording,
-    responses={200: {"content": {"text/markdown": {"schema": {"type": "string"}}}}},
+    responses={
+        200: {"content": {"text/markdown": {"schema": {"type": "string"}}}},
+        **problems("nothing_to_export", "conversation_too_long"),
+    },
 )
 async def export_session(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
-    format: Literal["json", "markdown"] = "json",  # noqa: A002 (the name of the parameter)
-    max_result_bytes: Annotated[int, Query(ge=0, le=1_000_000)] = 100_000,
+    format: Format = "json",  # noqa: A002 (the name of the parameter)
+    max_result_bytes: MaxResultBytes = 100_000,
 ) -> Response:
-    """The turns that have ended. A larger result is represented by its reference; Markdown has references only."""
+    """Exports the turns that have ended, without secrets. A larger result is represented by its reference; Markdown has
+    references only.
+    """
     async with services.database.read_only() as connection:
         conversation = await load_conversation(
             connection, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()

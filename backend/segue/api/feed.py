@@ -12,7 +12,10 @@ EVENTS: dict[str, Any] = {
     MEDIA_TYPE: {
         "schema": {
             "type": "string",
-            "description": "One JSON object in each `data:`: `type`, ids, a title or status. `id:` is its position.",
+            "description": "One JSON object in each `data:`; `id:` is its position. By `type`: `session_created` and "
+            "`session_titled` (session_id, title), `turn_started` (session_id, turn_id, title), `turn_ended` "
+            "(session_id, turn_id, status, of a problem its code), `approval_asked` (session_id, "
+            "turn_id, plan_id, version), `fact_noted` (memory_id, session_id), `replay_gap` (read the lists anew).",
         },
         "example": 'id: 1795355000000000\ndata: {"type":"turn_started","session_id":"ses_…","turn_id":"turn_…"}\n\n',
     }
@@ -27,9 +30,9 @@ router = APIRouter(tags=["events"], route_class=StrictJsonRoute, responses=PROBL
 async def follow_events(
     services: ServicesDep, caller: Caller, after: Position = 0, last_event_id: LastEventId = None
 ) -> Response:
-    """What happens in all of the caller's sessions: `session_created`, `session_titled`, `turn_started`, `turn_ended`,
-    `approval_asked`, `fact_noted`. A stream begins with `replay_gap`, unless it goes on after a position that is still
-    known: read the lists then. It ends after a quarter of an hour; ask again with the last id.
+    """Follows what happens in all of the caller's sessions. A stream begins with `replay_gap`, unless it goes on
+    after a position that is still known: read the lists then. It ends after a quarter of an
+    hour; ask again with the last id.
     """
     position = after if last_event_id is None else last_event_id
     return EventStream(framed(services.feeds.follow(caller, after=position)))

@@ -2,10 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import Field, TypeAdapter
 
 from segue.api.deps import Caller, MessageId, Ops, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, MessageFeedback, Page, decode_cursor, page
 from segue.domain.errors import AppError
@@ -16,14 +17,15 @@ from segue.turns.queries import with_metadata
 
 router = APIRouter(tags=["feedback"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
+Rated = Annotated[Rating | None, Query(description="Only those.")]
 _SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 
 
-@router.put("/sessions/{session_id}/messages/{message_id}/feedback")
+@router.put("/sessions/{session_id}/messages/{message_id}/feedback", responses=problems("not_an_answer"))
 async def rate_message(
     session_id: SessionId, message_id: MessageId, body: MessageFeedback, services: ServicesDep, caller: Caller
 ) -> Message | UnreadableMessage:
-    """Replaces what was said of the answer before, which `rating: null` takes back. It stands in `metadata`."""
+    """Rates an answer. Replaces what was said of it before, which `rating: null` takes back; `metadata` has it."""
     async with services.database.transaction() as connection:
         message = await get_message(connection, caller, session_id, message_id)
         if message.role != "assistant":
@@ -34,11 +36,11 @@ async def rate_message(
     return rated
 
 
-@router.get("/feedback")
+@router.get("/feedback", responses=problems("forbidden"))
 async def get_feedback(
-    services: ServicesDep, _: Ops, rating: Rating | None = None, limit: Limit = 50, cursor: Cursor = None
+    services: ServicesDep, _: Ops, rating: Rated = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Feedback]:
-    """What all users said, newest first, without the messages. For callers with the scope `ops`."""
+    """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
     before = decode_cursor(cursor, _SEQ)
     async with services.database.read_only() as connection:
         found = await list_feedback(connection, rating=rating, before=before, limit=limit + 1)

@@ -15,14 +15,17 @@ router = APIRouter(prefix="/health", tags=["ops"], responses=PROBLEMS)
 
 @router.get("/live")
 async def live() -> dict[str, str]:
+    """Says that the process is alive."""
     return {"status": "ok"}
 
 
-@router.get("/ready")
-async def ready(services: ServicesDep, response: Response) -> dict[str, str | dict[str, str]]:
-    """503 where no turn can be run. Without Redis turns are slower, and without an MCP server its tools are missing.
+Ready = dict[str, str | dict[str, str]]
 
-    `worker` is `off` in a process that leaves its turns to others.
+
+@router.get("/ready", responses={503: {"description": "No turn can be run.", "model": Ready}})
+async def ready(services: ServicesDep, response: Response) -> Ready:
+    """Says whether turns can be run. 503 if none can. Without Redis turns are slower, and without an MCP server its
+    tools are missing. `worker` is `off` in a process that leaves its turns to others.
     """
     postgres: Condition = "ok"
     try:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field, TypeAdapter
 
 from segue.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, decode_cursor, invalid_cursor, page
 from segue.domain.errors import AppError
@@ -23,16 +24,16 @@ _POSITION: TypeAdapter[facts.Position] = TypeAdapter(
 )
 
 
-@router.get("")
+@router.get("", responses=problems("query_in_session"))
 async def list_memories(
     services: ServicesDep,
     caller: Caller,
-    query: Annotated[str | None, Query(max_length=500)] = None,
+    query: Annotated[str | None, Query(max_length=500, description="What they are to be about.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-    session_id: ToldIn | None = None,
+    session_id: Annotated[str | None, Query(max_length=200, description="Only those that were told in it.")] = None,
 ) -> Page[Memory | UnreadableMemory]:
-    """Newest first; with a query those it finds, best first, on one page."""
+    """Lists the caller's facts. Newest first; with a query those it finds, best first, on one page."""
     if query:
         if session_id is not None:
             detail = "Ask for the facts of a session or for those that a query finds, not for both."
@@ -49,7 +50,7 @@ async def list_memories(
 
 @router.post("", status_code=201)
 async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
-    """A fact that is known already is given as it is."""
+    """Notes a fact. One that is known already is given as it is."""
     async with services.database.autocommit() as connection:
         fact = await facts.add_fact(connection, caller, NewFact(body.content, body.kind), now=services.clock())
     services.long_term.noted(caller, fact)
@@ -58,21 +59,23 @@ async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> 
 
 @router.delete("", status_code=204)
 async def delete_memories(session_id: ToldIn, services: ServicesDep, caller: Caller) -> None:
-    """Deletes what was told in a session, and notes nothing more of what has been said in it so far."""
+    """Deletes the facts that were told in a session. Also notes nothing more of what has been said in it so far."""
     async with services.database.transaction() as connection:
         await cancel_extraction(connection, caller, session_id)
         await facts.delete_facts_of_session(connection, caller, session_id)
 
 
-@router.patch("/{memory_id}")
+@router.patch("/{memory_id}", responses=problems("memory_exists"))
 async def change_memory(
     memory_id: MemoryId, body: MemoryChanges, services: ServicesDep, caller: Caller
 ) -> Memory | UnreadableMemory:
+    """Changes a fact."""
     async with services.database.autocommit() as connection:
         return await facts.change_fact(connection, caller, memory_id, content=body.content, kind=body.kind)
 
 
 @router.delete("/{memory_id}", status_code=204)
 async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Caller) -> None:
+    """Deletes a fact."""
     async with services.database.autocommit() as connection:
         await facts.delete_fact(connection, caller, memory_id)

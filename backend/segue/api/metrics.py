@@ -5,6 +5,7 @@ import asyncio
 from fastapi import APIRouter, Depends, Response
 
 from segue.api.deps import Services, ServicesDep, may_read_metrics
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.domain.errors import AppError
 from segue.telemetry.gauges import Backlog, SharedState, shared_metrics
@@ -21,11 +22,14 @@ router = APIRouter(tags=["ops"], responses=PROBLEMS)
     dependencies=[Depends(may_read_metrics)],
     response_class=Response,
     responses={
-        200: {"description": "In Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
+        200: {"description": "In Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **problems("forbidden"),
     },
 )
 async def metrics(services: ServicesDep) -> Response:
-    """For the scope `ops`, or for anybody with METRICS_PUBLIC. A store that is away costs only what it knows."""
+    """Gives the metrics in Prometheus' text format. For the scope `ops`, or for anybody with METRICS_PUBLIC. A store
+    that is away costs only what it knows.
+    """
     backlog, jobs, failed = await asyncio.gather(
         _backlog(services), services.turns.queue.waiting(), _globally_failed_tools(services)
     )

@@ -5,6 +5,7 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
+from segue.api.problem_codes import OF_DECISIONS, problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_cursor, id_position, page
 from segue.domain.plan import Plan, UnreadablePlan
@@ -18,8 +19,9 @@ router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=
 _POSITION = id_position("plan")
 
 
-@router.get("/plan")
+@router.get("/plan", responses=problems("no_open_plan"))
 async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Caller) -> Plan | UnreadablePlan:
+    """Shows the plan that is open."""
     async with services.database.read_only() as connection:
         session = await get_session(connection, caller, session_id)
     if session.pending_plan is None:
@@ -31,6 +33,7 @@ async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Ca
 async def list_plans(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Plan | UnreadablePlan]:
+    """Lists all plans of a session. Newest first."""
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
@@ -38,7 +41,7 @@ async def list_plans(
     return page(found, limit, lambda plan: plan.id)
 
 
-@router.post("/plan/decision", response_model=ChatAnswer, responses=OR_EVENTS)
+@router.post("/plan/decision", response_model=ChatAnswer, responses={**OR_EVENTS, **problems(*OF_DECISIONS)})
 async def decide(
     session_id: SessionId,
     body: PlanDecision,
@@ -48,7 +51,9 @@ async def decide(
     origin: OriginDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Answers as chat does, once the plan has gone on to its next wait or its end."""
+    """Decides on the step that waits, as a button does. Answers as `chat` does, once the plan has gone on to its next
+    wait or its end.
+    """
     stream = wants_events(http)
     asked = once(idempotency_key, "decision", *body.asked)
     turn = await services.turns.decide(caller, session_id, body.button, once=asked, stream=stream, origin=origin)

@@ -1,7 +1,7 @@
 """Turns every error into a problem+json response (RFC 9457): AppError, validation, routing, and unexpected ones."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 import structlog
@@ -11,6 +11,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from segue.api.problem_codes import problems
+from segue.domain.doc import doc
 from segue.domain.errors import AppError
 
 REQUEST_ID_HEADER = "X-Request-Id"
@@ -19,28 +21,24 @@ _DETAILS = {
     404: "There is nothing at this path. /docs lists what there is.",
     405: "This path does not take this method. /docs lists what it takes.",
 }
+PROBLEM_TYPE = "application/problem+json"
 MAX_SHOWN_CHARS = 200
 MAX_SHOWN_FAULTS = 20
 
 
 class Problem(BaseModel):
-    """RFC 9457. `errors` says what validation found; some codes add members of their own, as `turn_id`."""
+    """RFC 9457. Some codes add members of their own, as `turn_id` or `retry_after_s`."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    request_id: str
-    errors: list[dict[str, Any]] | None = None
+    type: Annotated[str, doc("`urn:segue:problem:` and the code.")]
+    title: Annotated[str, doc("What went wrong, in a few words.")]
+    status: Annotated[int, doc("The HTTP status.")]
+    detail: Annotated[str, doc("What went wrong, and what to do.")]
+    code: Annotated[str, doc("For programs: does not change.")]
+    request_id: Annotated[str, doc("Finds the request in the log.")]
+    errors: Annotated[list[dict[str, Any]] | None, doc("What validation found: `loc`, `msg`, `type`.")] = None
 
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "default": {
-        "description": "A problem (RFC 9457)",
-        "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
-    }
-}
+PROBLEMS = problems()  # of a router: openapi.py adds what its routes answer with
 
 log = structlog.get_logger()
 
@@ -75,7 +73,7 @@ def _problem(request: Request, error: AppError, **more: Any) -> Response:
         headers["Retry-After"] = str(error.extra["retry_after_s"])
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="segue"'
-    return Response(orjson.dumps(body), error.status, headers, media_type="application/problem+json")
+    return Response(orjson.dumps(body), error.status, headers, media_type=PROBLEM_TYPE)
 
 
 async def _app_error(request: Request, error: Exception) -> Response:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.clock import known_zone
+from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.ids import Prefix, id_pattern
 from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
@@ -30,6 +31,8 @@ Item = TypeVar("Item")
 Position = TypeVar("Position")
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Title = Annotated[str, Field(max_length=200)]
+Name = Annotated[str, Field(max_length=200)]
+Content = Annotated[Text, Field(max_length=MAX_CONTENT_CHARS)]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$")]
 TimeZone = Annotated[str, AfterValidator(known_zone)]
 Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)]
@@ -40,45 +43,51 @@ class Body(BaseModel):
 
 
 class NewSession(Body):
-    """`time_zone` is an IANA name; null stands for the setting TIME_ZONE. `language` is a tag such as `it` or `pt-BR`;
-    null for the one the user writes in.
-    """
+    """A session to make."""
 
-    title: Title | None = None
-    agent: Annotated[str, Field(max_length=200)] = DEFAULT_AGENT
-    language: Language | None = None
-    time_zone: TimeZone | None = None
-    metadata: Metadata = {}
+    title: Annotated[Title | None, doc("Null for one made of the first words.")] = None
+    agent: Annotated[str, Field(max_length=200), doc("One of `GET /agents`.")] = DEFAULT_AGENT
+    language: Annotated[Language | None, doc("The tag of the language to answer in; null for the user's own.")] = None
+    time_zone: Annotated[TimeZone | None, doc("An IANA name; null for the setting TIME_ZONE.")] = None
+    metadata: Annotated[Metadata, doc("What the client keeps with it. The agent does not see it.")] = {}
 
 
 class SessionChanges(NewSession):
-    archived: bool = False
-    pinned: bool = False
+    """What is not given stays as it is."""
+
+    archived: Annotated[bool, doc("Leaves the list without deleting it.")] = False
+    pinned: Annotated[bool, doc("Marks it.")] = False
 
 
 class Delivery(Body):
-    background: bool = False
-    stream: bool = False
+    """How the answer is to come."""
+
+    background: Annotated[bool, doc("Answer 202 at once, and do not wait.")] = False
+    stream: Annotated[bool, doc("Answer with the turn's events.")] = False
 
 
 class EditedMessage(Delivery):
-    message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)]
+    """What the user says instead."""
+
+    message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS), doc("What the user says.")]
 
 
 class ChatBody(EditedMessage):
-    force_web_search: bool = False
-    on_busy: OnBusy = "enqueue"
+    """A message to the agent."""
+
+    force_web_search: Annotated[bool, doc("Search the web first, if the web can answer the message.")] = False
+    on_busy: Annotated[OnBusy, doc("What to do while another turn of the session is open.")] = "enqueue"
 
 
 class PlanDecision(Body):
-    """`version` is the one the user was shown. With `confirm`, `args` take the place of those of the step that waits;
-    with `amend`, `message` says what is to be otherwise.
-    """
+    """What the user's button says."""
 
-    decision: Pressed
-    version: int = Field(ge=1, le=MAX_VERSION)
-    args: dict[str, Any] | None = None
-    message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)] | None = None
+    decision: Annotated[Pressed, doc("What the user decides on the waiting step.")]
+    version: int = Field(ge=1, le=MAX_VERSION, description="The version of the plan that the user was shown.")
+    args: Annotated[dict[str, Any] | None, doc("With `confirm`: in the place of the step's.")] = None
+    message: Annotated[
+        Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("With `amend`: what is to be otherwise.")
+    ] = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -100,59 +109,67 @@ class PlanDecision(Body):
 
 
 class OneDecision(PlanDecision):
-    session_id: Annotated[str, Field(max_length=200)]
+    """A decision in one of several sessions."""
+
+    session_id: Annotated[str, Field(max_length=200), doc("The session whose plan waits.")]
 
 
 class Decisions(Body):
-    items: Annotated[list[OneDecision], Field(min_length=1, max_length=MAX_DECISIONS)]
+    """All are accepted, or none."""
+
+    items: Annotated[list[OneDecision], Field(min_length=1, max_length=MAX_DECISIONS), doc("One for each session.")]
 
 
 class StatusChange(Body):
-    """What a person sets stays until a person changes it."""
+    """What a person sets of a tool."""
 
-    status: ManualStatus
-    reason: Annotated[str, Field(max_length=500)] | None = None
+    status: Annotated[ManualStatus, doc("Stays until a person changes it.")]
+    reason: Annotated[Annotated[str, Field(max_length=500)] | None, doc("Why, to read.")] = None
 
 
 class ToolReset(Body):
-    """All tools without a name."""
+    """Which tools to try again."""
 
-    tool_name: Annotated[str, Field(max_length=200)] | None = None
+    tool_name: Annotated[Name | None, doc("Null for all tools.")] = None
 
 
 class FleetReset(ToolReset):
-    """The fleet's states, and those of the session where one is named."""
+    """Which tools to try again, for everyone."""
 
-    session_id: Annotated[str, Field(max_length=200)] | None = None
+    session_id: Annotated[Name | None, doc("Also the states of this session, whosever it is.")] = None
 
 
 class MessageFeedback(Body):
-    """`rating: null` takes back what was said."""
+    """What the user thinks of an answer."""
 
-    rating: Rating | None
-    comment: Annotated[str, Field(max_length=MAX_COMMENT_CHARS)] | None = None
+    rating: Annotated[Rating | None, doc("Null takes back what was said.")]
+    comment: Annotated[Annotated[str, Field(max_length=MAX_COMMENT_CHARS)] | None, doc("What the user writes.")] = None
 
 
 class MemoryChanges(Body):
-    content: Annotated[Text, Field(max_length=MAX_CONTENT_CHARS)] | None = None
-    kind: MemoryKind | None = None
+    """What is not given stays as it is."""
+
+    content: Annotated[Content | None, doc("The fact, in a sentence.")] = None
+    kind: Annotated[MemoryKind | None, doc("What it is about.")] = None
 
 
 class NewMemory(Body):
-    content: Annotated[Text, Field(max_length=MAX_CONTENT_CHARS)]
-    kind: MemoryKind = "fact"
+    """A fact to note."""
+
+    content: Annotated[Content, doc("The fact, in a sentence.")]
+    kind: Annotated[MemoryKind, doc("What it is about.")] = "fact"
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
-    """`next_cursor` is null on the last page."""
+    """A page of a list."""
 
-    items: list[Item]
-    next_cursor: str | None
+    items: Annotated[list[Item], doc("Those of this page.")]
+    next_cursor: Annotated[str | None, doc("For `cursor=`; null on the last page.")]
 
 
-Limit = Annotated[int, Query(ge=1, le=200)]
-Cursor = Annotated[str | None, Query(max_length=500)]
+Limit = Annotated[int, Query(ge=1, le=200, description="How many items to give at most.")]
+Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before, as it is.")]
 
 
 def page(found: list[Item], limit: int, position: Callable[[Item], object]) -> Page[Item]:

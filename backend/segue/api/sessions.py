@@ -8,8 +8,10 @@ from fastapi import APIRouter, Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 
 from segue.api.deps import BranchId, Caller, IdentityDep, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
+from segue.domain.doc import doc
 from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory, UnreadableMemory
 from segue.domain.session import (
@@ -28,6 +30,13 @@ from segue.turns.context import working_memory
 from segue.turns.queries import with_metadata, with_turns
 
 FACTS_SHOWN = 50
+
+Words = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
+Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or newest first.")]
+Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
+InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
+Include = Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")]
+
 _SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 _ACTIVITY: TypeAdapter[tuple[datetime, str]] = TypeAdapter(
     tuple[
@@ -41,15 +50,16 @@ router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJson
 
 @dataclass(frozen=True, slots=True)
 class SessionMemory:
-    """`ttl_s` is how long the short-term memory lasts if nothing is said; `long_term` is the caller's newest facts."""
+    """What the agent remembers in a session."""
 
-    short_term: ShortTermMemory | None
-    ttl_s: int
-    long_term: list[Memory | UnreadableMemory]
+    short_term: Annotated[ShortTermMemory | None, doc("What the last turn left behind.")]
+    ttl_s: Annotated[int, doc("How many seconds the short-term memory lasts if nothing is said.")]
+    long_term: Annotated[list[Memory | UnreadableMemory], doc("The caller's newest facts.")]
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=problems("unknown_agent"))
 async def create_session(body: NewSession, services: ServicesDep, caller: Caller) -> Session:
+    """Makes a session."""
     services.agents.check(body.agent, status=422)
     async with services.database.autocommit() as connection:
         session = await sessions.create_session(
@@ -71,14 +81,14 @@ async def list_sessions(
     services: ServicesDep,
     caller: Caller,
     *,
-    query: Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$")] = None,
-    archived: bool = False,
-    pinned: bool | None = None,
+    query: Words = None,
+    archived: Annotated[bool, Query(description="Those that are, or those that are not.")] = False,
+    pinned: Annotated[bool | None, Query(description="Only those that are, or that are not.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[Session | FoundSession | UnreadableSession]:
-    """Those not archived, or with `archived=true` those that are. With a query those that have all its words in the
-    title or in one message, which `snippet` shows.
+    """Lists the caller's sessions, the latest active first. Those not archived, or with `archived=true` those that are.
+    With a query those that have all its words in the title or in one message, which `snippet` shows.
     """
     before = decode_cursor(cursor, _ACTIVITY)
     async with services.database.read_only() as connection:
@@ -96,14 +106,16 @@ async def list_sessions(
 
 @router.get("/{session_id}")
 async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session | UnreadableSession:
+    """Shows a session."""
     async with services.database.read_only() as connection:
         return await sessions.get_session(connection, caller, session_id)
 
 
-@router.patch("/{session_id}")
+@router.patch("/{session_id}", responses=problems("unknown_agent"))
 async def update_session(
     session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller
 ) -> Session | UnreadableSession:
+    """Changes a session. An agent that it gets answers from the next turn on."""
     changes = body.model_dump(include=body.model_fields_set)
     if "agent" in changes:
         services.agents.check(body.agent, status=422)
@@ -118,23 +130,24 @@ async def update_session(
 
 @router.delete("/{session_id}", status_code=204)
 async def delete_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> None:
+    """Deletes a session with everything in it. A turn that runs is cancelled; facts stay."""
     await services.turns.delete_session(caller, session_id)
 
 
-@router.get("/{session_id}/messages")
+@router.get("/{session_id}/messages", responses=problems("branch_not_found"))
 async def list_messages(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
-    order: Literal["asc", "desc"] = "asc",
-    before: Annotated[int, Query(ge=1, le=history.MAX_SEQ)] = history.MAX_SEQ,
-    include: Literal["turn"] | None = None,
-    branch: BranchId | None = None,
+    order: Order = "asc",
+    before: Before = history.MAX_SEQ,
+    include: Include = None,
+    branch: InBranch = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[Message | MessageOfTurn | UnreadableMessage]:
-    """Only messages whose seq is below `before`. With `include=turn` the answer of each turn says how the turn went;
-    so does the user's message of a turn that has none. With `branch` those of that branch, instead of the history.
+    """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; so does the
+    user's message of a turn that has none. With `branch` those of that branch, instead of the history.
     """
     reached, newest_first = decode_cursor(cursor, _SEQ), order == "desc"
     after = reached if reached is not None and not newest_first else 0
@@ -159,9 +172,11 @@ async def list_messages(
     return page(found, limit, lambda message: message.seq)
 
 
-@router.get("/{session_id}/prompt")
+@router.get("/{session_id}/prompt", responses=problems("unreadable"))
 async def get_prompt(session_id: SessionId, services: ServicesDep, identity: IdentityDep) -> PromptReport:
-    """The parts of the next request to the model, in their order and in tokens; with the scope `ops` of any session."""
+    """Shows what the next request to the model is made of. In its order and in tokens; with the scope `ops` of any
+    session.
+    """
     owner = identity.user
     if "ops" in identity.scopes:
         async with services.database.read_only() as connection:
@@ -171,6 +186,7 @@ async def get_prompt(session_id: SessionId, services: ServicesDep, identity: Ide
 
 @router.get("/{session_id}/memory")
 async def get_memory(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionMemory:
+    """Shows what the agent remembers in a session."""
     async with services.database.read_only() as connection:
         session = await sessions.get_session(connection, caller, session_id)
         known = await facts.list_facts(connection, caller, before=None, limit=FACTS_SHOWN)

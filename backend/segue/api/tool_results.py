@@ -9,8 +9,10 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Response
 
 from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, ToolCallId
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
+from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.tool import CallStatus, ToolCall, UnreadableCall
 from segue.memory.sessions import get_session
@@ -27,19 +29,17 @@ _POSITION = id_position("call")
 ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 }
-Filter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$")]
+OF_RESULTS = problems("tool_result_expired", "tool_result_part_not_found", "invalid_path")
+Filter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedResult(ToolCall):
-    """A ToolCall and the page of its result that was asked for; totals count characters of text or items of a list.
+    """A ToolCall and the page of its result that was asked for."""
 
-    Images and files are described in the result by number, media type and size; `?part=` loads one.
-    """
-
-    result: Any
-    result_total: int | None
-    next_offset: int | None
+    result: Annotated[Any, doc("The page that was asked for. Images and files are named by number: `part=`.")]
+    result_total: Annotated[int | None, doc("All there is, in characters of text or items of a list.")]
+    next_offset: Annotated[int | None, doc("For `offset=`; null at the end.")]
 
 
 @router.get("")
@@ -49,10 +49,11 @@ async def list_tool_results(
     caller: Caller,
     tool: Filter = None,
     turn_id: Filter = None,
-    status: CallStatus | None = None,
+    status: Annotated[CallStatus | None, Query(description="Only those of this status.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ToolCall | UnreadableCall]:
+    """Lists the calls of tools in a session. Newest first, without their results."""
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
@@ -69,18 +70,18 @@ async def list_tool_results(
     return page(found, limit, lambda call: call.tool_call_id)
 
 
-@router.get("/{tool_call_id}", response_model=LoadedResult, responses=ONE_PART)
+@router.get("/{tool_call_id}", response_model=LoadedResult, responses={**ONE_PART, **OF_RESULTS})
 async def get_tool_result(
     session_id: SessionId,
     tool_call_id: ToolCallId,
     services: ServicesDep,
     caller: Caller,
-    path: Annotated[str | None, Query(max_length=1000)] = None,
-    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    limit: Annotated[int, Query(ge=1, le=10_000_000)] = 100_000,
-    part: Annotated[int | None, Query(ge=0, le=2**31)] = None,
+    path: Annotated[str | None, Query(max_length=1000, description="JMESPath into a result in JSON.")] = None,
+    offset: Annotated[int, Query(ge=0, le=2**53, description="`next_offset` of the page before.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000_000, description="Characters of text or items of a list.")] = 100_000,
+    part: Annotated[int | None, Query(ge=0, le=2**31, description="The number of an image or a file in it.")] = None,
 ) -> Response:
-    """With `part`, the image or file of this number as it is, to be downloaded."""
+    """Loads a page of a result. With `part`, the image or file of this number as it is, to be downloaded."""
     async with services.database.read_only() as connection:
         call, stored = await results.load_result(connection, caller, session_id, tool_call_id, now=services.clock())
     if part is not None:

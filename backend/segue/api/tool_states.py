@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import Field, TypeAdapter
 
 from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import (
     Cursor,
@@ -20,6 +21,7 @@ from segue.api.schemas import (
     id_position,
     page,
 )
+from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.ids import id_pattern, is_id
 from segue.domain.tool_state import SessionToolState, StatusMoved, ToolOverview, ToolState, ToolStatus
@@ -34,45 +36,50 @@ _SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
     tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
 )
 
-Filter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$")]
+Filter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
+ToolName = Annotated[str, Path(description="One of `GET /tools`.")]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionToolStates:
-    session_id: str
-    tool_states: dict[str, ToolState]
-    timestamp: datetime
+    """How all tools are doing in a session."""
+
+    session_id: Annotated[str, doc("The session.")]
+    tool_states: Annotated[dict[str, ToolState], doc("By the tool's name.")]
+    timestamp: Annotated[datetime, doc("When this was.")]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetToolStates:
-    tools: dict[str, ToolOverview]
-    items: list[SessionToolState]
-    next_cursor: str | None
+    """How tools are doing for everyone, and a page of the sessions in which one is not available."""
+
+    tools: Annotated[dict[str, ToolOverview], doc("By the tool's name.")]
+    items: Annotated[list[SessionToolState], doc("States in a session that are not `available`.")]
+    next_cursor: Annotated[str | None, doc("For `cursor=`; null on the last page.")]
 
 
 @router.get("/sessions/{session_id}/tool-states")
 async def get_tool_states(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionToolStates:
-    """Every tool there is, also one that never ran."""
+    """Shows how all tools are doing in a session. Also one that never ran."""
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
     return await _session_states(services, session_id)
 
 
-@router.post("/sessions/{session_id}/tool-states/reset")
+@router.post("/sessions/{session_id}/tool-states/reset", responses=problems("unknown_tool"))
 async def reset_tool_states(
     session_id: SessionId, services: ServicesDep, caller: Caller, body: ToolReset | None = None
 ) -> SessionToolStates:
-    """Available again, with no failure held against them; what has succeeded in the session still counts."""
+    """Makes tools available again. No failure is held against them; what has succeeded in the session still counts."""
     await _reset_in_session(services, caller, session_id, services.tools.specs(body.tool_name if body else None))
     return await _session_states(services, session_id)
 
 
 @router.put("/sessions/{session_id}/tool-states/{tool}")
 async def set_tool_state(
-    tool: str, session_id: SessionId, body: StatusChange, services: ServicesDep, caller: Caller
+    tool: ToolName, session_id: SessionId, body: StatusChange, services: ServicesDep, caller: Caller
 ) -> ToolState:
-    """Sticky: no success and no failure changes what a person has set."""
+    """Sets the state of a tool in a session. No success and no failure changes what a person has set."""
     services.tools.specs(tool)
     async with services.database.transaction() as connection:
         await lock_session(connection, caller, session_id)
@@ -90,7 +97,7 @@ async def list_state_changes(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[StatusMoved]:
-    """Newest first."""
+    """Lists how the states of tools changed in a session. Newest first."""
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
@@ -98,23 +105,27 @@ async def list_state_changes(
     return page(found, limit, lambda change: change.id)
 
 
-@router.get("/tool-states")
+@router.get("/tool-states", responses=problems("forbidden", "unknown_tool"))
 async def get_fleet_tool_states(
     services: ServicesDep,
     _: Ops,
-    status: ToolStatus | None = None,
+    status: Annotated[ToolStatus | None, Query(description="Only sessions where it is this.")] = None,
     tool: Filter = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> FleetToolStates:
-    """Every tool across all sessions, and the sessions in which one is not available."""
+    """Shows how tools are doing in all sessions. Every tool, and the sessions in which one is not available. For the
+    scope `ops`.
+    """
     after = decode_cursor(cursor, _SESSION_AND_TOOL)
     return await _fleet_states(services, services.tools.specs(tool), status=status, after=after, limit=limit)
 
 
-@router.post("/tool-states/reset")
+@router.post("/tool-states/reset", responses=problems("forbidden", "unknown_tool", "session_not_found"))
 async def reset_fleet_tool_states(services: ServicesDep, _: Ops, body: FleetReset | None = None) -> FleetToolStates:
-    """Lifts what has failed for everyone; a session's own states only where the session is named, whosever it is."""
+    """Makes tools available again for everyone. A session's own states only if the session is named, whosever it is.
+    For the scope `ops`.
+    """
     body = body or FleetReset()
     specs = services.tools.specs(body.tool_name)
     if body.session_id is not None:

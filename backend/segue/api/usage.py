@@ -7,8 +7,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
 
 from segue.api.deps import IdentityDep, ServicesDep, StrictJsonRoute, require_ops
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Page, decode_cursor, page
+from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.identity import MAX_USER_CHARS
 from segue.usage.ledger import Group, UsageTotal, list_usage
@@ -24,23 +26,23 @@ _POSITION: TypeAdapter[str] = TypeAdapter(_Key)
 
 
 class UsageQuery(BaseModel):
-    """`from` and `to` are UTC days, both included: by default the last thirty. `user` and `group=user` are for ops."""
+    """What to add up, and by what."""
 
     model_config = ConfigDict(extra="forbid")
 
-    from_: Annotated[Day | None, Field(alias="from")] = None
-    to: Day | None = None
-    group: Group = "day"
-    user: Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")] = None
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    cursor: Annotated[str | None, Field(max_length=500)] = None
+    from_: Annotated[Day | None, Field(alias="from"), doc("The first UTC day, 29 days before `to` by default.")] = None
+    to: Annotated[Day | None, doc("The last UTC day, today by default.")] = None
+    group: Annotated[Group, doc("What to add up by. `user` is for ops.")] = "day"
+    user: Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$"), doc("For ops.")] = None
+    limit: Annotated[int, Field(ge=1, le=200), doc("How many items to give at most.")] = 50
+    cursor: Annotated[str | None, Field(max_length=500), doc("`next_cursor` of the page before, as it is.")] = None
 
 
-@router.get("/usage")
+@router.get("/usage", responses=problems("forbidden"))
 async def get_usage(
     services: ServicesDep, identity: IdentityDep, asked: Annotated[UsageQuery, Query()]
 ) -> Page[UsageTotal]:
-    """What the caller's turns, summaries and facts took; with the scope `ops` also that of another user, or of each."""
+    """Adds up what turns, summaries and facts took. The caller's; with the scope `ops` also another user's, or each."""
     if asked.user is not None or asked.group == "user":
         require_ops(identity)
     last = asked.to or services.clock().date()

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
+
+from segue.domain.doc import doc
 
 MemoryKind = Literal["fact", "preference", "personal_info", "contact", "project"]
 
@@ -13,23 +15,23 @@ EXPLICIT_IMPORTANCE = 4  # of a fact that the user asked to have remembered
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`session_id` and `message_id` say where it was told; of a session that was deleted only its id is left."""
+    """A durable fact about the caller."""
 
-    id: str
-    kind: MemoryKind
-    content: str
-    importance: int
-    created_at: datetime
-    last_used_at: datetime | None = None
-    session_id: str | None = None
-    message_id: str | None = None
+    id: Annotated[str, doc("Begins with `mem_`.")]
+    kind: Annotated[MemoryKind, doc("What it is about.")]
+    content: Annotated[str, doc("The fact, in a sentence.")]
+    importance: Annotated[int, doc("From 1 to 5: the model is shown what matters more.")]
+    created_at: Annotated[datetime, doc("When it was noted.")]
+    last_used_at: Annotated[datetime | None, doc("When the model was last shown it.")] = None
+    session_id: Annotated[str | None, doc("Where it was told, also of a session that was deleted.")] = None
+    message_id: Annotated[str | None, doc("The message that told it.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableMemory(Memory):
     """A memory of a kind that this release does not know."""
 
-    unreadable: Literal[True]
+    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
 
 
 @dataclass(frozen=True, slots=True)

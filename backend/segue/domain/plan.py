@@ -6,7 +6,9 @@ A transition returns a new Plan with the next version; the store replaces the ol
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from segue.domain.doc import doc
 
 PlanStatus = Literal["active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"]
 StepStatus = Literal["pending", "running", "waiting", "complete", "failed", "skipped", "unknown"]
@@ -47,22 +49,24 @@ class IllegalTransition(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`args` may refer to earlier steps until the step starts; while it waits they are exactly what will run.
+    """A step of a plan: a call of a tool, or something the model writes."""
 
-    `args_origin` says of a step that waits, or has waited, where the texts and numbers in `args` come from, by path:
-    `user` (typed with a decision), `message:<id>`, `fact:<id>`, `result:<tool_call_id>`, or `model` if none has it.
-    """
-
-    id: int
-    description: str
-    tool: str | None
-    args: dict[str, Any] | None
-    status: StepStatus = "pending"
-    requires_confirmation: bool = False
-    tool_call_id: str | None = None
-    result_preview: str | None = None
-    error: str | None = None
-    args_origin: Mapping[str, str] | None = None
+    id: Annotated[int, doc("Its number in the plan, from 1.")]
+    description: Annotated[str, doc("What it is to do.")]
+    tool: Annotated[str | None, doc("The tool to call; null for a step that the model writes.")]
+    args: Annotated[dict[str, Any] | None, doc("While it waits exactly what will run; before, may refer to results.")]
+    status: Annotated[StepStatus, doc("The last four are final. `unknown`: it may have taken effect.")] = "pending"
+    requires_confirmation: Annotated[bool, doc("Whether it waits for the user's yes.")] = False
+    tool_call_id: Annotated[str | None, doc("The call that carries it out.")] = None
+    result_preview: Annotated[str | None, doc("How its result begins.")] = None
+    error: Annotated[str | None, doc("Why it failed or was skipped.")] = None
+    args_origin: Annotated[
+        Mapping[str, str] | None,
+        doc(
+            "While it waits or has waited: where the texts and numbers in `args` come from, by path. `user` (typed "
+            "with a decision), `message:<id>`, `fact:<id>`, `result:<tool_call_id>`, or `model` if none has it."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +84,17 @@ class Button:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`current_step` is the id of the first step that is not over, or of the last one."""
+    """What the agent will do for a message that asks for several steps, or for a yes."""
 
-    id: str
-    version: int
-    goal: str
-    status: PlanStatus
-    current_step: int
-    origin_message_id: str
-    expires_at: datetime
-    created_at: datetime
-    steps: tuple[Step, ...]
+    id: Annotated[str, doc("Begins with `plan_`.")]
+    version: Annotated[int, doc("Grows with every change. A decision names the one that the user was shown.")]
+    goal: Annotated[str, doc("What the user wants.")]
+    status: Annotated[PlanStatus, doc("`waiting` and `active` are open, the others final.")]
+    current_step: Annotated[int, doc("The id of the first step that is not over, or of the last one.")]
+    origin_message_id: Annotated[str, doc("The user's message it was made for.")]
+    expires_at: Annotated[datetime, doc("Until when it waits.")]
+    created_at: Annotated[datetime, doc("When it was made.")]
+    steps: Annotated[tuple[Step, ...], doc("At most five, in their order.")]
 
     @property
     def is_open(self) -> bool:
@@ -119,7 +123,7 @@ class Plan:
 class UnreadablePlan(Plan):
     """Stands for a row that this release cannot read. It has no steps, and nothing can be done with it."""
 
-    unreadable: Literal[True]
+    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
 
 
 def known_status(status: str) -> PlanStatus:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from segue.domain.doc import doc
 from segue.domain.plan import Confirm, Decision, Planning, PlanStatus, StepStatus
 from segue.domain.session import Strength, Verdict
 from segue.domain.tool import DependencyGroup, Effect
@@ -27,93 +28,90 @@ class Part(BaseModel):
 class RecordedTool(Part):
     """A tool as the service offered it: a replay serves it under the same name."""
 
-    name: str
-    description: str = ""
-    input_schema: dict[str, Any]
-    source: str = "builtin"
-    effect: Effect = "write"
-    idempotent: bool = False
-    confirm: bool | None = None
-    depends_on: tuple[DependencyGroup, ...] = ()
+    name: Annotated[str, doc("The name that the model calls it by.")]
+    description: Annotated[str, doc("What the model is told of it.")] = ""
+    input_schema: Annotated[dict[str, Any], doc("JSON Schema of its arguments.")]
+    source: Annotated[str, doc("`builtin`, `native` or `mcp:<server>`.")] = "builtin"
+    effect: Annotated[Effect, doc("What a call does to the world.")] = "write"
+    idempotent: Annotated[bool, doc("Whether a second call has no further effect.")] = False
+    confirm: Annotated[bool | None, doc("Whether it waits for a yes; null leaves that to `effect`.")] = None
+    depends_on: Annotated[tuple[DependencyGroup, ...], doc("What has to have succeeded first.")] = ()
 
 
 class RecordedCall(Part):
-    """A call and what came of it. Where the result was `omitted`, `result` is its reference instead."""
+    """A call and what came of it."""
 
-    tool: str
-    args: dict[str, Any]
-    status: Literal["succeeded", "failed", "unknown"] = "succeeded"
-    result: Any = None
-    error: str | None = None
-    omitted: Literal["expired", "too_large"] | None = None
+    tool: Annotated[str, doc("The tool's name.")]
+    args: Annotated[dict[str, Any], doc("What it was called with.")]
+    status: Annotated[Literal["succeeded", "failed", "unknown"], doc("What came of it.")] = "succeeded"
+    result: Annotated[Any, doc("The result, or its reference if it was `omitted`.")] = None
+    error: Annotated[str | None, doc("Why it failed.")] = None
+    omitted: Annotated[Literal["expired", "too_large"] | None, doc("Why the result is not here.")] = None
 
 
 class Round(Part):
-    """One message of the assistant before its answer, with the calls in it.
+    """One message of the assistant before its answer, with the calls in it."""
 
-    `model`: the model asked for the calls. `plan`: a step the engine carried out, or, without a call, the text the
-    model wrote for one. `search`: the web search the engine makes ahead of the model.
-    """
-
-    by: Literal["model", "plan", "search"] = "model"
-    text: str = ""
-    calls: tuple[RecordedCall, ...] = ()
+    by: Annotated[
+        Literal["model", "plan", "search"],
+        doc("The model; a step the engine carried out, or the text written for one; the search ahead of the model."),
+    ] = "model"
+    text: Annotated[str, doc("What was said with them.")] = ""
+    calls: Annotated[tuple[RecordedCall, ...], doc("Those made at once.")] = ()
 
 
 class RecordedStep(Part):
-    id: int
-    description: str
-    tool: str | None = None
-    args: dict[str, Any] | None = None
-    status: StepStatus
-    requires_confirmation: bool = False
+    """A step of a plan as a turn left it."""
+
+    id: Annotated[int, doc("Its number in the plan.")]
+    description: Annotated[str, doc("What it is to do.")]
+    tool: Annotated[str | None, doc("The tool to call.")] = None
+    args: Annotated[dict[str, Any] | None, doc("What it is called with.")] = None
+    status: Annotated[StepStatus, doc("How it stood.")]
+    requires_confirmation: Annotated[bool, doc("Whether it waits for a yes.")] = False
 
 
 class RecordedPlan(Part):
-    """A plan as a turn left it; `number` counts the plans of the conversation from 1."""
+    """A plan as a turn left it."""
 
-    number: int
-    version: int
-    status: PlanStatus
-    steps: tuple[RecordedStep, ...]
+    number: Annotated[int, doc("Counts the plans of the conversation, from 1.")]
+    version: Annotated[int, doc("As the turn left it.")]
+    status: Annotated[PlanStatus, doc("As the turn left it.")]
+    steps: Annotated[tuple[RecordedStep, ...], doc("In their order.")]
 
 
 class RecordedUsage(Part):
-    """What the model calls of a turn took; `cost` is in dollars."""
+    """What the model calls of a turn took."""
 
-    llm_calls: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    cost: float | None = None
+    llm_calls: Annotated[int, doc("Calls of a model.")] = 0
+    input_tokens: Annotated[int, doc("Tokens sent.")] = 0
+    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")] = 0
+    output_tokens: Annotated[int, doc("Tokens received.")] = 0
+    cost: Annotated[float | None, doc("In dollars.")] = None
 
 
 class RecordedAcknowledgement(Part):
     """How the message was read."""
 
-    verdict: Verdict
-    strength: Strength | None = None
-    rule: str
+    verdict: Annotated[Verdict, doc("What it says to the plan that waits.")]
+    strength: Annotated[Strength | None, doc("Of a `confirm`.")] = None
+    rule: Annotated[str, doc("The rule that decided.")]
 
 
 class RecordedTurn(Part):
-    """A message and what came of it.
+    """A message and what came of it."""
 
-    `decision` is a button's, whose message is only its sign. `said` is the model's part of the answer where the engine
-    added words of its own, `reading` how the model read a reply to a plan. `plan` is the one this turn touched.
-    """
-
-    message: str
-    decision: Decision | None = None
-    force_web_search: bool = False
-    rounds: tuple[Round, ...] = ()
-    acknowledgement: RecordedAcknowledgement | None = None
-    reading: str | None = None
-    plan: RecordedPlan | None = None
-    status: Literal["completed", "failed", "cancelled"] = "completed"
-    answer: str | None = None
-    said: str | None = None
-    usage: RecordedUsage | None = None
+    message: Annotated[str, doc("The user's message.")]
+    decision: Annotated[Decision | None, doc("Of a button, whose message is only its sign.")] = None
+    force_web_search: Annotated[bool, doc("Whether the request had it.")] = False
+    rounds: Annotated[tuple[Round, ...], doc("What was called before the answer.")] = ()
+    acknowledgement: Annotated[RecordedAcknowledgement | None, doc("How the message was read.")] = None
+    reading: Annotated[str | None, doc("How the model read a reply to a plan.")] = None
+    plan: Annotated[RecordedPlan | None, doc("The plan that this turn touched.")] = None
+    status: Annotated[Literal["completed", "failed", "cancelled"], doc("How it ended.")] = "completed"
+    answer: Annotated[str | None, doc("What the user was told.")] = None
+    said: Annotated[str | None, doc("The model's part of the answer, if the engine added words of its own.")] = None
+    usage: Annotated[RecordedUsage | None, doc("What the model calls took.")] = None
 
     @property
     def calls(self) -> tuple[RecordedCall, ...]:
@@ -123,20 +121,22 @@ class RecordedTurn(Part):
 class RecordedSettings(Part):
     """What the service's own decisions depended on."""
 
-    planning: Planning = "auto"
-    confirm: Confirm = "destructive"
+    planning: Annotated[Planning, doc("PLANNING as it was.")] = "auto"
+    confirm: Annotated[Confirm, doc("CONFIRM as it was.")] = "destructive"
 
 
 class Recording(Part):
-    format: Literal["segue-recording"]
-    version: Literal[1]
-    title: str | None = None
-    language: str | None = None
-    time_zone: str = "UTC"
-    metadata: dict[str, Any] = {}
-    settings: RecordedSettings = RecordedSettings()
-    tools: tuple[RecordedTool, ...] = ()
-    turns: Annotated[tuple[RecordedTurn, ...], Field(min_length=1)]
+    """A conversation that `segue replay` plays."""
+
+    format: Annotated[Literal["segue-recording"], doc("Says that this is a recording.")]
+    version: Annotated[Literal[1], doc("Of the format.")]
+    title: Annotated[str | None, doc("The session's title.")] = None
+    language: Annotated[str | None, doc("The session's language.")] = None
+    time_zone: Annotated[str, doc("The session's zone.")] = "UTC"
+    metadata: Annotated[dict[str, Any], doc("The session's metadata.")] = {}
+    settings: Annotated[RecordedSettings, doc("What the service's decisions depended on.")] = RecordedSettings()
+    tools: Annotated[tuple[RecordedTool, ...], doc("Those the service offered.")] = ()
+    turns: Annotated[tuple[RecordedTurn, ...], Field(min_length=1), doc("The conversation.")]
 
 
 def recording_text(recording: Recording) -> str:

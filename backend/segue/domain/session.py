@@ -6,9 +6,10 @@ The field names are part of the HTTP API. Times are aware and in UTC.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from segue.domain.agent import DEFAULT_AGENT
+from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.tool import ToolCall, UnreadableCall
@@ -36,132 +37,130 @@ class TurnKey:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`title` is what the user gave it, or else how the first message begins."""
+    """A conversation of a user with an agent."""
 
-    id: str
-    title: str | None
-    agent: str
-    language: str | None
-    time_zone: str
-    archived: bool
-    pinned: bool
-    metadata: dict[str, Any]
-    created_at: datetime
-    updated_at: datetime
-    message_count: int
-    running_turn_id: str | None
-    pending_plan: Plan | UnreadablePlan | None = None
+    id: Annotated[str, doc("Begins with `ses_`.")]
+    title: Annotated[str | None, doc("What the user called it, else how the first message begins, else null.")]
+    agent: Annotated[str, doc("The id of the agent that answers.")]
+    language: Annotated[str | None, doc("The tag of the language to answer in; null for the user's own.")]
+    time_zone: Annotated[str, doc("The IANA name of the zone that times are read and said in.")]
+    archived: Annotated[bool, doc("Whether `GET /sessions` lists it only with `archived=true`.")]
+    pinned: Annotated[bool, doc("Whether the user has marked it.")]
+    metadata: Annotated[dict[str, Any], doc("What the client keeps with it. The agent does not see it.")]
+    created_at: Annotated[datetime, doc("When it was made.")]
+    updated_at: Annotated[datetime, doc("When something last happened in it.")]
+    message_count: Annotated[int, doc("How many messages it has, those of tools too.")]
+    running_turn_id: Annotated[str | None, doc("The turn that runs, if one does.")]
+    pending_plan: Annotated[Plan | UnreadablePlan | None, doc("The plan that is open.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableSession(Session):
     """A session whose metadata this release cannot read."""
 
-    unreadable: Literal[True]
+    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSession(Session):
-    """`snippet` is the place in the title or in a message where what was searched for stands."""
+    """A session that a search found."""
 
-    snippet: str
+    snippet: Annotated[str, doc("The place in the title or in a message where what was searched for stands.")]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedCall:
     """A call as the assistant asked for it."""
 
-    id: str
-    name: str
-    args: dict[str, Any]
+    id: Annotated[str, doc("The tool_call_id, which begins with `call_`.")]
+    name: Annotated[str, doc("The tool's name.")]
+    args: Annotated[dict[str, Any], doc("What the tool is called with.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A stored message. The content of a tool message is the reference to its result, never the result.
+    """A stored message."""
 
-    `cut_off`: the user stopped the turn while the assistant said this. `branch` is the one it is in, None if it is in
-    the history.
-    """
-
-    id: str
-    seq: int
-    turn_id: str
-    role: Role
-    content: str | dict[str, Any]
-    created_at: datetime
-    tool_calls: tuple[RequestedCall, ...] = ()
-    tool_call_id: str | None = None
-    cut_off: bool = False
-    branch: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
+    id: Annotated[str, doc("Begins with `msg_`.")]
+    seq: Annotated[int, doc("Its place in the session, from 1. Never used twice.")]
+    turn_id: Annotated[str, doc("The turn it is part of.")]
+    role: Annotated[Role, doc("Who says it.")]
+    content: Annotated[str | dict[str, Any], doc("The text; of a tool's message the reference to its result.")]
+    created_at: Annotated[datetime, doc("When it was stored.")]
+    tool_calls: Annotated[tuple[RequestedCall, ...], doc("What the assistant asks tools to do.")] = ()
+    tool_call_id: Annotated[str | None, doc("Of a tool's message: the call it answers.")] = None
+    cut_off: Annotated[bool, doc("Whether the user stopped the turn while the assistant said this.")] = False
+    branch: Annotated[str | None, doc("The branch it is in; null if it is in the history.")] = None
+    metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `feedback`.")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableMessage(Message):
     """Stands for a row that this release cannot read. The model is not shown it."""
 
-    unreadable: Literal[True]
+    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementReport:
-    verdict: Verdict = "none"
-    strength: Strength | None = None
-    rule: str = "no_rule"
-    language: str | None = None
-    plan_id: str | None = None
-    plan_version: int | None = None
+    """How the user's message was read beside the plan that waited."""
+
+    verdict: Annotated[Verdict, doc("What it says to the plan; `none`: it is about something else.")] = "none"
+    strength: Annotated[Strength | None, doc("Of a `confirm`. A weak one goes on with what only reads.")] = None
+    rule: Annotated[str, doc("The rule that decided.")] = "no_rule"
+    language: Annotated[str | None, doc("The language that the rule read it in.")] = None
+    plan_id: Annotated[str | None, doc("The plan it was read for.")] = None
+    plan_version: Annotated[int | None, doc("The version of that plan.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class WebSearchReport:
-    requested: bool = False
-    performed: bool = False
-    reason: str = "not_requested"
+    """Whether the web was searched."""
+
+    requested: Annotated[bool, doc("Whether the request had `force_web_search`.")] = False
+    performed: Annotated[bool, doc("Whether a search succeeded.")] = False
+    reason: Annotated[str, doc("Why there was a search, or none: docs/api.md lists the reasons.")] = "not_requested"
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    short_term: bool = False
-    long_term: int = 0
-    history_messages: int = 0
-    tool_results: int = 0
+    """How much memory went into the turn."""
+
+    short_term: Annotated[bool, doc("Whether the working memory of the session was there.")] = False
+    long_term: Annotated[int, doc("How many durable facts the model was shown.")] = 0
+    history_messages: Annotated[int, doc("How many earlier messages it was shown.")] = 0
+    tool_results: Annotated[int, doc("How many earlier results it was shown, as references.")] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the provider counted them, or `estimated`; `duration_ms` from claim to finish.
+    """What model calls took."""
 
-    `cached_tokens` are part of the input, `reasoning_tokens` of the output. `cost` is in dollars, None if a model that
-    was asked has no price.
-    """
-
-    llm_calls: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    estimated: bool = False
-    cost: float | None = None
-    duration_ms: int = 0
+    llm_calls: Annotated[int, doc("Calls of a model.")] = 0
+    input_tokens: Annotated[int, doc("Tokens sent, as the provider counts them.")] = 0
+    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")] = 0
+    output_tokens: Annotated[int, doc("Tokens received.")] = 0
+    reasoning_tokens: Annotated[int, doc("Those of the output that were thought, not said.")] = 0
+    estimated: Annotated[bool, doc("Whether the provider left some of them to be estimated.")] = False
+    cost: Annotated[float | None, doc("In dollars; null if a model that was asked has no price.")] = None
+    duration_ms: Annotated[int, doc("Milliseconds from when a process took the turn to its end.")] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """A part of a request to the model. `cacheable` is one that stands before what changes with every message."""
+    """A part of a request to the model."""
 
-    part: str
-    tokens: int
-    cacheable: bool
+    part: Annotated[str, doc("What it is, as `instructions`, `tools` or `history`.")]
+    tokens: Annotated[int, doc("How long it is, as the budget counts.")]
+    cacheable: Annotated[bool, doc("Whether it stands before all that changes with every message.")]
 
 
 @dataclass(frozen=True, slots=True)
 class PromptReport:
     """What a request to the model is made of, in its order, in tokens as the budget counts them."""
 
-    parts: tuple[PromptPart, ...]
-    tokens: int
+    parts: Annotated[tuple[PromptPart, ...], doc("In the order of the request.")]
+    tokens: Annotated[int, doc("The sum of its parts.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,29 +192,31 @@ def answer_metadata(model: str, agent: str | None, agent_gone: str | None, asked
 
 @dataclass(frozen=True, slots=True)
 class TurnError:
-    """Why a turn failed or was cancelled, as the problem said; `extra` has the problem's own members."""
+    """Why a turn failed or was cancelled, as the problem said."""
 
-    code: str
-    status: int
-    title: str
-    detail: str
-    retryable: bool
-    extra: Mapping[str, str | int] = field(default_factory=dict)
+    code: Annotated[str, doc("The stable code of the problem.")]
+    status: Annotated[int, doc("The HTTP status that a request which waits is answered with.")]
+    title: Annotated[str, doc("What went wrong, in a few words.")]
+    detail: Annotated[str, doc("What went wrong, and what to do.")]
+    retryable: Annotated[bool, doc("Whether the same may succeed later.")]
+    extra: Annotated[Mapping[str, str | int], doc("Members of this code.")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    session_id: str
-    turn_id: str
-    status: Literal["completed"]
-    message: Message
-    acknowledgement: AcknowledgementReport
-    plan: Plan | None
-    tool_calls: tuple[ToolCall | UnreadableCall, ...]
-    web_search: WebSearchReport
-    memory_used: MemoryReport
-    usage: Usage
-    model: str
+    """The end of a turn that completed."""
+
+    session_id: Annotated[str, doc("The session.")]
+    turn_id: Annotated[str, doc("The turn, which begins with `turn_`.")]
+    status: Annotated[Literal["completed"], doc("An answer is of a completed turn; any other end is a problem.")]
+    message: Annotated[Message, doc("What the assistant says.")]
+    acknowledgement: Annotated[AcknowledgementReport, doc("How the user's message was read.")]
+    plan: Annotated[Plan | None, doc("The plan that this turn made, advanced or ended.")]
+    tool_calls: Annotated[tuple[ToolCall | UnreadableCall, ...], doc("What this turn ran, without the results.")]
+    web_search: Annotated[WebSearchReport, doc("Whether the web was searched, and why.")]
+    memory_used: Annotated[MemoryReport, doc("What the model was shown of what was known.")]
+    usage: Annotated[Usage, doc("What the turn took.")]
+    model: Annotated[str, doc("The model that answered.")]
 
 
 Outcome = ChatAnswer | AppError
@@ -223,49 +224,49 @@ Outcome = ChatAnswer | AppError
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How a turn stands. `attempts` counts the processes that have begun it, `started_at` is when the last one did.
-    `prompt` is what a completed turn asked of the model last.
-    """
+    """How a turn stands: one user message and what comes of it."""
 
-    turn_id: str
-    session_id: str
-    status: TurnStatus
-    attempts: int
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    error: TurnError | None
-    prompt: PromptReport | None
-    answer: ChatAnswer | None
+    turn_id: Annotated[str, doc("Begins with `turn_`.")]
+    session_id: Annotated[str, doc("The session it is in.")]
+    status: Annotated[
+        TurnStatus, doc("`queued` and `running` are open; a repeated request may run a failed one again.")
+    ]
+    attempts: Annotated[int, doc("How many processes have begun it.")]
+    created_at: Annotated[datetime, doc("When the message was accepted.")]
+    started_at: Annotated[datetime | None, doc("When the last process began it.")]
+    finished_at: Annotated[datetime | None, doc("When it ended.")]
+    error: Annotated[TurnError | None, doc("Why it failed or was cancelled.")]
+    prompt: Annotated[PromptReport | None, doc("What a completed turn asked of the model last.")]
+    answer: Annotated[ChatAnswer | None, doc("What a completed turn was answered with.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
     """What a user thinks of an answer, as operators read it."""
 
-    message_id: str
-    session_id: str
-    turn_id: str
-    user: str
-    rating: Rating
-    comment: str | None
-    created_at: datetime
+    message_id: Annotated[str, doc("The answer that was rated.")]
+    session_id: Annotated[str, doc("The session it is in.")]
+    turn_id: Annotated[str, doc("The turn it answered.")]
+    user: Annotated[str, doc("Who rated it.")]
+    rating: Annotated[Rating, doc("What the user thinks of it.")]
+    comment: Annotated[str | None, doc("What the user wrote.")]
+    created_at: Annotated[datetime, doc("When it was rated.")]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSummary:
-    """What a page of history shows of a turn. `acknowledgement` is None until the turn has completed."""
+    """What a page of history shows of a turn."""
 
-    turn_id: str
-    status: TurnStatus
-    acknowledgement: AcknowledgementReport | None
-    plan_id: str | None
-    tool_calls: tuple[ToolCall | UnreadableCall, ...]
-    error: TurnError | None
+    turn_id: Annotated[str, doc("Begins with `turn_`.")]
+    status: Annotated[TurnStatus, doc("`queued` and `running` are open.")]
+    acknowledgement: Annotated[AcknowledgementReport | None, doc("Null until the turn has completed.")]
+    plan_id: Annotated[str | None, doc("The plan that it made, advanced or ended.")]
+    tool_calls: Annotated[tuple[ToolCall | UnreadableCall, ...], doc("What it ran, without the results.")]
+    error: Annotated[TurnError | None, doc("Why it failed or was cancelled.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageOfTurn(Message):
     """A message that stands for its turn: the answer, or the user's message of a turn without one."""
 
-    turn: TurnSummary
+    turn: Annotated[TurnSummary, doc("How the turn went.")]

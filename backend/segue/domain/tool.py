@@ -4,7 +4,9 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from segue.domain.doc import doc
 
 Effect = Literal["read_only", "write", "destructive"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
@@ -49,14 +51,11 @@ Summarise = Callable[[dict[str, Any], Any], str]
 
 @dataclass(frozen=True, slots=True)
 class DependencyGroup:
-    """What has to have succeeded in the session first: one of `tools`, all of them, or all in this order.
+    """What has to have succeeded in the session before a tool can be called."""
 
-    `optional` members never decide; they are only suggested.
-    """
-
-    type: GroupType
-    tools: tuple[str, ...]
-    optional: tuple[str, ...] = ()
+    type: Annotated[GroupType, doc("One of `tools`, all of them, or all in this order.")]
+    tools: Annotated[tuple[str, ...], doc("What has to have succeeded in the session first.")]
+    optional: Annotated[tuple[str, ...], doc("Only suggested, never decisive.")] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,58 +115,60 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallMetadata:
-    """`size_bytes` is the payload's size in UTF-8; the preview is bounded by TOOL_RESULT_PREVIEW_CHARS."""
+    """What a result is like, without the result."""
 
-    size_bytes: int
-    summary: str
-    truncated_preview: str
+    size_bytes: Annotated[int, doc("The size of the result in UTF-8.")]
+    summary: Annotated[str, doc("The result in one line.")]
+    truncated_preview: Annotated[str, doc("How the result begins, TOOL_RESULT_PREVIEW_CHARS at most.")]
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRef:
-    session_id: str
-    tool_call_id: str
-    storage_type: Literal["tool_results"] = "tool_results"
+    """Where a result is."""
+
+    session_id: Annotated[str, doc("The session.")]
+    tool_call_id: Annotated[str, doc("The call.")]
+    storage_type: Annotated[Literal["tool_results"], doc("Where it is kept.")] = "tool_results"
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A row of the ledger: what was called and what came of it, without the payload."""
 
-    tool_call_id: str
-    tool_name: str
-    args: dict[str, Any]
-    status: CallStatus
-    turn_id: str
-    started_at: datetime
-    duration_ms: int | None
-    error: str | None
-    metadata: ToolCallMetadata
-    result_ref: ResultRef
-    expires_at: datetime | None
-    plan_id: str | None = None
-    step_id: int | None = None
+    tool_call_id: Annotated[str, doc("Begins with `call_`.")]
+    tool_name: Annotated[str, doc("The tool that was called.")]
+    args: Annotated[dict[str, Any], doc("What it was called with.")]
+    status: Annotated[CallStatus, doc("`unknown`: it did not answer, and may have taken effect.")]
+    turn_id: Annotated[str, doc("The turn that called it.")]
+    started_at: Annotated[datetime, doc("When it was called.")]
+    duration_ms: Annotated[int | None, doc("Milliseconds until it ended.")]
+    error: Annotated[str | None, doc("Why it failed, or why that is not known.")]
+    metadata: Annotated[ToolCallMetadata, doc("What the result is like.")]
+    result_ref: Annotated[ResultRef, doc("Where the result is.")]
+    expires_at: Annotated[datetime | None, doc("Until when the result is kept.")]
+    plan_id: Annotated[str | None, doc("The plan it is a step of.")] = None
+    step_id: Annotated[int | None, doc("The step of the plan.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableCall(ToolCall):
     """Stands for a row that this release cannot read: a call without arguments whose outcome is unknown."""
 
-    unreadable: Literal[True]
+    unreadable: Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
     """What stands for a result wherever the model or a client looks at a conversation; the payload stays in storage."""
 
-    tool_call_id: str
-    tool_name: str
-    args: dict[str, Any]
-    status: CallStatus
-    size_bytes: int
-    summary: str
-    preview: str
-    identifiers: tuple[str, ...]
+    tool_call_id: Annotated[str, doc("The call that the result is of.")]
+    tool_name: Annotated[str, doc("The tool that was called.")]
+    args: Annotated[dict[str, Any], doc("What it was called with.")]
+    status: Annotated[CallStatus, doc("What came of it.")]
+    size_bytes: Annotated[int, doc("The size of the result in UTF-8.")]
+    summary: Annotated[str, doc("The result in one line.")]
+    preview: Annotated[str, doc("How the result begins.")]
+    identifiers: Annotated[tuple[str, ...], doc("The ids and addresses that stand in it.")]
 
 
 def canonical_args(args: Mapping[str, Any]) -> str:

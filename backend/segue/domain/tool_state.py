@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from segue.domain.doc import doc
+
 ToolStatus = Literal["available", "unavailable", "failed", "maintenance"]
 ManualStatus = Literal["available", "unavailable", "maintenance"]
 ReasonCode = Literal[
@@ -24,47 +26,47 @@ ReasonCode = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ToolState:
-    """`status` is the tool's own in this session; `available` takes everything together: status, the time a failure
-    lasts, dependencies and the fleet. `retry_at` is when a failed tool may be tried once.
-    """
+    """How a tool is doing."""
 
-    status: ToolStatus
-    available: bool
-    reason: str | None
-    reason_code: ReasonCode | None
-    consecutive_failures: int
-    execution_count: int
-    last_updated: datetime | None
-    last_success_time: datetime | None
-    last_failure_time: datetime | None
-    retry_at: datetime | None
-    missing_dependencies: tuple[str, ...]
-    suggested_actions: tuple[str, ...]
+    status: Annotated[ToolStatus, doc("The tool's own in this session.")]
+    available: Annotated[bool, doc("Whether it can be called: status, dependencies and the fleet together.")]
+    reason: Annotated[str | None, doc("Why, to read.")]
+    reason_code: Annotated[ReasonCode | None, doc("Why, for programs.")]
+    consecutive_failures: Annotated[int, doc("Failures since the last success.")]
+    execution_count: Annotated[int, doc("How often it ran.")]
+    last_updated: Annotated[datetime | None, doc("When the state last changed.")]
+    last_success_time: Annotated[datetime | None, doc("When it last succeeded.")]
+    last_failure_time: Annotated[datetime | None, doc("When it last failed.")]
+    retry_at: Annotated[datetime | None, doc("When a failed tool may be tried once.")]
+    missing_dependencies: Annotated[tuple[str, ...], doc("Tools that have to succeed first.")]
+    suggested_actions: Annotated[tuple[str, ...], doc("What to do about it, to read.")]
 
 
 @dataclass(frozen=True, slots=True)
 class StatusMoved:
-    """`turn_id` is the turn that caused it, null where a person did."""
+    """A change of a tool's status."""
 
     id: Annotated[str, Field(exclude=True)]  # only a position in the list
-    tool: str
-    from_: Annotated[ToolStatus, Field(serialization_alias="from")]
-    to: ToolStatus
-    reason: str | None
-    reason_code: ReasonCode | None
-    at: datetime
-    turn_id: str | None
+    tool: Annotated[str, doc("The tool.")]
+    from_: Annotated[ToolStatus, Field(serialization_alias="from", description="Its status before.")]
+    to: Annotated[ToolStatus, doc("Its status after.")]
+    reason: Annotated[str | None, doc("Why, to read.")]
+    reason_code: Annotated[ReasonCode | None, doc("Why, for programs.")]
+    at: Annotated[datetime, doc("When.")]
+    turn_id: Annotated[str | None, doc("The turn that caused it, null if a person did.")]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOverview:
     """The tool for everyone, and in how many sessions it has which status of its own."""
 
-    fleet: ToolState
-    sessions: dict[ToolStatus, int]
+    fleet: Annotated[ToolState, doc("The tool for everyone.")]
+    sessions: Annotated[dict[ToolStatus, int], doc("In how many sessions it has which status of its own.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionToolState(ToolState):
-    session_id: str
-    tool: str
+    """How a tool is doing in a session."""
+
+    session_id: Annotated[str, doc("The session.")]
+    tool: Annotated[str, doc("The tool.")]

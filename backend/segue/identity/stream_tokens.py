@@ -7,19 +7,23 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Annotated
 
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import stream_tokens
+from segue.domain.doc import doc
 
 LASTS = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamToken:
-    token: str
-    expires_at: datetime
+    """Opens one turn's events without a key."""
+
+    token: Annotated[str, doc("For `?token=` of this turn's events.")]
+    expires_at: Annotated[datetime, doc("After it no stream can be opened with it.")]
 
 
 async def create_token(connection: AsyncConnection, owner: str, turn_id: str) -> StreamToken:

@@ -6,9 +6,11 @@ writes do not race.
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 from segue.db.reading import readable, reader
 from segue.db.redis import Cache, short_term_memory_key
+from segue.domain.doc import doc
 from segue.domain.tool import Reference, canonical_args
 
 MAX_REFERENCES = 20
@@ -16,14 +18,14 @@ MAX_REFERENCES = 20
 
 @dataclass(frozen=True, slots=True)
 class ShortTermMemory:
-    """`tool_results` newest first, one per tool and canonical arguments; `message_count` counts stored messages."""
+    """The working memory of a session: what its last turn left behind."""
 
-    session_id: str
-    turn_id: str
-    last_user_message: str | None
-    last_assistant_message: str | None
-    message_count: int
-    tool_results: tuple[Reference, ...]
+    session_id: Annotated[str, doc("The session.")]
+    turn_id: Annotated[str, doc("The turn that left it.")]
+    last_user_message: Annotated[str | None, doc("What the user said last.")]
+    last_assistant_message: Annotated[str | None, doc("What the assistant said last.")]
+    message_count: Annotated[int, doc("How many messages were stored then.")]
+    tool_results: Annotated[tuple[Reference, ...], doc("Newest first, one for each tool and its arguments.")]
 
 
 _read = reader(ShortTermMemory)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -9,18 +10,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import plans, sessions, turns
 from segue.db.order import came_before, newest_first
 from segue.db.reading import plan_of
+from segue.domain.doc import doc
 from segue.domain.plan import Plan, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """`since` is when the user was asked. `step` is None if this release cannot read the plan."""
+    """A plan that waits for the user's yes."""
 
-    session_id: str
-    plan_id: str
-    version: int
-    step: Step | None
-    since: datetime
+    session_id: Annotated[str, doc("The session that waits.")]
+    plan_id: Annotated[str, doc("Its plan.")]
+    version: Annotated[int, doc("For the decision.")]
+    step: Annotated[Step | None, doc("The step that waits; null if this release cannot read the plan.")]
+    since: Annotated[datetime, doc("When the user was asked.")]
 
 
 async def list_approvals(

@@ -7,6 +7,7 @@ those of the history have none.
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -15,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import taken_back
 from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
+from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.ids import made_at, new_id
 from segue.domain.session import Role
@@ -30,13 +32,13 @@ _FIRST_CHARS = 240  # more than a title takes
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Messages that left the history together. `first_words` is how the first of them begins."""
+    """Messages that left the history together."""
 
-    id: str
-    from_seq: int
-    created_at: datetime
-    message_count: int
-    first_words: str
+    id: Annotated[str, doc("For `branch=` of the session's messages.")]
+    from_seq: Annotated[int, doc("The `seq` of the first of them.")]
+    created_at: Annotated[datetime, doc("When they left the history.")]
+    message_count: Annotated[int, doc("How many there are.")]
+    first_words: Annotated[str, doc("How the first of them begins.")]
 
 
 @dataclass(frozen=True, slots=True)

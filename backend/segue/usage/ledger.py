@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -38,6 +38,7 @@ from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage
+from segue.domain.doc import doc
 from segue.domain.usage import Charge
 
 Group = Literal["day", "model", "session", "user"]
@@ -88,18 +89,16 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """What was used in a group. `key` is the day, the model, the session's id or the user; None stands for sessions
-    that were deleted. `cost` is in dollars, None if a part has no price.
-    """
+    """What was used in a group."""
 
-    key: str | None
-    llm_calls: int
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    reasoning_tokens: int
-    estimated: bool
-    cost: float | None
+    key: Annotated[str | None, doc("The day, model, session or user; null for deleted sessions.")]
+    llm_calls: Annotated[int, doc("Calls of a model.")]
+    input_tokens: Annotated[int, doc("Tokens sent.")]
+    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")]
+    output_tokens: Annotated[int, doc("Tokens received.")]
+    reasoning_tokens: Annotated[int, doc("Those of the output that were thought, not said.")]
+    estimated: Annotated[bool, doc("Whether some of them are estimated.")]
+    cost: Annotated[float | None, doc("In dollars; null if a part has no price.")]
 
 
 def booking(session_id: ColumnElement[Any], *conditions: ColumnElement[bool]) -> Insert:

@@ -1,0 +1,110 @@
+"""What every problem means to a client: its status, and what to do; and which routes can answer with it.
+
+tests/api/test_openapi.py compares the codes with those that the package raises.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
+    "unauthorized": (401, "Send a valid key or token: `Authorization: Bearer …` or `X-API-Key: …`."),
+    "forbidden": (403, "Use a key or token with the scope `ops`."),
+    "host_not_allowed": (403, "Without AUTH: call the service as 127.0.0.1, or add the name to ALLOWED_HOSTS."),
+    "origin_not_allowed": (403, "Without AUTH: add the page's origin to CORS_ORIGINS."),
+    "session_not_found": (404, "The caller has no session of this id: `GET /sessions` lists them."),
+    "turn_not_found": (404, "The session has no turn of this id: its `turns` lists them."),
+    "message_not_found": (404, "The session has no message of this id: its `messages` lists them."),
+    "branch_not_found": (404, "The session has no branch of this id: its `branches` lists them."),
+    "memory_not_found": (404, "The caller has no fact of this id: `GET /memories` lists them."),
+    "tool_result_not_found": (404, "The session has no call of this id: its `tool-results` lists them."),
+    "tool_result_part_not_found": (404, "The result has no image or file of this number: it names those it has."),
+    "unknown_tool": (404, "`GET /tools` lists those there are."),
+    "unknown_agent": (404, "`GET /agents` lists those there are. In a body it is a 422."),
+    "no_open_plan": (404, "Nothing waits in this session: go on without."),
+    "plan_changed": (409, "Read the plan again, show it, and decide on the version that it has now."),
+    "plan_expired": (409, "Nothing was run. Ask for it anew."),
+    "turn_in_progress": (409, "Nothing was accepted. Wait for the turn `turn_id`, or send it with another `on_busy`."),
+    "not_in_history": (409, "The message is in a branch, to be read only. Read the history anew."),
+    "cannot_retry": (409, "Only the last turn, if it failed or was cancelled. Regenerate an answer instead."),
+    "turn_cancelled": (409, "The message is kept, with what was said so far. Send another to go on."),
+    "unreadable": (409, "What is stored is damaged, or of a newer release. Send another message to go on."),
+    "memory_exists": (409, "Another fact says the same: delete one of the two."),
+    "nothing_to_export": (409, "Send a message first, or wait for the turn that runs."),
+    "tool_result_expired": (410, "It is no longer kept. Let the tool run again."),
+    "body_too_large": (413, "Send less than MAX_BODY_BYTES."),
+    "invalid_request": (422, "Correct what `errors` and `detail` name. 400 if the body cannot be read at all."),
+    "invalid_args": (422, "Send arguments that the tool of the waiting step takes: `GET /tools` has their schema."),
+    "invalid_cursor": (422, "Use `next_cursor` of the page before as it is, or none."),
+    "idempotency_key_reused": (422, "Use a new key for a new message."),
+    "not_the_users": (422, "Edit a message of the user's, or regenerate the answer."),
+    "not_an_answer": (422, "Rate a message of the assistant."),
+    "query_in_session": (422, "Ask for the facts of a session or for those that a query finds, not for both."),
+    "invalid_path": (422, "Correct the JMESPath, or ask for less."),
+    "conversation_too_long": (422, "List its messages and results by page."),
+    "agents_invalid": (422, "Correct the file as `detail` says. The agents of before stay."),
+    "rate_limited": (429, "Wait `retry_after_s`. `limit` says which limit it is."),
+    "too_many_queued": (429, "Nothing was accepted. Send it when one of those that wait is done."),
+    "internal_error": (500, "Ours. `request_id` finds it in the log."),
+    "turn_gave_up": (500, "Every process that ran it died. The message is kept; send another to go on."),
+    "model_unavailable": (502, "The message is kept. Send it again later, or see to the provider as `detail` says."),
+    "turn_budget_spent": (502, "The message is kept. Ask for less at a time."),
+    "storage_unavailable": (503, "Repeat it after `retry_after_s`; with an Idempotency-Key nothing is done twice."),
+    "identity_unavailable": (503, "Repeat it after `retry_after_s`."),
+    "turn_interrupted": (503, "The turn goes on. Read it, or repeat the request with its Idempotency-Key."),
+    "model_timeout": (504, "The message is kept. Send it again."),
+    "turn_timeout": (504, "The message is kept. Ask for less at a time."),
+}
+OF_EVERY_ROUTE: Final = {"host_not_allowed", "internal_error"}
+OF_CALLERS: Final = {"unauthorized", "identity_unavailable", "rate_limited", "storage_unavailable", "invalid_request"}
+OF_PARAMETERS: Final[Mapping[str, str]] = {
+    "session_id": "session_not_found",
+    "turn_id": "turn_not_found",
+    "message_id": "message_not_found",
+    "memory_id": "memory_not_found",
+    "tool_call_id": "tool_result_not_found",
+    "agent_id": "unknown_agent",
+    "tool": "unknown_tool",
+    "cursor": "invalid_cursor",
+    "idempotency-key": "idempotency_key_reused",
+}
+OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
+MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
+OF_TURNS: Final = {
+    "plan_changed",
+    "turn_cancelled",
+    "turn_interrupted",
+    "turn_gave_up",
+    "turn_timeout",
+    "turn_budget_spent",
+    "model_unavailable",
+    "model_timeout",
+    "unreadable",
+}
+OF_DECISIONS: Final = ("invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unreadable")
+
+
+def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
+    """For `responses` of a route: what it can answer with beside what its parameters, body and caller bring along."""
+    return {"default": {"x-problem-codes": codes}}
+
+
+def codes_of(method: str, operation: Mapping[str, Any]) -> list[str]:
+    """Returns what an operation of the OpenAPI document can answer with, in the order of WHAT_TO_DO."""
+    codes = OF_EVERY_ROUTE | set(operation["responses"].get("default", {}).get("x-problem-codes", ()))
+    for each in operation.get("parameters", ()):
+        if each["in"] == "path" or each["name"] in OF_OTHER_PLACES:
+            codes |= {OF_PARAMETERS[each["name"]]}
+    if operation["responses"].get("200", {}).get("content", {}).keys() >= MAY_STREAM:
+        codes |= OF_TURNS
+    if operation.get("security"):
+        codes |= OF_CALLERS
+    if "requestBody" in operation:
+        codes |= {"body_too_large"}
+    if method != "get":
+        codes |= {"origin_not_allowed"}
+    return [code for code in WHAT_TO_DO if code in codes]
+
+
+def table(codes: list[str]) -> str:
+    rows = (f"| {code} | {WHAT_TO_DO[code][0]} | {WHAT_TO_DO[code][1]} |" for code in codes)
+    return "\n".join(["| code | status | what to do |", "|---|---|---|", *rows])
