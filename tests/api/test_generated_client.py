@@ -37,7 +37,7 @@ known = {"session_id": session.id, "turn_id": answer.turn_id, "agent_id": "segue
 read = set()
 for name, (_, method, parameters) in tags.items():
     needed = {each["name"] for each in parameters if each["in"] == "path"}
-    if method == "get" and needed <= known.keys() and name not in ("follow_turn", "metrics"):
+    if method == "get" and needed <= known.keys() and name not in ("follow_turn", "follow_events", "metrics"):
         response = call(name, **{each: known[each] for each in needed})
         if name == "get_open_plan":
             assert response.parsed.code == "no_open_plan", response
