@@ -80,7 +80,7 @@ OF_TURNS: Final = {
     "model_timeout",
     "unreadable",
 }
-OF_DECISIONS: Final = ("invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unreadable")
+OF_DECISIONS: Final = ("invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable")
 
 
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
