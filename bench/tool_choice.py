@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.bfcl import Definitions, read_definitions
-from segue import factories
 from segue.agent.tool_choice.choice import ChoiceLimits, ToolChooser, ToolNeeds, ToolTokens
 from segue.agent.tool_choice.search import Embeddings, ToolSearch
 from segue.config import Settings
@@ -32,6 +31,7 @@ from segue.memory.token_count import estimate
 from segue.tools.availability import ToolAvailability, ToolGuard
 from segue.tools.catalog import ToolCatalog
 from segue.tools.global_state import GlobalToolState
+from segue.tools_from_settings import builtin_tools
 
 NO_STORE = cast("Any", None)  # choosing reads and writes none
 
@@ -119,7 +119,7 @@ class Measurement:
 async def main(definitions: Definitions, conversations: Iterable[Mapping[str, Any]]) -> None:
     settings = Settings(_env_file=None)
     async with AsyncExitStack() as stack:
-        builtin = await factories.builtin_tools(stack, settings, NO_STORE, LongTermMemory(NO_STORE))
+        builtin = await builtin_tools(stack, settings, NO_STORE, LongTermMemory(NO_STORE))
         offered = (
             Tool(ToolSpec(name, each["description"], each["parameters"], source="mcp:bfcl"), NO_STORE)
             for name, each in definitions.items()

@@ -1,7 +1,7 @@
 """The parts of the service by subsystem, each made from the settings. The stack that a part is given closes it again.
 
-Settings become objects here, and models in `models_from_settings.py`. A library that costs much time to import and that
-only some settings need is imported in the function that makes its part.
+Settings become objects here; models and tools in `models_from_settings.py` and `tools_from_settings.py`. A library that
+costs much time to import and that only some settings need is imported in the function that makes its part.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from segue.domain.agent import Agent
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.memory import Memory
-from segue.domain.telemetry import Observe, OpenSpan
+from segue.domain.telemetry import OpenSpan
 from segue.domain.tool import Tool
 from segue.embedded.urls import server_urls
 from segue.events.log import EventLog
@@ -47,19 +47,14 @@ from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.memory.token_count import estimate
 from segue.models_from_settings import OFFLINE, ChatModels, provider_options
-from segue.net.http_client import checked_client, tls_context
+from segue.net.http_client import tls_context
 from segue.telemetry.gauges import ProcessState
 from segue.telemetry.metrics import Metrics
 from segue.telemetry.tracing import tracing
 from segue.tools.availability import ToolAvailability
-from segue.tools.builtin.clock import current_time_tool
-from segue.tools.builtin.get_tool_result import get_tool_result_tool
-from segue.tools.builtin.memory import remember_tool, search_memory_tool
-from segue.tools.builtin.web_fetch import web_fetch_tool
-from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.catalog import ToolCatalog
-from segue.tools.global_state import GlobalToolState
 from segue.tools.native import native_tools
+from segue.tools_from_settings import builtin_tools, tool_availability
 from segue.turns.agents import Agents, Speaker
 from segue.turns.context import ContextLimits
 from segue.turns.deps import TurnDeps
@@ -250,46 +245,6 @@ async def tooling(
     search = ToolSearch(long_term.embed)
     stack.push_async_callback(search.close)
     return Tooling(availability, search, mcp_states, may_exist)
-
-
-def tool_availability(
-    settings: Settings, catalog: ToolCatalog, database: Database, cache: Cache, *, clock: Clock, observe: Observe
-) -> ToolAvailability:
-    rules = limits.health_rules(settings)
-    return ToolAvailability(
-        catalog,
-        database,
-        GlobalToolState(cache, rules, observe),
-        rules=rules,
-        clock=clock,
-        observe=observe,
-        timeout_s=settings.tool_timeout_s,
-    )
-
-
-async def builtin_tools(
-    stack: AsyncExitStack, settings: Settings, database: Database, long_term: LongTermMemory
-) -> tuple[Tool, ...]:
-    fresh_bytes = limits.fresh_result_bytes(settings)
-    fetching = await stack.enter_async_context(checked_client())
-    tools = [
-        current_time_tool(),
-        web_fetch_tool(client=fetching),
-        get_tool_result_tool(database, shown_bytes=fresh_bytes),
-        remember_tool(long_term.remember),
-        search_memory_tool(long_term.search),
-    ]
-    if settings.web_search_provider != "none":
-        searching = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
-        tools.append(
-            web_search_tool(
-                provider=settings.web_search_provider,
-                client=searching,
-                searxng_url=settings.searxng_url,
-                tavily_api_key=settings.tavily_api_key,
-            )
-        )
-    return tuple(tool for tool in tools if tool.spec.name not in settings.disabled_tools)
 
 
 async def agents(base: Foundation, tooling: Tooling, extensions: Extensions) -> Agents:

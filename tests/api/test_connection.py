@@ -145,7 +145,7 @@ async def test_a_trickle_of_bytes_does_not_buy_time(settings: Settings) -> None:
         async def trickle() -> None:
             while True:
                 await slow.send(b" ")
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # the pace is what is tried
 
         trickling = asyncio.create_task(trickle())
         assert await slow.status() == "408 request timeout"

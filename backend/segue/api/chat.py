@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from structlog.contextvars import bind_contextvars
 
@@ -11,10 +11,11 @@ from segue.api.deps import Caller, IdempotencyKey, OriginDep, Services, Services
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
-from segue.api.schemas import ChatBody
+from segue.api.schemas import ChatBody, Delivery
 from segue.domain.doc import doc
 from segue.domain.session import ChatAnswer, TurnKey, TurnStatus
 from segue.turns.admission import Admitted
+from segue.turns.claims import Origin
 from segue.turns.store import ChatRequest, once
 
 router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
@@ -22,7 +23,7 @@ router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRout
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTurn:
-    """A turn that nobody waits for: `background`."""
+    """A turn whose client does not wait for the answer: `background`."""
 
     turn_id: Annotated[str, doc("Begins with `turn_`.")]
     status: Annotated[TurnStatus, doc("How it stands.")]
@@ -30,7 +31,7 @@ class AcceptedTurn:
 
 
 ACCEPTED: dict[int | str, dict[str, Any]] = {
-    202: {"model": AcceptedTurn, "description": "Accepted: with `background` nobody waits for the answer"}
+    202: {"model": AcceptedTurn, "description": "Accepted: with `background` the request does not wait for the answer"}
 }
 
 
@@ -38,42 +39,60 @@ def events_url(http: Request, turn: TurnKey) -> str:
     return f"{http.scope.get('root_path', '')}/sessions/{turn.session_id}/turns/{turn.turn_id}/events"
 
 
-@router.post(
-    "/{session_id}/chat",
-    response_model=ChatAnswer,
-    responses={**OR_EVENTS, **ACCEPTED, **problems("turn_in_progress", "too_many_queued")},
-)
-async def chat(
-    session_id: SessionId,
-    body: ChatBody,
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A client that asks for a turn: what every route takes that answers as `chat` does."""
+
+    caller: str
+    services: Services
+    http: Request
+    origin: Origin
+    idempotency_key: str | None
+
+    def request(self, message: str, how: Delivery, *asked: str | int, **more: Any) -> ChatRequest:
+        """`asked` is what a second request with the same key has to ask too, `more` the other fields of the request."""
+        key = once(self.idempotency_key, *asked)
+        return ChatRequest(message, once=key, stream=self._streams(how), origin=self.origin, **more)
+
+    async def answered(self, session_id: str, request: ChatRequest, how: Delivery) -> Response:
+        return await self.answer(await self.services.turns.accept(self.caller, session_id, request), how)
+
+    async def answer(self, admitted: Admitted, how: Delivery) -> Response:
+        """Answers with a turn as it was asked for: its answer, its events, or where to find them."""
+        bind_contextvars(turn_id=admitted.turn.turn_id)
+        if how.background:
+            accepted = AcceptedTurn(admitted.turn.turn_id, admitted.status, events_url(self.http, admitted.turn))
+            return JSONResponse(asdict(accepted), status_code=202)
+        return await answer_or_events(self.services, admitted.turn, stream=self._streams(how))
+
+    def _streams(self, how: Delivery) -> bool:
+        return how.stream or wants_events(self.http)
+
+
+async def _asking(
     services: ServicesDep,
     caller: Caller,
     http: Request,
     origin: OriginDep,
     idempotency_key: IdempotencyKey = None,
-) -> Response:
+) -> Asking:
+    return Asking(caller, services, http, origin, idempotency_key)
+
+
+AskingDep = Annotated[Asking, Depends(_asking)]
+
+
+def as_chat(*codes: str) -> dict[str, Any]:
+    """The options of a route that answers as `chat` does."""
+    responses = {**OR_EVENTS, **ACCEPTED, **problems("turn_in_progress", *codes)}
+    return {"response_model": ChatAnswer, "responses": responses}
+
+
+@router.post("/{session_id}/chat", **as_chat("too_many_queued"))
+async def chat(session_id: SessionId, body: ChatBody, asking: AskingDep) -> Response:
     """Sends a message to the agent. The answer is a ChatAnswer, or with `"stream": true` or `Accept: text/event-stream`
     the events of the turn as they happen, or with `background` a 202 at once. A client that goes away stops nothing.
     """
-    stream = body.stream or wants_events(http)
-    request = ChatRequest(
-        message=body.message,
-        force_web_search=body.force_web_search,
-        on_busy=body.on_busy,
-        once=once(idempotency_key, body.message, body.force_web_search, body.on_busy),
-        stream=stream,
-        origin=origin,
-    )
-    admitted = await services.turns.accept(caller, session_id, request)
-    return await delivered(services, http, admitted, stream=stream, background=body.background)
-
-
-async def delivered(
-    services: Services, http: Request, admitted: Admitted, *, stream: bool, background: bool
-) -> Response:
-    """Answers with a turn as it was asked for: its answer, its events, or where to find them."""
-    bind_contextvars(turn_id=admitted.turn.turn_id)
-    if background:
-        accepted = AcceptedTurn(admitted.turn.turn_id, admitted.status, events_url(http, admitted.turn))
-        return JSONResponse(asdict(accepted), status_code=202)
-    return await answer_or_events(services, admitted.turn, stream=stream)
+    asked = (body.message, body.force_web_search, body.on_busy)
+    request = asking.request(body.message, body, *asked, force_web_search=body.force_web_search, on_busy=body.on_busy)
+    return await asking.answered(session_id, request, body)

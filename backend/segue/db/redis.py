@@ -206,7 +206,7 @@ class Batch:
 class Streams(_Client):
     """The event logs of turns: streams whose writer chooses the ids. Redis refuses an id that is not above the last.
 
-    And the feeds of users, with ids of the time of Redis. A feed that nobody has opened takes no events.
+    And the feeds of users, whose ids Redis makes of its time. A feed takes events once a reader has opened it.
     """
 
     def __init__(self, server: RedisServer) -> None:

@@ -129,7 +129,7 @@ class EventLog:
         self._save_soon(buffer)
 
     def tell(self, user: str, *events: bytes) -> None:
-        """Adds to the user's feed, if somebody follows it. Call it after what happened is committed."""
+        """Adds to the user's feed, if a client follows it. Call it after what happened is committed."""
         self._told += [(user, event) for event in events]
         self._something_unsaved.set()
 

@@ -136,7 +136,7 @@ async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_byte
 
 async def _left(_: dict[str, Any], __: ToolContext) -> object:
     """Stands for a tool's function, which stays in its process."""
-    raise NotImplementedError
+    raise TypeError("the function of a tool stays in the process of the service")
 
 
 def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> _Answer:

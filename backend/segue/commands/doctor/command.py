@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from segue import factories
 from segue.commands.doctor.report import Report
 from segue.commands.doctor.service import look_at_mcp, look_at_service, mcp_servers
 from segue.commands.doctor.session import SESSION_PARTS, look_at_session
@@ -22,6 +21,7 @@ from segue.mcp.servers import McpServers
 from segue.memory.long_term import LongTermMemory
 from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
+from segue.tools_from_settings import builtin_tools, tool_availability
 
 
 def doctor(
@@ -66,13 +66,11 @@ async def examine(settings: Settings, session_id: str | None = None) -> Report:
 async def _examine_session(
     stack: AsyncExitStack, settings: Settings, session_id: str, stores: OpenStores, mcp: McpServers, report: Report
 ) -> None:
-    builtin = await factories.builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
+    builtin = await builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
     clock = await stack.enter_async_context(StoreClock(stores.database))
     try:
         catalog = ToolCatalog((*builtin, *native_tools(disabled=settings.disabled_tools)), mcp.tools)
-        tools = factories.tool_availability(
-            settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved
-        )
+        tools = tool_availability(settings, catalog, stores.database, stores.cache, clock=clock, observe=unobserved)
         await look_at_session(session_id, stores, tools, clock, report)
     except NotFound:
         raise
