@@ -28,7 +28,7 @@ OWNERS_OF_TABLES = {
     "memory/facts.py": "memories",
     "memory/feedback.py": "feedback",
     "memory/history.py": "messages",
-    "memory/sessions.py": "sessions",
+    "memory/sessions.py": "sessions, client_sessions",
     "memory/summary.py": "sessions.summary",
     "plans/approvals.py": "plans, over all sessions of a user",
     "plans/store.py": "plans",

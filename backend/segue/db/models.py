@@ -7,6 +7,7 @@ than the column, which their ids order. An id or a time never does: each is of t
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
 `branch` of a turn or message is set if it is no longer in the history; `note` is what the model is told with a message.
 `agent` of a turn is that of its session when it was first claimed.
+`client_id` is what a client calls a session that it has not made here; another user may use the same.
 `summary_references` are the lines of JSON that list the results of the turns in the summary.
 `tool_choice` has the names of the tools that requests have, if there are more than they may have.
 `summary_seq` is the `turn_seq` of the last turn in the summary, `summary_until` that of the last one it is to cover.
@@ -108,6 +109,15 @@ sessions = Table(
     Index("sessions_owner_activity_idx", "owner", "updated_at", "id"),
     Index("sessions_activity_idx", "updated_at"),
     Index("sessions_summary_due_idx", "summary_due_at", postgresql_where=text("summary_due_at IS NOT NULL")),
+)
+
+client_sessions = Table(
+    "client_sessions",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("client_id", _id(), primary_key=True),
+    Column("session_id", _id(), _session_key(), nullable=False),
+    Index("client_sessions_session_id_idx", "session_id"),
 )
 
 turns = Table(

@@ -1,6 +1,7 @@
 """Sessions: their owners, titles and metadata. Every statement for a user has the owner in its predicate.
 
-Owns the table `sessions`, but for what the statements of a turn and the summary set in it. Messages are only searched.
+Owns `sessions`, but for what the statements of a turn and the summary set in it, and `client_sessions`. Messages are
+only searched.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,9 +9,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, func, insert, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert as insert_unless
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import OPEN_TURNS, RUNNING, messages, plans, sessions, turns, written
+from segue.db.models import OPEN_TURNS, RUNNING, client_sessions, messages, plans, sessions, turns, written
 from segue.db.reading import plan_of, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import NotFound
@@ -67,6 +69,22 @@ async def get_session(connection: AsyncConnection, owner: str, session_id: str) 
     if row is None:
         raise NotFound("session")
     return _session(row)
+
+
+async def find_named(connection: AsyncConnection, owner: str, client_id: str) -> Session | None:
+    """Returns the session that the owner's client calls by this id."""
+    named = (client_sessions.c.owner == owner, client_sessions.c.client_id == client_id)
+    session_id = select(client_sessions.c.session_id).where(*named).scalar_subquery()
+    statement = _owned(owner).where(sessions.c.id == session_id)
+    row = (await connection.execute(statement)).one_or_none()
+    return _session(row) if row is not None else None
+
+
+async def name_session(connection: AsyncConnection, owner: str, client_id: str, session_id: str) -> bool:
+    """Returns whether the session has this name now. A name that another session of the owner's has is not given."""
+    given = insert_unless(client_sessions).values(owner=owner, client_id=client_id, session_id=session_id)
+    named = given.on_conflict_do_nothing().returning(client_sessions.c.session_id)
+    return (await connection.execute(named)).one_or_none() is not None
 
 
 async def lock_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
