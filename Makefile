@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check clients sweep-rows mutants mutants-sample fuzz bench bench-quick bench-against bench-language bfcl lock clean
+.PHONY: help install run test check clients npm-clients sweep-rows mutants mutants-sample fuzz bench bench-quick bench-against bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -50,6 +50,14 @@ clients: install  ## generate a client from docs/openapi.json with openapi-pytho
 	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check openapi-python-client==0.29.1
 	$(BIN)/python -m pytest tests/api/test_generated_client.py
 
+NPM_CLIENTS := tests/clients/node_modules/.package-lock.json
+
+npm-clients: $(NPM_CLIENTS)  ## install the clients of others that run on Node, for the tests that speak through them
+
+$(NPM_CLIENTS): tests/clients/package.json tests/clients/package-lock.json
+	cd tests/clients && npm ci --loglevel error
+	@touch $@
+
 mutants: install  ## break every promise in turn and see its tests fail; prints a table
 	$(BIN)/python -m tests.mutants
 
@@ -97,5 +105,5 @@ lock: install  ## resolve the dependencies again, for every Python and platform
 	$(BIN)/python .ci/sbom.py  # the licences are those of what is installed now
 
 clean:  ## remove what the other targets made, except data
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv tests/clients/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

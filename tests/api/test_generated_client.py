@@ -1,13 +1,22 @@
-"""A client that openapi-python-client makes of docs/openapi.json speaks to the service. `make clients` installs it."""
+"""Clients that openapi-python-client and openapi-typescript make of docs/openapi.json speak to the service.
+
+`make clients` installs the one, `make npm-clients` the other.
+"""
 
 import asyncio
+import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from segue.config import Settings
 from tests.support.commands import ROOT
-from tests.support.provider import Provider, says
+from tests.support.conversations import shelf_service
+from tests.support.node import CLIENTS as ON_NODE
+from tests.support.node import needs_node, node
+from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
 
 CLIENTS = ROOT / ".venv" / "clients" / "bin"
@@ -61,6 +70,34 @@ async def test_a_generated_client_reads_all_there_is(client: Client, provider: P
     provider.will(says("It is noon."))
     said = await run(CLIENTS / "python", "-c", CALLS, str(client.http.base_url).rstrip("/"), DOCUMENT, cwd=made)
     assert int(said) > 15
+
+
+@needs_node
+async def test_a_program_with_generated_types_compiles_and_holds_a_conversation(
+    settings: Settings, provider: Provider, tmp_path: Path
+) -> None:
+    (tmp_path / "node_modules").symlink_to(ON_NODE / "node_modules")
+    for file in ("typed.mts", "tsconfig.json"):
+        shutil.copy(ON_NODE / file, tmp_path)
+    generator, compiler = (
+        ON_NODE / "node_modules" / of for of in ("openapi-typescript/bin/cli.js", "typescript/bin/tsc")
+    )
+    await node(generator, DOCUMENT, "--output", tmp_path / "schema.d.ts", "--default-non-nullable", "false")
+    await node(compiler, "--project", tmp_path)
+    provider.will(
+        calls(("mcp_get_item", {"item_id": "itm-1"})),
+        calls(("mcp_delete_item", {"item_id": "itm-1"})),
+        says("It is gone."),
+    )
+    async with shelf_service(settings) as client:
+        said = json.loads(await node(tmp_path / "typed.mjs", str(client.http.base_url).rstrip("/")))
+    assert said == {
+        "result": {"id": "itm-1", "text": "the text of itm-1"},
+        "asked": "mcp_delete_item",
+        "ended": "completed",
+        "last": ["assistant", "user"],
+        "problem": "session_not_found",
+    }
 
 
 async def run(*command: str | Path, cwd: Path = ROOT) -> str:
