@@ -95,7 +95,7 @@ async def test_a_program_with_generated_types_compiles_and_holds_a_conversation(
         "result": {"id": "itm-1", "text": "the text of itm-1"},
         "asked": "mcp_delete_item",
         "ended": "completed",
-        "last": ["assistant", "user"],
+        "last": ["assistant", "tool"],
         "problem": "session_not_found",
     }
 
