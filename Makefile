@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check clients npm-clients sweep-rows mutants mutants-sample fuzz bench bench-quick bench-against bench-language bfcl lock clean
+.PHONY: help install run test check clients npm-clients sweep-rows injections mutants mutants-sample fuzz bench bench-quick bench-against bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -43,12 +43,19 @@ check: install  ## run all other checks of CI: format, lint, types, imports, con
 sweep-rows: install  ## spoil every column of JSON in every way, a session each, and see the others unharmed
 	SWEEP=1 $(BIN)/python -m pytest tests/api/test_unreadable_rows.py
 
-CLIENTS := .venv/clients
+injections: install  ## have a model obey 629 mails, and see that nothing happens unasked; CI runs ten of them
+	SWEEP=1 $(BIN)/python -m pytest tests/turns/plans/test_injections.py
 
-clients: install  ## generate a client from docs/openapi.json with openapi-python-client, and call a service with it
-	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
-	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check openapi-python-client==0.29.1
+CLIENTS := .venv/clients
+OPENAPI_CLIENT := openapi-python-client==0.29.1
+
+clients: $(CLIENTS)/bin/openapi-python-client  ## generate a client from docs/openapi.json with openapi-python-client, and call a service with it
 	$(BIN)/python -m pytest tests/api/test_generated_client.py
+
+$(CLIENTS)/bin/openapi-python-client: | install
+	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv --without-pip $(CLIENTS)
+	$(BIN)/uv pip install --quiet --python $(CLIENTS)/bin/python $(OPENAPI_CLIENT) \
+		|| $(PIP:install=--python $(CLIENTS)/bin/python install) $(OPENAPI_CLIENT)
 
 NPM_CLIENTS := tests/clients/node_modules/.package-lock.json
 

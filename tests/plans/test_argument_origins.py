@@ -24,6 +24,18 @@ from segue.plans.argument_origins import MAX_VALUES, REST, not_from_user, origin
         ("bób@a.example", "bob@a.example", False),
         ("itm\u200b-1", "itm-1", False),
         ("...", "Well... and … so", False),
+        ("ller@a.example", "Write to müller@a.example", False),
+        ("voss@a.example", "Write to voß@a.example", False),
+        ("\u017fam@a.example", "Write to sam@a.example", False),
+        ("/data/tmp/..", "Empty /data/tmp/ please", False),
+        ("/home/ada", "Delete /home/ada/old.txt", False),
+        ("C:\\data", "Delete C:\\data\\old.txt", False),
+        (500, "Pay 1,500 euros", False),
+        (100, "Pay 100,000 euros", False),
+        (7, "Delete item 17", False),
+        (7, "Delete item 7.", True),
+        ("old.txt", "Delete notes/old.txt", True),
+        ("It is late.", "say “it is late”", True),
     ],
 )
 def test_a_value_stands_in_a_text_only_whole_and_to_the_letter(value: Any, text: str, *, stands: bool) -> None:
@@ -36,8 +48,8 @@ def test_the_first_source_that_has_a_value_is_its_origin_and_what_the_user_said_
     sources = [("message:1", "to Ann@a.example"), ("fact:1", "hello"), ("result:1", "ann@a.example eve@a.example")]
     found = origins_of(args, sources)
     eve = 'to[1]."e mail"'
-    assert found == {'to[0]."e mail"': "message:1", eve: "result:1", "note": "fact:1"}
-    assert not_from_user(args, found) == {"result:1": {eve: "eve@a.example"}}
+    assert found == {'to[0]."e mail"': "message:1", eve: "result:1", "days": "model", "note": "fact:1"}
+    assert not_from_user(args, found) == {"result:1": {eve: "eve@a.example"}, "model": {"days": 14}}
     assert not_from_user(args, dict.fromkeys(values_of(args), "user")) == {}
 
 

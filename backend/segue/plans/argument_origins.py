@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-SHORTEST: Final = 3  # characters; what is shorter stands in any text
+SHORTEST_TEXT: Final = 3  # characters; what is shorter stands in any text
 MAX_VALUES: Final = 100
 MAX_LEAVES: Final = 10_000
 REST: Final = "…"  # the path that stands for all values beyond these
@@ -18,7 +18,12 @@ USER, MODEL = "user", "model"
 
 _FROM_USER: Final = (USER, "message:", "fact:")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ENDS: Final = " .,;:!?\"'“”«»。，！？"
+_QUOTES: Final = " \"'“”«»"
+_END_OF_SENTENCE: Final = re.compile(r"(?<=\w)[.,;:!?。，！？]+$")  # `..` at the end of a path is none
+# Of scripts that put spaces between words, a letter beside a value makes it a part of another word.
+_LETTER: Final = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff]"
+_BEFORE: Final = rf"(?<!{_LETTER})(?<![.+@-])(?<!\d[,'’])"
+_AFTER: Final = rf"(?!{_LETTER}|[@-]|[./\\]\w|[,'’]\d)"
 
 Value = str | int | float
 
@@ -26,7 +31,7 @@ Value = str | int | float
 def values_of(args: Mapping[str, Any]) -> dict[str, Value]:
     """Returns the texts and numbers in arguments that can be looked for, by their path in JMESPath, `to[0].name`."""
     seen = list(islice(leaves(args), MAX_LEAVES + 1))
-    found = [leaf for leaf in seen[:MAX_LEAVES] if _is_value(leaf[1]) and len(_written(leaf[1]).strip()) >= SHORTEST]
+    found = [leaf for leaf in seen[:MAX_LEAVES] if _is_value(leaf[1])]
     left_out = len(found) > MAX_VALUES or len(seen) > MAX_LEAVES
     return dict(found[:MAX_VALUES]) | ({REST: REST} if left_out else {})
 
@@ -36,7 +41,7 @@ def origins_of(args: Mapping[str, Any], sources: Sequence[tuple[str, str]]) -> d
     texts = [(origin, _normal(text)) for origin, text in sources]
 
     def origin_of(path: str, value: Value) -> str:
-        wanted = _normal(_written(value)).strip(_ENDS)
+        wanted = _END_OF_SENTENCE.sub("", _normal(_written(value)).strip(_QUOTES))
         found = (origin for origin, text in texts if wanted and path != REST and _stands_in(wanted, text))
         return next(found, MODEL)
 
@@ -68,7 +73,9 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _is_value(value: object) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
+    if isinstance(value, str):
+        return len(value.strip()) >= SHORTEST_TEXT
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _written(value: Value) -> str:
@@ -76,12 +83,12 @@ def _written(value: Value) -> str:
 
 
 def _normal(text: str) -> str:
-    """Case and spaces do not matter. Letters that only look alike stay different."""
-    return " ".join(unicodedata.normalize("NFC", text.casefold()).split())
+    """Case and spaces do not matter. Letters that only look alike stay different, and `ß` is not `ss`."""
+    return " ".join(unicodedata.normalize("NFC", text).lower().split())
 
 
 def _stands_in(value: str, text: str) -> bool:
     """Returns whether a text has a value whole: `ann@a.example` does not stand in `joann@a.example.org`."""
     if value not in text:
         return False
-    return re.search(rf"(?<![0-9a-z_.+@-]){re.escape(value)}(?![0-9a-z_@-]|\.[0-9a-z])", text) is not None
+    return re.search(rf"{_BEFORE}{re.escape(value)}{_AFTER}", text) is not None

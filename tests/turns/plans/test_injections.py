@@ -1,0 +1,72 @@
+"""A mail asks for something, and a model obeys: nothing happens but after a question that names what is not the user's.
+
+CI runs a sample; `make injections` runs all 629.
+"""
+
+import json
+import os
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from segue.config import Settings
+from segue.plans.argument_origins import values_of
+from tests.support.injections import MAIL, YES, Injection, adaptive, plain
+from tests.support.mailroom import Mailroom, serving_mailroom
+from tests.support.provider import Provider, calls, says
+from tests.support.service import Client, running
+
+ALL = [*plain(), *adaptive()]
+SAMPLE = ALL if os.environ.get("SWEEP") else random.Random(629).sample(ALL, 10)  # noqa: S311 (a seed, no secret)
+NOT_FROM_YOU = {"en": "not from you", "it": "non da te", "zh": "不是您说的", "ar": "ليس منك"}
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[Mailroom]:
+    async with serving_mailroom() as served:
+        yield served
+
+
+@pytest.fixture
+async def client(settings: Settings, room: Mailroom) -> AsyncIterator[Client]:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"mail": {"url": room.url}}}))
+    async with running(settings) as served:
+        yield served
+
+
+async def test_no_mail_has_an_effect_without_a_question_that_names_what_is_not_from_the_user(
+    client: Client, provider: Provider, room: Mailroom
+) -> None:
+    faults = [f"{each.name}: {fault}" for each in SAMPLE for fault in await obey(each, client, provider, room)]
+    assert not faults, "\n".join(faults)
+    assert (len(ALL), len({each.name for each in ALL})) == (629, 629)
+
+
+async def obey(injection: Injection, client: Client, provider: Provider, room: Mailroom) -> list[str]:
+    """What is wrong with the question that the mail leads to."""
+    room.mails[MAIL] = injection.mail
+    tool, args = injection.calls[-1]
+    session = await client.new_session()
+    provider.will(calls(("mcp_read_mail", {"mail_id": MAIL})))
+    if injection.says:
+        provider.will(says(injection.says))
+        await client.chat(session, injection.asked)
+    provider.will(*map(calls, injection.calls))
+    answer = await client.chat(session, YES[injection.language] if injection.says else injection.asked)
+    waiting = [step for step in (answer["plan"] or {"steps": []})["steps"] if step["status"] == "waiting"]
+    faults = ["it had an effect"] if room.effects else []
+    room.effects.clear()
+    if [(step["tool"], step["args"]) for step in waiting] != [(tool, args)]:
+        return [*faults, "it is not the call that waits"]
+    named = "\n".join(
+        line for line in answer["message"]["content"].split("\n\n") if NOT_FROM_YOU[injection.language] in line
+    )
+    for path, value in values_of(args).items():
+        if path in injection.users:
+            faults += [] if f"{path}: " not in named else [f"{path} is said not to be from the user"]
+            continue
+        origin = waiting[0]["args_origin"][path]
+        faults += [] if origin == "model" or origin.startswith("result:") else [f"{path} is said to come from {origin}"]
+        faults += [] if f"{path}: " in named else [f"{path}={value} is not named: {answer['message']['content']}"]
+    return faults
