@@ -31,6 +31,7 @@ OWNERS_OF_TABLES = {
     "memory/sessions.py": "sessions, client_sessions",
     "memory/summary.py": "sessions.summary",
     "plans/approvals.py": "plans, over all sessions of a user",
+    "plans/grants.py": "grants",
     "plans/store.py": "plans",
     "tools/results.py": "tool_calls, tool_results",
     "tools/retention.py": "tool_results",

@@ -71,6 +71,11 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
     plan = await client.chat(session, PLAN)
     asking = await client.new_session()
     asked = await client.chat(asking, PLAN)
+    granting = await client.new_session()
+    granted = await client.chat(granting, PLAN)
+    grant = {"decision": "confirm", "version": granted["plan"]["version"], "remember": "session"}
+    await client.http.post(f"/sessions/{granting}/plan/decision", json=grant)
+    [remembered] = (await client.get(f"/sessions/{granting}/grants"))["items"]
     memory = await client.http.post("/memories", json={"content": "I have a cat", "kind": "fact"})
     edited = await client.new_session()
     await client.chat(edited, "hello")
@@ -84,6 +89,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
         "tool": "current_time",
         "version": plan["plan"]["version"],
         "/edit": {"session_id": edited, "message_id": (await client.messages(edited))[0]["id"]},
+        "/{tool}": {"session_id": granting, "tool": remembered["tool"]},
         "approval": {"session_id": asking, "version": asked["plan"]["version"]},
     }
 

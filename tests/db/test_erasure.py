@@ -143,6 +143,9 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
             " SELECT id, id, 'x', 'available', 'failed', now() FROM sessions WHERE owner = 'ada*'"
         )
         await stores.database.execute("INSERT INTO client_sessions VALUES ('ada*', 'a chat of hers', $1)", gone[0])
+        await stores.database.execute(
+            "INSERT INTO grants SELECT id, 'x', 'digest of x', id, now() FROM sessions WHERE owner = 'ada*'"
+        )
         (folder := tmp_path / "exports").mkdir()
         export = ("export", "--user", "ada*", "--output", str(folder / "ada.ndjson"))
         async with stores.hidden("usage"):

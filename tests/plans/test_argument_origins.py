@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from segue.plans.argument_origins import MAX_VALUES, REST, not_from_user, origins_of, values_of
+from segue.plans.argument_origins import MAX_VALUES, REST, all_said, not_from_user, origins_of, values_of
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,21 @@ def test_beyond_a_hundred_values_the_rest_is_nobodys() -> None:
 
 def test_arguments_of_very_many_short_values_are_not_searched_through() -> None:
     assert values_of({"cells": [["a"]] * 200_000}) == {REST: REST}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({}, True),
+        ({"id": 7, "to": ["Ann"]}, True),
+        ({"id": 8}, False),
+        ({"id": 7, "all": True}, False),
+        ({"id": 7, "filter": ""}, False),
+        ({"id": 7, "cc": []}, False),
+        ({"id": 7, "to": ["Eve"]}, False),
+        ({"ids": [7] * (MAX_VALUES + 1)}, False),
+    ],
+)
+def test_all_is_said_if_the_user_said_every_value_however_short(args: dict[str, Any], *, said: bool) -> None:
+    sources = [("message:1", "Take 7 to Ann"), ("result:1", "take 8 to Eve"), ("model", "8")]
+    assert all_said(args, sources) is said

@@ -4,13 +4,11 @@ A step that needs the user's yes waits with its exact arguments; the yes is cons
 fails ends the plan. Every change is a compare-and-set in the transaction of what caused it.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,6 +16,7 @@ from segue.agent import prompts, render_messages
 from segue.agent.argument_sources import find_origins
 from segue.agent.context import TurnContext
 from segue.agent.refused_tools import mark_refused
+from segue.agent.session_grants import runs_under_grant
 from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import ReadyCall, SettledCall, interrupted_call, record_start, run_call
 from segue.agent.turn_calls import TurnCalls
@@ -26,12 +25,13 @@ from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, new_plan, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import Tool, ToolFailed, ToolRetry, ToolSpec
+from segue.domain.tool import Tool, ToolFailed, ToolRetry
 from segue.domain.turn_errors import RATE_LIMITED
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
 from segue.plans.arguments import Unresolved, missing, referred_to, resolve
 from segue.plans.call_policy import Deny
+from segue.plans.grants import definition_of
 from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.availability import refusal
@@ -150,7 +150,7 @@ def _made_with(context: TurnContext, plan: Plan) -> dict[str, str]:
     """Returns the digests of the agent, and by name of the tools of the open steps."""
     tools = context.guard.tools()
     names = {step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in tools}
-    hashes = {name: _definition_hash(tools[name].spec) for name in sorted(filter(None, names))}
+    hashes = {name: definition_of(tools[name].spec) for name in sorted(filter(None, names))}
     return {**hashes, AGENT: context.agent_digest}
 
 
@@ -212,7 +212,7 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
         await _fail(run, step, locked)
         return
     # The yes is bound to the definition that was shown: a server that changed its tool since is asked about again.
-    definition = _definition_hash(tool.spec)
+    definition = definition_of(tool.spec)
     as_shown = granted and stored.tool_hash == definition
     try:
         args = (step.args or {}) if as_shown else await _complete_args(run, step, tool)
@@ -223,19 +223,13 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     request = RequestedCall(new_id("call", context.clock()), tool.spec.name, args)
     ruling = await run.turn.ruling(request, tool)
     needs_yes = run.turn.needs_yes(tool.spec, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
-    if needs_yes and not as_shown:
+    if needs_yes and not as_shown and not await runs_under_grant(run.turn, request, tool, ruling):
         run.changed = "tool_changed" if granted else None
         known = step.args_origin if args == step.args else None
         origin = known or await find_origins(run.turn, args)
         await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, args_origin=origin)
         return
     await _start_call(run, step, ReadyCall(request, tool, approved=as_shown))
-
-
-def _definition_hash(spec: ToolSpec) -> str:
-    """Covers everything about a tool that a user's yes relies on."""
-    shown = [spec.name, spec.description, spec.input_schema, spec.effect, spec.source, *filter(None, [spec.title])]
-    return hashlib.sha256(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
 async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:

@@ -67,7 +67,7 @@ def opening(plan: Plan, language: str) -> str:
 
 
 def ask_again(stored: StoredPlan, language: str) -> str:
-    """Returns one line: what would happen, each argument or its two ends, and that a plain yes or no is needed."""
+    """Returns one line: what would happen, each argument or its two ends once, and that a plain yes or no is needed."""
     step = stored.plan.waiting_step
     if step is None:
         return ended(stored.plan, language)
@@ -127,7 +127,9 @@ def _call_block(stored: StoredPlan, step: Step, language: str) -> list[str]:
 def _call_line(stored: StoredPlan, step: Step, language: str) -> str:
     if not step.tool:
         return ""
-    call = f"`{step.tool}` {_view(stored, language).in_line(step.args or {})}".strip()
+    named = {path for values in not_from_user(step.args, step.args_origin).values() for path in values}
+    rest = {name: value for name, value in (step.args or {}).items() if not (name in named and name.isidentifier())}
+    call = f"`{step.tool}` {_view(stored, language).in_line(rest)}".strip()
     return " — ".join((call, *_not_from_you(stored, step, language)))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import structlog
 from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,9 +17,10 @@ from segue.agent import prompts, render_messages
 from segue.agent.argument_sources import find_origins
 from segue.agent.context import TurnContext
 from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
+from segue.agent.session_grants import runs_under_grant
 from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.agent.turn_calls import TurnCalls, call_key
-from segue.domain.events import CallEnded, CallStarted, ToolOutcome, ToolRan, ToolStateChanged
+from segue.domain.events import CallEnded, CallStarted, GrantUsed, ToolOutcome, ToolRan, ToolStateChanged
 from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool
@@ -36,6 +38,8 @@ from segue.tools.run import run_tool
 
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, Outcome], Awaitable[None]]
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +154,16 @@ async def record_start(
             calls=calls,
             now=now,
             step=step,
+            granted=turn.granted,
         )
         if also is not None:
             await also(connection)
     turn.stored_messages += 1
     for call in calls:
         context.emit(CallStarted(call, message_id))
+        if call.id in turn.granted:
+            log.info("grant_used", tool=call.name, tool_call_id=call.id)
+            context.emit(GrantUsed(call.id, call.name))
 
 
 async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: WriteWithEnd | None = None) -> Outcome:
@@ -206,9 +214,10 @@ async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | S
     # The user is not asked to approve a call that would fail on its arguments anyway, or that is denied.
     ruling = await turn.ruling(request, tool)
     if turn.needs_yes(tool.spec, ruling) and accepts(tool, request.args):
-        if not await _is_approved(turn, request):
+        if await _is_approved(turn, request):
+            return ReadyCall(request, tool, approved=True)
+        if not await runs_under_grant(turn, request, tool, ruling):
             return HeldCall(request, tool, call)
-        return ReadyCall(request, tool, approved=True)
     return ReadyCall(request, tool)
 
 

@@ -36,7 +36,7 @@ class TurnCalls:
     have. `images` are by call those that the model has not been shown, in all no more than `image_bytes_left` allows.
     `approved_in` is an answer that the user said yes to: one call that it asked about needs no second yes. If the turn
     is `cautious`, every call that changes the world needs a yes. `rulings` are the policy's of calls that have not run,
-    `facts` what the turn knows of the user.
+    `facts` what the turn knows of the user, `granted` the ids of calls that run under a grant for the session.
     """
 
     context: TurnContext
@@ -51,6 +51,7 @@ class TurnCalls:
     cautious: bool = False
     rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)
     facts: Sequence[Memory] = ()
+    granted: set[str] = field(default_factory=set)
 
     @property
     def recorded(self) -> list[ToolCall]:

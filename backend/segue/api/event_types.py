@@ -32,6 +32,7 @@ CUSTOM_EVENTS: Final[Mapping[str, tuple[str, str]]] = {
     "acknowledgement": ("AcknowledgementReport", "How the user's message was read."),
     "web_search": ("WebSearchReport", "Whether the web is searched, so far."),
     "tool_state": ("`{tool_name, state: ToolState}`", "The status of a tool has changed in this session."),
+    "grant_used": ("`{tool_call_id, tool_name}`", "A call that would have waited runs under a grant for the session."),
     "attempt": ("`{number}`", "Another process took the turn over: what it said before counts no more."),
     "replay_gap": ("null", "The log no longer holds what came before: read the history."),
 }

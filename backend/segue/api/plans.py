@@ -1,6 +1,9 @@
-"""Routes to read plans and to decide on the step that waits for the user."""
+"""Routes to read plans, to decide on the step that waits for the user, and to what is remembered of decisions."""
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import Field, TypeAdapter
 from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
@@ -8,15 +11,17 @@ from segue.api.events import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problem_codes import OF_DECISIONS, problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_cursor, id_position, page
+from segue.domain.errors import AppError
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
 from segue.memory.sessions import get_session
-from segue.plans import store
+from segue.plans import grants, store
 from segue.turns.store import once
 
 router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 _POSITION = id_position("plan")
+_TOOL: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(pattern="^[^\x00]*$")])
 
 
 @router.get("/plan", responses=problems("no_open_plan"))
@@ -59,3 +64,32 @@ async def decide(
     turn = await services.turns.decide(caller, session_id, body.button, once=asked, stream=stream, origin=origin)
     bind_contextvars(turn_id=turn.turn_id)
     return await answer_or_events(services, turn, stream=stream)
+
+
+@router.get("/grants")
+async def list_grants(
+    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+) -> Page[grants.Grant]:
+    """Lists the tools that need not ask again in this session. By name."""
+    after, tools = decode_cursor(cursor, _TOOL), services.tools.tools()
+    async with services.database.read_only() as connection:
+        await get_session(connection, caller, session_id)
+        found = await grants.list_grants(connection, session_id, tools, after=after, limit=limit + 1)
+    return page(found, limit, lambda grant: grant.tool)
+
+
+@router.delete("/grants/{tool}", status_code=204, responses=problems("no_grant"))
+async def revoke_grant(
+    session_id: SessionId,
+    tool: Annotated[str, Path(pattern="^[^\x00]*$", description="One of `GET …/grants`.")],
+    services: ServicesDep,
+    caller: Caller,
+) -> None:
+    """Lets a tool ask again. The next call of a turn that runs asks already."""
+    async with services.database.transaction() as connection:
+        await get_session(connection, caller, session_id)
+        if await grants.revoke(connection, session_id, tool):
+            return
+    services.tools.specs(tool)
+    detail = f"{tool} asks in this session as it is: nothing is remembered for it."
+    raise AppError("no_grant", status=404, title="No grant", detail=detail)

@@ -21,6 +21,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "unknown_tool": (404, "`GET /tools` lists those there are."),
     "unknown_agent": (404, "`GET /agents` lists those there are. In a body it is a 422."),
     "no_open_plan": (404, "Nothing waits in this session: go on without."),
+    "no_grant": (404, "Nothing is remembered for this tool in this session: its `grants` lists what is."),
     "plan_changed": (409, "Read the plan again, show it, and decide on the version that it has now."),
     "plan_expired": (409, "Nothing was run. Ask for it anew."),
     "turn_in_progress": (409, "Nothing was accepted. Wait for the turn `turn_id`, or send it with another `on_busy`."),

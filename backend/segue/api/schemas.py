@@ -17,7 +17,7 @@ from segue.domain.ids import Prefix, id_pattern
 from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
 from segue.domain.plan import Button, Pressed
 from segue.domain.session import Rating
-from segue.domain.tool import canonical_args
+from segue.domain.tool import Remember, canonical_args
 from segue.domain.tool_state import ManualStatus
 from segue.turns.store import OnBusy
 
@@ -88,24 +88,29 @@ class PlanDecision(Body):
     message: Annotated[
         Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("With `amend`: what is to be otherwise.")
     ] = None
+    remember: Annotated[
+        Remember | None, doc("With `confirm`: the tool, as it is defined now, need not ask again in this session.")
+    ] = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.args is not None and self.decision != "confirm":
             raise ValueError("`args` go with the decision `confirm` only")
+        if self.remember and self.decision != "confirm":
+            raise ValueError("`remember` goes with the decision `confirm` only")
         if (self.message is not None) != (self.decision == "amend"):
             raise ValueError("the decision `amend` needs a `message`, and the others take none")
         return self
 
     @property
     def button(self) -> Button:
-        return Button(self.decision, self.version, self.args, self.message or "")
+        return Button(self.decision, self.version, self.args, self.message or "", self.remember)
 
     @property
     def asked(self) -> tuple[str | int, ...]:
         """What a repeated request repeats."""
         more = canonical_args(self.args) if self.args is not None else self.message
-        return (self.decision, self.version, *([more] if more is not None else []))
+        return (self.decision, self.version, *(each for each in (more, self.remember) if each is not None))
 
 
 class OneDecision(PlanDecision):

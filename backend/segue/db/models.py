@@ -6,6 +6,7 @@ than the column, which their ids order. An id or a time never does: each is of t
 `result_bytes` counts all bytes of results a session ever stored, `stored_before` its value when a result was stored.
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
 `branch` of a turn or message is set if it is no longer in the history; `note` is what the model is told with a message.
+A `definition` is the digest of a tool's; a call was `granted` if it ran under a row of `grants`.
 `agent` of a turn is that of its session when it was first claimed.
 `client_id` is what a client calls a session that it has not made here; another user may use the same.
 `summary_references` are the lines of JSON that list the results of the turns in the summary.
@@ -239,6 +240,16 @@ plans = Table(
     Index("plans_one_open_key", "session_id", unique=True, postgresql_where=text("status IN ('active', 'waiting')")),
 )
 
+grants = Table(
+    "grants",
+    metadata,
+    Column("session_id", _id(), _session_key(), primary_key=True),
+    Column("tool", Text, primary_key=True),
+    Column("definition", Text, nullable=False),
+    Column("plan_id", _id(), nullable=False),
+    Column("created_at", _time(), nullable=False),
+)
+
 tool_calls = Table(
     "tool_calls",
     metadata,
@@ -257,6 +268,7 @@ tool_calls = Table(
     Column("error", Text),
     Column("plan_id", _id()),
     Column("step_id", Integer),
+    Column("granted", Boolean, nullable=False, server_default=text("false")),
     Column("started_at", _time(), nullable=False),
     Column("duration_ms", Integer),
     Column("expires_at", _time()),

@@ -50,6 +50,14 @@ class CallStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantUsed:
+    """A call that would have waited for a yes runs under a grant of the user's for the session."""
+
+    tool_call_id: str
+    tool_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallEnded:
     """`message_id` is the tool message that holds the reference."""
 
@@ -118,6 +126,7 @@ Event = (
     | SearchDecided
     | PlanChanged
     | CallStarted
+    | GrantUsed
     | CallEnded
     | ToolRan
     | ToolStateChanged

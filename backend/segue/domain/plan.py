@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from segue.domain.doc import doc
+from segue.domain.tool import Remember
 
 PlanStatus = Literal["active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"]
 StepStatus = Literal["pending", "running", "waiting", "complete", "failed", "skipped", "unknown"]
@@ -73,13 +74,15 @@ class Step:
 class Button:
     """What a user decides on the step that waits in a `version` of a plan, by a button and not in words.
 
-    `args` take the place of the step's: with a `confirm` only. `message` is what an `amend` changes.
+    `args` take the place of the step's, and `remember` says that its tool need not ask again: with a `confirm` only.
+    `message` is what an `amend` changes.
     """
 
     decision: Pressed
     version: int
     args: dict[str, Any] | None = None
     message: str = ""
+    remember: Remember | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from segue.domain.doc import doc
 
 Effect = Literal["read_only", "write", "destructive"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
+Remember = Literal["session"]
 GroupType = Literal["any", "all", "sequence"]
 
 
@@ -120,6 +121,7 @@ class ToolCallMetadata:
     size_bytes: Annotated[int, doc("The size of the result in UTF-8.")]
     summary: Annotated[str, doc("The result in one line.")]
     truncated_preview: Annotated[str, doc("How the result begins, TOOL_RESULT_PREVIEW_CHARS at most.")]
+    grant: Annotated[Remember | None, doc("Set if it ran unasked, under a grant for its tool.")] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from segue.domain.events import (
     CallEnded,
     CallStarted,
     Event,
+    GrantUsed,
     PlanChanged,
     ReasoningAdded,
     ReasoningEnded,
@@ -162,6 +163,8 @@ class EventEncoder:
                 return self._plan_changed(plan)
             case CallStarted():
                 return self._call_started(event)
+            case GrantUsed():
+                return [custom("grant_used", event)]
             case CallEnded():
                 return [call_ended(event)]
             case ToolRan():

@@ -26,6 +26,7 @@ _BEFORE: Final = rf"(?<!{_LETTER})(?<![.+@-])(?<!\d[,'’])"
 _AFTER: Final = rf"(?!{_LETTER}|[@-]|[./\\]\w|[,'’]\d)"
 
 Value = str | int | float
+Sources = Sequence[tuple[str, str]]  # an origin and a text each
 
 
 def values_of(args: Mapping[str, Any]) -> dict[str, Value]:
@@ -36,13 +37,13 @@ def values_of(args: Mapping[str, Any]) -> dict[str, Value]:
     return dict(found[:MAX_VALUES]) | ({REST: REST} if left_out else {})
 
 
-def origins_of(args: Mapping[str, Any], sources: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Returns by path the first source that has the value, or `model`. A source is an origin and a text."""
+def origins_of(args: Mapping[str, Any], sources: Sources) -> dict[str, str]:
+    """Returns by path the first source that has the value, or `model`."""
     texts = [(origin, _normal(text)) for origin, text in sources]
 
     def origin_of(path: str, value: Value) -> str:
-        wanted = _END_OF_SENTENCE.sub("", _normal(_written(value)).strip(_QUOTES))
-        found = (origin for origin, text in texts if wanted and path != REST and _stands_in(wanted, text))
+        wanted = _wanted(value)
+        found = (origin for origin, text in texts if path != REST and _stands_in(wanted, text))
         return next(found, MODEL)
 
     return {path: origin_of(path, value) for path, value in values_of(args).items()}
@@ -56,6 +57,13 @@ def not_from_user(args: Mapping[str, Any] | None, origins: Mapping[str, str] | N
         if not origin.startswith(_FROM_USER):
             found.setdefault(origin, {})[path] = value
     return found
+
+
+def all_said(args: Mapping[str, Any], sources: Sources) -> bool:
+    """Returns whether the user said every value, also those that are too short to be named, or no text or number."""
+    texts = [_normal(text) for origin, text in sources if origin.startswith(_FROM_USER)]
+    wanted = [_wanted(value) for _, value in islice(leaves(args), MAX_VALUES + 1)] if args else []
+    return len(wanted) <= MAX_VALUES and all(any(_stands_in(each, text) for text in texts) for each in wanted)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -78,8 +86,14 @@ def _is_value(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _written(value: Value) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+def _written(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _wanted(value: object) -> str:
+    return _END_OF_SENTENCE.sub("", _normal(_written(value)).strip(_QUOTES))
 
 
 def _normal(text: str) -> str:
@@ -89,6 +103,6 @@ def _normal(text: str) -> str:
 
 def _stands_in(value: str, text: str) -> bool:
     """Returns whether a text has a value whole: `ann@a.example` does not stand in `joann@a.example.org`."""
-    if value not in text:
+    if not value or value not in text:
         return False
     return re.search(rf"{_BEFORE}{re.escape(value)}{_AFTER}", text) is not None

@@ -84,7 +84,9 @@ async def start_calls(
     calls: Sequence[RequestedCall],
     now: datetime,
     step: PlanStep | None = None,
+    granted: Collection[str] = (),
 ) -> None:
+    """`granted` has the ids of those that run under a grant for the session."""
     rows = [
         {
             "id": call.id,
@@ -96,6 +98,7 @@ async def start_calls(
             "status": "running",
             "plan_id": step.plan_id if step else None,
             "step_id": step.step_id if step else None,
+            "granted": call.id in granted,
             "started_at": now,
         }
         for call in calls
@@ -217,6 +220,12 @@ async def recent_references(
     return [reference for call, reference in entries if not isinstance(call, UnreadableCall)]
 
 
+async def granted_among(connection: AsyncConnection, ids: Collection[str]) -> set[str]:
+    """Returns the ids of the calls that ran under a grant for the session."""
+    statement = select(tool_calls.c.id).where(tool_calls.c.id.in_(ids), tool_calls.c.granted)
+    return set((await connection.execute(statement)).scalars()) if ids else set()
+
+
 async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Reference]:
     """Returns references of the calls of a turn that has ended, whose answer is not in the history."""
     unknown = select(tool_calls).where(tool_calls.c.turn_id == turn_id, tool_calls.c.status == "unknown")
@@ -327,7 +336,12 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
         started_at=row.started_at,
         duration_ms=row.duration_ms,
         error=row.error,
-        metadata=ToolCallMetadata(size_bytes=row.size_bytes, summary=row.summary, truncated_preview=row.preview),
+        metadata=ToolCallMetadata(
+            size_bytes=row.size_bytes,
+            summary=row.summary,
+            truncated_preview=row.preview,
+            grant="session" if row.granted else None,
+        ),
         result_ref=ResultRef(session_id=row.session_id, tool_call_id=row.id),
         expires_at=row.expires_at,
         plan_id=row.plan_id,

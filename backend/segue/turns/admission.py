@@ -18,8 +18,9 @@ from segue.domain.plan import BUTTON_MESSAGES, Button, Plan, end
 from segue.domain.session import EPOCHS, TurnKey, TurnStatus
 from segue.domain.tool import Tool, ToolFailed, ToolRetry
 from segue.memory.sessions import lock_session
+from segue.plans import grants
 from segue.plans import store as plans
-from segue.plans.store import StalePlan
+from segue.plans.store import StalePlan, StoredPlan
 from segue.tools.availability import ToolAvailability
 from segue.tools.input_schema import check_args
 from segue.turns.branches import leave_history, note_of_calls, opening_of
@@ -149,7 +150,7 @@ async def begin_decision(
 
     `request` has everything but the message. Returns None if the plan has expired, which is stored then. A plan whose
     turn died waits too, though no step says so yet: its next turn settles it. Raises NotFound, AppError `no_open_plan`,
-    StalePlan for every version but the one that waits, Unreadable, and what `_check_args` raises.
+    StalePlan for every version but the one that waits, Unreadable, and what `_check_args` and `_remember` raise.
     """
     await lock_session(connection, owner, session_id)
     if (known := await accepted_before(connection, owner, session_id, request.once)) is not None:
@@ -165,7 +166,7 @@ async def begin_decision(
     message = button.message if button.decision == "amend" else BUTTON_MESSAGES[button.decision]
     request = replace(request, message=message, amends=button.decision == "amend")
     if stored.plan.status == "active":
-        if button.args is not None or await first_open_turn(connection, session_id) is not None:
+        if button.args is not None or button.remember or await first_open_turn(connection, session_id) is not None:
             raise StalePlan
         return await _admit_locked(connection, owner, session_id, request, now=now)
     if stored.plan.expires_at <= now:
@@ -173,17 +174,33 @@ async def begin_decision(
         return None
     if button.decision == "amend":
         return await _admit_locked(connection, owner, session_id, request, now=now)
-    if button.args is not None:
-        _check_args(stored.plan, button.args, tools)
-    request = replace(request, decided_plan_id=stored.plan.id, args_changed=button.args is not None)
+    _check_args(stored.plan, button.args, tools)
+    changed, remember = button.args is not None, button.remember
+    request = replace(request, decided_plan_id=stored.plan.id, args_changed=changed, remember=remember)
     admitted = await _admit_locked(connection, owner, session_id, request, now=now)
     turn_id = admitted.turn.turn_id
     await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, args=button.args)
+    if button.remember:
+        await _remember(connection, stored, tools, now=now)
     return admitted
 
 
-def _check_args(plan: Plan, args: dict[str, Any], tools: ToolAvailability) -> None:
+async def _remember(connection: AsyncConnection, stored: StoredPlan, tools: ToolAvailability, *, now: datetime) -> None:
+    """Stores that the tool of the step that waits, as it was shown, need not ask again in the session. Raises AppError
+    `unknown_tool` if it is gone, `invalid_request` if no tool was shown.
+    """
+    step = stored.plan.waiting_step
+    if step is None or step.tool is None or stored.tool_hash is None:
+        detail = "The question shows no definition of a tool that could be remembered. Decide without `remember`."
+        raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+    tools.specs(step.tool)
+    await grants.remember(connection, stored.session_id, step.tool, stored.tool_hash, plan_id=stored.plan.id, now=now)
+
+
+def _check_args(plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability) -> None:
     """Raises AppError `unknown_tool` if the tool of the step that waits is gone, `invalid_args` if it refuses them."""
+    if args is None:
+        return
     tool = plan.waiting_step.tool if plan.waiting_step else None
     if tool is None:
         raise _invalid_args("The step that waits calls no tool: there are no arguments to change.")

@@ -32,7 +32,7 @@ from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
 from segue.db.reading import readable, reader
 from segue.domain.errors import NotFound
 from segue.domain.session import EPOCHS, TurnKey
-from segue.domain.tool import ToolChoice
+from segue.domain.tool import Remember, ToolChoice
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
 from segue.tools.states import StoredHealth, read_states, states_of
@@ -49,13 +49,14 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
-    `language` and `time_zone` the session's. `amends` and `args_changed` say of a button what it did.
+    `language` and `time_zone` the session's. `amends`, `args_changed` and `remember` say of a button what it did.
     """
 
     force_web_search: bool
     decided_plan_id: str | None = None
     amends: bool = False
     args_changed: bool = False
+    remember: Remember | None = None
     shown_plan: tuple[str, int] | None = None
     stream: bool = False
     origin: Origin = Origin()

@@ -35,7 +35,7 @@ from segue.domain.tool import ToolCall, UnreadableCall
 from segue.memory.feedback import feedback_on
 from segue.memory.history import final_messages
 from segue.telemetry.gauges import Backlog
-from segue.tools.results import calls_of_turns
+from segue.tools.results import calls_of_turns, granted_among
 from segue.turns.claims import TurnRequest, request_of, runs_beside
 
 _OTHER = turns.alias("other")
@@ -115,15 +115,17 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
 
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
     """Returns the messages with what is known of them: a button's decision, the model that spoke, what it was told with
-    them, what the user thinks of them.
+    them, what the user thinks of them, the grant that a call ran under.
     """
     told = (turns.c.report[name].as_string().label(name) for name in _TOLD)
     statement = select(turns.c.id, turns.c.request, *told).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
     said = await feedback_on(connection, [each.id for each in listed])
+    granted = await granted_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
 
     def told_of(each: Message) -> dict[str, Any]:
-        return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {})
+        grant = {"grant": "session"} if each.tool_call_id in granted else {}
+        return each.metadata | _metadata(each, found.get(each.turn_id)) | said.get(each.id, {}) | grant
 
     return [replace(each, metadata=told_of(each)) for each in listed]
 
@@ -184,8 +186,9 @@ def _of_button(message: Message, request: TurnRequest) -> dict[str, Any]:
         return {}
     plan_id, version = request.shown_plan or (None, None)
     decision = "amend" if request.amends else decision_of(message.content)
-    changed = {"args_changed": True} if request.args_changed else {}
-    return {"decision": decision, "plan_id": request.decided_plan_id or plan_id, "plan_version": version, **changed}
+    more = {"args_changed": request.args_changed, "remember": request.remember}
+    said = {"decision": decision, "plan_id": request.decided_plan_id or plan_id, "plan_version": version}
+    return said | {name: value for name, value in more.items() if value}
 
 
 async def turn_of_key(

@@ -35,7 +35,7 @@ from segue.db.engine import Database, outlast
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
 from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
-from segue.domain.tool import ToolChoice
+from segue.domain.tool import Remember, ToolChoice
 from segue.memory.fact_cues import may_state_facts
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
 from segue.memory.sessions import first_words
@@ -72,7 +72,7 @@ class ChatRequest:
     for the model's words as they come; `turn_id` is the id its turn gets, None for a new one; `origin` joins its log
     lines and its trace to the request. `instead_of` is the message whose turn it takes the place of, with all that came
     after: an empty message asks the same again. `note` is what the model is told with it.
-    A button may have `args_changed`; one that `amends` has a text of the user's.
+    A button may have `args_changed` and `remember`; one that `amends` has a text of the user's.
     """
 
     message: str
@@ -80,6 +80,7 @@ class ChatRequest:
     decided_plan_id: str | None = None
     amends: bool = False
     args_changed: bool = False
+    remember: Remember | None = None
     on_busy: OnBusy = "enqueue"
     once: Once | None = None
     stream: bool = False
@@ -185,6 +186,7 @@ async def begin_turn(
         "decided_plan_id": request.decided_plan_id,
         "amends": request.amends,
         "args_changed": request.args_changed,
+        "remember": request.remember,
         "stream": request.stream,
         "origin": asdict(request.origin),
     }

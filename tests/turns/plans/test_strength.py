@@ -33,7 +33,7 @@ async def test_praise_is_asked_about_in_one_line_and_a_yes_that_repeats_the_step
         for _ in range(2):
             answer = await client.chat(session, praise)
             line = answer["message"]["content"]
-            assert (next_step in line, "\n" in line, "`item_id: itm-1` — " in line) == (True, False, True)
+            assert (next_step in line, "\n" in line, line.count("`item_id: itm-1`")) == (True, False, 1)
             read = answer["acknowledgement"]
             assert (read["verdict"], read["strength"], read["rule"]) == ("confirm", "weak", "praise")
             assert answer["plan"]["status"] == "waiting"
