@@ -42,7 +42,7 @@ def reached_a_tool(call: dict[str, Any]) -> bool:
     return not call.get("error", "").startswith(("There is no tool", "Invalid arguments"))
 
 
-@pytest.mark.parametrize("name", ["lamps", "changes_of_mind", "troubles", "searches"])
+@pytest.mark.parametrize("name", ["lamps", "changes_of_mind", "troubles", "searches", "buttons"])
 async def test_a_conversation_replays_as_it_was_recorded(settings: Settings, provider: Provider, name: str) -> None:
     recording = await recording_of(settings, provider, getattr(conversations, name))
     report = await played(settings, json.dumps(recording))

@@ -79,6 +79,19 @@ async def changes_of_mind(client: Client, provider: Provider) -> str:
     return session
 
 
+async def buttons(client: Client, provider: Provider) -> str:
+    """A button that changes the plan in words no rule reads as a change, and one with other arguments."""
+    session = await client.new_session()
+    provider.will(planned([deletion(4), deletion(5)]))
+    answer = await client.chat(session, ASK)
+    provider.will(planned([deletion(6)]))
+    await decide(client, session, "amend", answer["plan"]["version"], message="I would much rather see the sixth go")
+    version = (await client.get(f"/sessions/{session}/plan"))["version"]
+    provider.will(says("itm-7 is gone."))
+    await decide(client, session, "confirm", version, args={"item_id": "itm-7"})
+    return session
+
+
 async def troubles(client: Client, provider: Provider) -> str:
     """A step without a tool and one whose arguments are filled in, a tool that fails, one that is not there, arguments
     that do not fit, a plan that fails, a model that fails, and talk after all that.
@@ -121,8 +134,8 @@ async def searches(client: Client, provider: Provider) -> str:
     return session
 
 
-async def decide(client: Client, session: str, decision: str, version: int) -> None:
-    body = {"decision": decision, "version": version}
+async def decide(client: Client, session: str, decision: str, version: int, **more: Any) -> None:
+    body = {"decision": decision, "version": version, **more}
     response = await client.http.post(f"/sessions/{session}/plan/decision", json=body)
     assert response.status_code == 200, response.text
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segue.domain.doc import doc
-from segue.domain.plan import Confirm, Decision, Planning, PlanStatus, StepStatus
+from segue.domain.plan import Confirm, Planning, PlanStatus, Pressed, StepStatus
 from segue.domain.session import Strength, Verdict
 from segue.domain.tool import DependencyGroup, Effect
 
@@ -102,7 +102,8 @@ class RecordedTurn(Part):
     """A message and what came of it."""
 
     message: Annotated[str, doc("The user's message.")]
-    decision: Annotated[Decision | None, doc("Of a button, whose message is only its sign.")] = None
+    decision: Annotated[Pressed | None, doc("Of a button. Its message is its sign, or what an `amend` changes.")] = None
+    args: Annotated[dict[str, Any] | None, doc("Typed with a `confirm` in place of those that waited.")] = None
     force_web_search: Annotated[bool, doc("Whether the request had it.")] = False
     rounds: Annotated[tuple[Round, ...], doc("What was called before the answer.")] = ()
     acknowledgement: Annotated[RecordedAcknowledgement | None, doc("How the message was read.")] = None

@@ -171,7 +171,11 @@ async def _send(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn)
         body = {"message": turn.message, "force_web_search": turn.force_web_search}
         return await client.post(f"/sessions/{session_id}/chat", json=body)
     pending = (await _json(client.get(f"/sessions/{session_id}")))["pending_plan"]
-    decision = {"decision": turn.decision, "version": pending["version"] if pending else 1}
+    decision: dict[str, Any] = {"decision": turn.decision, "version": pending["version"] if pending else 1}
+    if turn.decision == "amend":
+        decision["message"] = turn.message
+    if turn.args is not None:
+        decision["args"] = turn.args
     return await client.post(f"/sessions/{session_id}/plan/decision", json=decision)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
 from segue.domain.errors import AppError
-from segue.domain.plan import Plan, decision_of
+from segue.domain.plan import Plan, Pressed, decision_of
 from segue.domain.recording import (
     VERSION,
     RecordedAcknowledgement,
@@ -38,7 +38,7 @@ from segue.memory.sessions import get_session
 from segue.plans.policy import WEB_SEARCH
 from segue.plans.store import StoredPlan, list_plans
 from segue.tools.results import StoredResult, list_calls, load_results
-from segue.turns.claims import request_of
+from segue.turns.claims import TurnRequest, request_of
 from segue.turns.queries import ended_turns, report_of, status_of
 
 MAX_MESSAGES = 20_000
@@ -129,7 +129,8 @@ class _Recorder:
         answer = str(rest.pop().content) if rest and status == "completed" else None
         turn = RecordedTurn(
             message=str(opening.content),
-            decision=decision_of(opening.content) if request and request.decided_plan_id else None,
+            decision=_pressed(request, opening),
+            args=self._typed(request, plan) if request and request.args_changed else None,
             force_web_search=request is not None and request.force_web_search,
             rounds=tuple(_rounds(rest, self.conversation, report, opening)),
             acknowledgement=_acknowledgement(report),
@@ -142,6 +143,14 @@ class _Recorder:
         )
         self.standing = plan or self.standing
         return turn
+
+    def _typed(self, request: TurnRequest, plan: Plan | None) -> dict[str, Any] | None:
+        """Returns the arguments that the step has since, which waited with others."""
+        if self.standing is None or self.standing.waiting_step is None:
+            return None
+        stored = (each for each in self.conversation.plans if each.id == request.decided_plan_id)
+        decided, waited = plan or next(stored, None), self.standing.waiting_step.id
+        return next((step.args for step in decided.steps if step.id == waited), None) if decided else None
 
     def _numbered(self, plan: Plan) -> RecordedPlan:
         return RecordedPlan(
@@ -221,6 +230,12 @@ def _usage(report: TurnReport | None) -> RecordedUsage | None:
     if report is None or not report.usage.input_tokens:
         return None
     return RecordedUsage(**{name: getattr(report.usage, name) for name in RecordedUsage.model_fields})
+
+
+def _pressed(request: TurnRequest | None, opening: Message) -> Pressed | None:
+    if request is not None and request.amends:
+        return "amend"
+    return decision_of(opening.content) if request is not None and request.decided_plan_id else None
 
 
 def _acknowledgement(report: TurnReport | None) -> RecordedAcknowledgement | None:
