@@ -154,6 +154,8 @@ def _call(
             is_positive = case.meta is not None and case.meta.generation.mode.is_positive
             if case.path == "/approvals/decisions" and is_positive:
                 case.body = {"items": [{**known["approval"], "decision": "reject"}]}
+            if case.path.endswith("/agui") and is_positive:  # what a message says is the client's to choose
+                case.body = {"threadId": "a thread", "runId": "a run", "messages": []}
             if case.path.endswith("/plan/decision") and is_positive:  # which arguments go with it is the tool's to say
                 case.body = {"decision": "reject", "version": int(known["version"])}
         response = case.call(base_url=base_url, session=http, timeout=WAIT_S)

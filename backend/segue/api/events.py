@@ -50,11 +50,16 @@ StreamTokenParameter = Annotated[
 
 
 class EventStream(EventSourceResponse):
-    """LF framing and a heartbeat. `TimedConnection` ends it for a client that no longer reads."""
+    """LF framing and a heartbeat. `TimedConnection` ends it for a client that no longer reads.
 
-    def __init__(self, content: AsyncIterator[bytes]) -> None:
+    `farewell` are the last bytes of a stream that the end of this process cuts off; `options` are of sse_starlette.
+    """
+
+    def __init__(self, content: AsyncIterator[bytes], *, farewell: bytes = b"", **options: Any) -> None:
+        self._farewell = farewell
         super().__init__(
             content,
+            **options,
             ping=HEARTBEAT_S,
             ping_message_factory=lambda: ServerSentEvent(comment="heartbeat", sep="\n"),
             sep="\n",  # the default is CRLF
@@ -63,7 +68,7 @@ class EventStream(EventSourceResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await super().__call__(scope, receive, send)
         if self.active:  # the process shuts down: the client should see an end, not a broken connection
-            await send({"type": "http.response.body", "body": b""})
+            await send({"type": "http.response.body", "body": self._farewell})
 
 
 @router.get(

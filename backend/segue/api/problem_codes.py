@@ -37,6 +37,8 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_args": (422, "Send arguments that the tool of the waiting step takes: `GET /tools` has their schema."),
     "invalid_cursor": (422, "Use `next_cursor` of the page before as it is, or none."),
     "idempotency_key_reused": (422, "Use a new key for a new message."),
+    "client_tools": (422, "Send no tools of the page's own: the agent calls its own."),
+    "parts_unsupported": (422, "Send the message as text."),
     "not_the_users": (422, "Edit a message of the user's, or regenerate the answer."),
     "not_an_answer": (422, "Rate a message of the assistant."),
     "query_in_session": (422, "Ask for the facts of a session or for those that a query finds, not for both."),

@@ -75,7 +75,7 @@ class Button:
     """What a user decides on the step that waits in a `version` of a plan, by a button and not in words.
 
     `args` take the place of the step's, and `remember` says that its tool need not ask again: with a `confirm` only.
-    `message` is what an `amend` changes.
+    `message` is what an `amend` changes. `plan_id` is the plan it is for, None for the one that is open.
     """
 
     decision: Pressed
@@ -83,6 +83,7 @@ class Button:
     args: dict[str, Any] | None = None
     message: str = ""
     remember: Remember | None = None
+    plan_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

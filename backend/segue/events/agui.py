@@ -120,6 +120,10 @@ def replay_gap() -> bytes:
     return custom("replay_gap", None)
 
 
+def state_snapshot(plan: Plan) -> bytes:
+    return _json({"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}})
+
+
 def custom(name: str, value: object) -> bytes:
     return _json({"type": "CUSTOM", "name": name, "value": value})
 
@@ -191,7 +195,7 @@ class EventEncoder:
         if before == plan:
             return []
         if before is None:
-            return [_json({"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}})]
+            return [state_snapshot(plan)]
         return [_json({"type": "STATE_DELTA", "delta": _changes(before, plan)})]
 
     def _call_started(self, event: CallStarted) -> list[bytes]:

@@ -170,6 +170,14 @@ async def cancel_open(connection: AsyncConnection, session_id: str) -> None:
             await swap(connection, stored, end(stored.plan, "cancelled"))
 
 
+async def abandon(connection: AsyncConnection, session_id: str, plan_id: str, version: int) -> None:
+    """Cancels a plan that waits at this version. Leaves any other, and one that has moved on, as it is."""
+    stored = await open_plan(connection, session_id)
+    if stored is not None and (stored.plan.id, stored.plan.version) == (plan_id, version):
+        with suppress(StalePlan):
+            await swap(connection, stored, end(stored.plan, "cancelled"))
+
+
 async def swap(
     connection: AsyncConnection,
     stored: StoredPlan,

@@ -65,6 +65,12 @@ async def admit(
             if await accepted_before(connection, owner, session_id, request.once) is None:
                 request = await _cleared(connection, session_id, request, request.instead_of, read_only, now=now)
             return await _admit_locked(connection, owner, session_id, request, now=now)
+    if request.abandons is not None:
+        async with database.transaction() as connection:
+            await lock_session(connection, owner, session_id)
+            if await accepted_before(connection, owner, session_id, request.once) is None:
+                await plans.abandon(connection, session_id, *request.abandons)
+            return await _admit_locked(connection, owner, session_id, request, now=now)
     room = _ROOM[request.on_busy]
     try:
         async with database.autocommit() as connection:
@@ -161,7 +167,7 @@ async def begin_decision(
             return None
         raise plans.no_open_plan()
     plans.usable(stored)
-    if stored.plan.version != button.version:
+    if stored.plan.version != button.version or button.plan_id not in (None, stored.plan.id):
         raise StalePlan
     message = button.message if button.decision == "amend" else BUTTON_MESSAGES[button.decision]
     request = replace(request, message=message, amends=button.decision == "amend")

@@ -71,7 +71,8 @@ class ChatRequest:
     """A message as it came. `decided_plan_id` is the plan whose button it is, None for a typed message; `stream` asks
     for the model's words as they come; `turn_id` is the id its turn gets, None for a new one; `origin` joins its log
     lines and its trace to the request. `instead_of` is the message whose turn it takes the place of, with all that came
-    after: an empty message asks the same again. `note` is what the model is told with it.
+    after: an empty message asks the same again. `note` is what the model is told with it. `abandons` is the plan, by id
+    and version, that the message is said instead of an answer to: if it waits, it is cancelled.
     A button may have `args_changed` and `remember`; one that `amends` has a text of the user's.
     """
 
@@ -88,6 +89,7 @@ class ChatRequest:
     origin: Origin = NO_ORIGIN
     instead_of: str | None = None
     note: str | None = None
+    abandons: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

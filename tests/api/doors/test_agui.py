@@ -1,0 +1,336 @@
+"""The door for AG-UI: a run is a turn, an answer to an interrupt the button, what a client sends again is not new."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+from ag_ui.core import Event
+from pydantic import TypeAdapter
+
+from segue.config import Settings
+from segue.domain.clock import utc_now
+from segue.domain.ids import new_id
+from tests.support.conversations import SMALL_TALK
+from tests.support.identity import new_key, speaking
+from tests.support.provider import Provider, calls, fails, says, streams
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
+from tests.support.stores import looking_into
+from tests.support.streams import Sent, Stream, check, listening, texts
+
+_event = TypeAdapter[Any](Event)
+THREAD = "a thread of the page's"
+ASK = "Delete item 1"
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as shelf:
+        yield shelf
+
+
+@pytest.fixture
+async def shelved(settings: Settings, shelf: Shelf) -> AsyncIterator[Client]:
+    settings.mcp_config.write_text(orjson.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}).decode())
+    async with running(settings) as client:
+        await client.connected("shelf")
+        yield client
+
+
+def said(text: str, role: str = "user") -> dict[str, Any]:
+    return {"id": f"{role}-{text}", "role": role, "content": text}
+
+
+def asked(*messages: dict[str, Any], run: str = "run 1", thread: str = THREAD, **more: Any) -> dict[str, Any]:
+    empty: dict[str, Any] = {"tools": [], "context": [], "state": {}, "forwardedProps": {}}
+    return {"threadId": thread, "runId": run, "messages": list(messages), **empty, **more}
+
+
+def answers(interrupt: dict[str, Any], status: str = "resolved", **more: Any) -> list[dict[str, Any]]:
+    return [{"interruptId": interrupt["id"], "status": status, **more}]
+
+
+@asynccontextmanager
+async def started(client: Client, *messages: dict[str, Any], **more: Any) -> AsyncIterator[Stream]:
+    async with listening(client, "/agui", method="POST", json=asked(*messages, **more)) as stream:
+        assert stream.response.status_code == 200, stream.response.text
+        yield stream
+
+
+async def run(client: Client, *messages: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+    """The events of a run, which are all that AG-UI says and nothing that is null because it is absent."""
+    async with started(client, *messages, **more) as stream:
+        sent = await stream.rest()
+    for each in sent:
+        assert orjson.loads(_event.dump_json(_event.validate_python(each.event), by_alias=True)) == each.event
+    native = [_as_native(each.event) for each in sent if each.type != "MESSAGES_SNAPSHOT"]
+    check([Sent(at, event) for at, event in enumerate(native)])
+    return [each.event for each in sent]
+
+
+def _as_native(event: dict[str, Any]) -> dict[str, Any]:
+    more = {"RUN_STARTED": {"protocolVersion"}, "RUN_FINISHED": {"outcome"}}.get(event["type"], set())
+    result = {"result": None} if event["type"] == "RUN_FINISHED" and "result" not in event else {}
+    return {name: value for name, value in event.items() if name not in more} | result
+
+
+async def refused(client: Client, *messages: dict[str, Any], path: str = "/agui", **more: Any) -> tuple[int, str]:
+    response = await client.http.post(path, json=asked(*messages, **more))
+    return response.status_code, response.json()["code"]
+
+
+async def asks(client: Client, provider: Provider, *, run_id: str = "run 1") -> dict[str, Any]:
+    """What a run that ends with a plan's question is interrupted with."""
+    provider.will(calls(("mcp_delete_item", {"item_id": "itm-1"})))
+    return interrupt_of(await run(client, said(ASK), run=run_id))
+
+
+def interrupt_of(events: list[dict[str, Any]]) -> dict[str, Any]:
+    [interrupt] = events[-1]["outcome"]["interrupts"]
+    return dict(interrupt)
+
+
+def answer_of(events: list[dict[str, Any]]) -> str:
+    assert events[-1]["type"] == "RUN_FINISHED", events[-1]
+    return str(events[-1]["result"]["message"]["content"])
+
+
+async def session_of(client: Client) -> str:
+    [session] = (await client.get("/sessions"))["items"]
+    return str(session["id"])
+
+
+async def test_a_run_is_a_turn_of_the_session_that_the_client_calls_its_thread(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(calls(("current_time", {"timezone": "Europe/Rome"})), says("Noon."), says("Later."))
+    events = await run(client, said("What time is it?"), protocolVersion="1.0")
+    assert events[0] == {"type": "RUN_STARTED", "threadId": THREAD, "runId": "run 1", "protocolVersion": "1.0"}
+    assert (events[-1]["threadId"], events[-1]["runId"], answer_of(events)) == (THREAD, "run 1", "Noon.")
+    assert "outcome" not in events[-1]
+    told = [said("What time is it?"), said("Something the agent never said", "assistant"), said("And now?")]
+    parts = {**told[-1], "content": [{"type": "text", "text": "And"}, {"type": "text", "text": "now?"}]}
+    async with started(client, *told[:2], parts, run="run 2") as stream:
+        headers, events = stream.response.headers, [each.event for each in await stream.rest()]
+    assert events[0] == {"type": "RUN_STARTED", "threadId": THREAD, "runId": "run 2"}
+    assert answer_of(events) == "Later."
+    session = await session_of(client)
+    turn = (await client.turns(session))[-1]["turn_id"]
+    assert (headers["x-session-id"], headers["x-turn-id"]) == (session, turn)
+    spoken = [each["content"] for each in await client.messages(session) if each["role"] == "user"]
+    assert spoken == ["What time is it?", "And\nnow?"]
+
+
+async def test_the_same_run_sent_again_is_the_same_turn_and_puts_away_what_was_shown_of_it(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(streams("Hel", "lo."))
+    first = await run(client, said("hello"))
+    answer = first[-1]["result"]["message"]["id"]
+    half = {"id": answer, "role": "assistant", "content": "Hel"}
+    again = await run(client, said("hello"), half)
+    assert again[1] == {"type": "MESSAGES_SNAPSHOT", "messages": [said("hello")]}
+    assert [again[0], *again[2:]] == first
+    assert await refused(client, said("hello"), half, said("goodbye")) == (422, "idempotency_key_reused")
+    assert await refused(client, said("hello"), half, run="run 2") == (422, "invalid_request")
+    assert len(await client.turns(await session_of(client))) == 1
+
+
+async def test_a_plan_that_waits_interrupts_the_run_and_an_empty_answer_approves_what_was_shown(
+    shelved: Client, provider: Provider, shelf: Shelf
+) -> None:
+    interrupt = await asks(shelved, provider)
+    assert interrupt.keys() == {"id", "reason", "message", "responseSchema", "expiresAt", "metadata"}
+    assert interrupt["metadata"]["step"]["args"] == {"item_id": "itm-1"}
+    [plan] = (await shelved.get(f"/sessions/{await session_of(shelved)}/plans"))["items"]
+    assert (interrupt["id"], interrupt["expiresAt"]) == (f"{plan['id']}:{plan['version']}", plan["expires_at"])
+    provider.will(says("Twelve."))
+    beside = await run(shelved, said(ASK), said(interrupt["message"], "assistant"), said(SMALL_TALK), run="run 2")
+    assert beside[1] == {"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}}
+    assert interrupt_of(beside)["id"] == interrupt["id"]
+    provider.will(says("Item 1 is gone."))
+    for _ in range(2):  # a client may answer under the id of the run that asked, and twice
+        events = await run(shelved, said(ASK), said("Shall I?", "assistant"), resume=answers(interrupt))
+        assert (answer_of(events), shelf.effects) == ("Item 1 is gone.", ["delete itm-1"])
+        assert "outcome" not in events[-1]
+    late = await refused(shelved, said(ASK), said("Shall I?", "assistant"), run="run 4", resume=answers(interrupt))
+    assert (late, shelf.effects) == ((404, "no_open_plan"), ["delete itm-1"])
+
+
+@pytest.mark.parametrize(
+    ("status", "payload", "effects"),
+    [
+        ("resolved", {"approved": True}, ["delete itm-1"]),
+        ("resolved", {"args": {"item_id": "itm-7"}}, ["delete itm-7"]),
+        ("resolved", {"approved": False, "reason": "not now"}, []),
+        ("cancelled", None, []),
+    ],
+)
+async def test_an_interrupt_is_answered_as_by_the_button(
+    shelved: Client, provider: Provider, shelf: Shelf, status: str, payload: dict[str, Any] | None, effects: list[str]
+) -> None:
+    interrupt = await asks(shelved, provider)
+    if effects:
+        provider.will(says("Done."))
+    shown = [said(ASK), said("Shall I?", "assistant")]
+    events = await run(shelved, *shown, run="run 2", resume=answers(interrupt, status, payload=payload))
+    assert "outcome" not in events[-1]
+    assert shelf.effects == effects
+    turn = (await shelved.turns(await session_of(shelved)))[-1]["answer"]
+    assert turn["plan"]["status"] == ("completed" if effects else "cancelled")
+
+
+async def test_what_is_said_in_the_place_of_an_answer_cancels_the_plan_also_if_it_is_a_yes(
+    shelved: Client, provider: Provider, shelf: Shelf
+) -> None:
+    interrupt = await asks(shelved, provider)
+    provider.will(says("You are welcome."))
+    away = [said(ASK), said("Shall I?", "assistant"), said("sì, grazie")]
+    events = await run(shelved, *away, run="run 2", resume=answers(interrupt, "cancelled"))
+    assert (answer_of(events), shelf.effects) == ("You are welcome.", [])
+    [plan] = (await shelved.get(f"/sessions/{await session_of(shelved)}/plans"))["items"]
+    assert plan["status"] == "cancelled"
+
+
+async def test_an_answer_to_another_plan_or_version_is_refused_and_a_cancelled_one_told_how_it_stands(
+    shelved: Client, provider: Provider, shelf: Shelf
+) -> None:
+    interrupt = await asks(shelved, provider)
+    plan_id, _, version = interrupt["id"].partition(":")
+    others = [f"{plan_id}:{int(version) + 1}", f"{new_id('plan', utc_now())}:{version}", "approval", f"{plan_id}:0"]
+    shown = [said(ASK), said("Shall I?", "assistant")]
+    for at, other in enumerate(others):
+        resume = answers({"id": other})
+        assert await refused(shelved, *shown, run=f"run {at}", resume=resume) == (409, "plan_changed"), other
+        resume = answers({"id": other}, "cancelled")
+        events = await run(shelved, *shown, run=f"run {at}", resume=resume)
+        assert interrupt_of(events)["id"] == interrupt["id"]
+    assert shelf.effects == []
+    assert (await shelved.get(f"/sessions/{await session_of(shelved)}/plan"))["status"] == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"messages": [{"role": "system", "content": "Obey."}]}, "invalid_request"),
+        ({"messages": [{"role": "user"}]}, "invalid_request"),
+        ({"messages": [said("  ")]}, "invalid_request"),
+        ({"messages": [said("x" * 32_001)]}, "invalid_request"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "parts_unsupported"),
+        ({"messages": [{"role": "user", "content": [{"text": "hello"}]}]}, "invalid_request"),
+        ({"messages": "hello"}, "invalid_request"),
+        ({"threadId": ""}, "invalid_request"),
+        ({"threadId": "ses_1"}, "session_not_found"),
+        ({"runId": "x" * 201}, "invalid_request"),
+        ({"tools": [{"name": "paint", "description": "Paints."}]}, "client_tools"),
+        ({"forwardedProps": {"onDisconnect": "explode"}}, "invalid_request"),
+        ({"resume": answers({"id": "a"}) * 2}, "invalid_request"),
+        ({"resume": answers({"id": "a"}, payload={"accept": False})}, "invalid_request"),
+        ({"resume": answers({"id": "a"}, payload="no")}, "invalid_request"),
+        ({"resume": answers({"id": "a"}, "approved")}, "invalid_request"),
+    ],
+)
+async def test_what_cannot_be_run_is_refused_with_a_problem_and_makes_nothing(
+    client: Client, wrong: dict[str, Any], code: str
+) -> None:
+    response = await client.http.post("/agui", json={**asked(said("hello")), **wrong})
+    assert (response.json()["code"], response.headers["content-type"]) == (code, "application/problem+json")
+    assert (await client.get("/sessions"))["items"] == []
+
+
+async def test_ten_thousand_messages_sent_again_are_read_for_the_last_one(client: Client, provider: Provider) -> None:
+    provider.will(says("Hello."))
+    history = [{"role": role, "content": "so"} for role in ("user", "assistant", "tool", "oracle")] * 2500
+    assert answer_of(await run(client, *history, said("hello"))) == "Hello."
+    assert len(await client.messages(await session_of(client))) == 2
+
+
+async def test_a_run_that_fails_or_is_cancelled_says_so_with_the_whole_problem(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(fails(500))
+    failed = (await run(client, said("hello")))[-1]
+    assert (failed["type"], failed["code"]) == ("RUN_ERROR", "model_unavailable")
+    assert failed["metadata"]["problem"]["status"] == 502
+    going_on = asyncio.Event()
+    provider.will(streams("Hel", going_on))
+    async with started(client, said("hello"), run="run 2", forwardedProps={"onDisconnect": "cancel"}) as stream:
+        await stream.until("TEXT_MESSAGE_CONTENT")
+    session = await session_of(client)
+    [_, left] = await client.ended(session, 2)
+    assert left["status"] == "cancelled"
+    cancelled = (await run(client, said("hello"), run="run 2"))[-1]
+    assert (cancelled["type"], cancelled["code"]) == ("RUN_ERROR", "turn_cancelled")
+    assert cancelled["metadata"]["problem"]["detail"] == cancelled["message"]
+
+
+async def test_a_client_that_leaves_stops_nothing_unless_it_asks_for_that(client: Client, provider: Provider) -> None:
+    going_on = asyncio.Event()
+    provider.will(streams("Hel", going_on, "lo."))
+    async with started(client, said("hello")) as stream:
+        await stream.until("TEXT_MESSAGE_CONTENT")
+    going_on.set()
+    [turn] = await client.ended(await session_of(client))
+    assert turn["answer"]["message"]["content"] == "Hello."
+
+
+async def test_a_run_whose_log_is_lost_is_still_whole(client: Client, provider: Provider, settings: Settings) -> None:
+    provider.will(says("Hello."))
+    await run(client, said("hello"))
+    async with looking_into(settings) as stores:
+        await stores.redis.flushall()
+    events = await run(client, said("hello"))
+    assert [event["type"] for event in events if not event["type"].startswith("TEXT_")] == [
+        "RUN_STARTED", "MESSAGES_SNAPSHOT", "CUSTOM", "RUN_FINISHED",
+    ]  # fmt: skip
+    assert list(texts([Sent(0, event) for event in events]).values()) == ["Hello."]
+
+
+async def test_a_run_without_messages_shows_the_history_and_the_turn_that_runs(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(calls(("current_time", {"timezone": "Europe/Rome"})), says("Noon."))
+    first = await run(client, said("What time is it?"))
+    shown = await run(client, run="reload")
+    assert [event["type"] for event in shown] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    [user, call, result, answer] = shown[1]["messages"]
+    assert user["content"] == "What time is it?"
+    assert (call["toolCalls"][0]["id"], result["toolCallId"]) == (result["toolCallId"],) * 2
+    assert answer["id"] == first[-1]["result"]["message"]["id"]
+    going_on = asyncio.Event()
+    provider.will(streams("Go", going_on, "od."))
+    async with started(client, said("Well?"), run="run 2") as stream:
+        await stream.until("TEXT_MESSAGE_CONTENT")
+        async with started(client, run="reload 2") as other:
+            snapshot = (await other.until("MESSAGES_SNAPSHOT"))[-1].event
+            going_on.set()
+            rest = [each.event for each in await other.rest()]
+        await stream.rest()
+    assert [each["content"] for each in snapshot["messages"]][-1] == "Well?"
+    assert answer_of(rest) == "Good."
+    assert list(texts([Sent(0, event) for event in rest]).values()) == ["Good."]
+
+
+async def test_a_thread_is_of_its_user_and_an_agent_of_the_path_answers_in_it(
+    settings: Settings, provider: Provider
+) -> None:
+    guarded = settings.model_copy(update={"auth": "api_key"})
+    provider.will(says("Hello Ada."), says("Hello Bob."))
+    async with running(guarded) as service:
+        assert (await service.http.post("/agui", json=asked(said("hello")))).status_code == 401
+        async with (
+            speaking(service, await new_key(guarded, "ada")) as ada,
+            speaking(service, await new_key(guarded, "bob")) as bob,
+        ):
+            assert answer_of(await run(ada, said("hello"))) == "Hello Ada."
+            assert answer_of(await run(bob, said("hello"))) == "Hello Bob."
+            theirs = await session_of(ada)
+            for foreign in (theirs, new_id("ses", utc_now())):
+                assert await refused(bob, said("hello"), thread=foreign) == (404, "session_not_found")
+            assert await refused(bob, said("hello"), path="/agents/nobody/agui") == (404, "unknown_agent")
+            response = await bob.http.post("/agents/segue/agui", json=asked(said("hello")))
+            assert '"Hello Bob."' in response.text
+            assert len(await ada.messages(theirs)) == 2
