@@ -10,15 +10,16 @@ import orjson
 import pytest
 from starlette.responses import Response
 
+from segue.agent.prompts import in_own_words
 from segue.agent.untrusted import unfenced
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import planned
-from tests.support.provider import Provider, calls, raw, says
+from tests.support.provider import Provider, Reply, calls, raw, says
 from tests.support.service import Client
 from tests.support.site import Site
 
 PLANS = ("primo", "secondo", "terzo", "quarto")
-ASKED = 4  # cases that stand before the model
+ASKED = 5  # cases that stand before the model
 STUCK = {
     "burn burnt",
     "stamp stamped",
@@ -26,6 +27,7 @@ STUCK = {
     "get parallel",
     "look parallel",
     "burn parallel",
+    "look steered",
     "look primo",
     "stamp secondo",
     "burn quarto",
@@ -132,10 +134,24 @@ def script_before(provider: Provider, silence: Silence) -> None:
     call("stamped", "stamp_item")
     call("painted", "paint_item")
     call("parallel", "get_item", "look_up", "burn_item")
+    call("steered", "look_up")
     for word in PLANS:
         provider.will_to(word, planned(steps(word)))
     provider.will_to("terzo", silence.for_ever)
     provider.will_to("quarto", says("The note."))
+
+
+async def steer(client: Client, session: str, message: str) -> None:
+    response = await client.send(session, message, on_busy="steer", background=True)
+    assert response.status_code == 202, response.text
+
+
+def steered_first(client: Client, session: str) -> Reply:
+    async def answer(_: dict[str, Any]) -> Response:
+        await steer(client, session, "And of what is said.")
+        return calls(("mcp_get_item", {"item_id": "heard"}))
+
+    return answer
 
 
 def script_after(provider: Provider) -> None:
@@ -147,6 +163,8 @@ def script_after(provider: Provider) -> None:
     provider.will_to("stamped", says("Whether it was stamped is unknown."))
     provider.will_to("painted", says("Painted."))
     provider.will_to("parallel", says("Two of three."))
+    provider.will_to("steered", says("Steered."))
+    provider.will_to("heard", says("Heard."))
     provider.will_to("secondo", says("Whether it was stamped is unknown."))
     provider.will_to("terzo", says("The note."), says("All done."))
     provider.will_to("quarto", says("Whether it burnt is unknown."))
@@ -188,11 +206,15 @@ async def cases(site: Site) -> AsyncIterator[Cases]:
     """Postgres is out of reach just before, so that what the model and the tools say last is heard but not stored."""
     assert not site.processes, "another process would take the turns over"
     silence = Silence()
-    words = ["silent", "queued", "answered", "burnt", "stamped", "painted", "parallel", *PLANS]
+    words = ["silent", "queued", "answered", "burnt", "stamped", "painted", "parallel", "steered", *PLANS]
     script_before(site.provider, silence)
     async with site.apart() as (accepts, works, client):
         sessions, cut_off = await started(client, words)
+        sessions["heard"] = session = await client.new_session()
+        site.provider.will_to("heard", steered_first(client, session), silence.for_ever)
+        cut_off.append(asyncio.create_task(post(client, session, "The case of what is heard", key="heard")))
         await all_stand_where_they_are_killed(site, sessions, silence)
+        await steer(client, sessions["steered"], "It is to be steered.")
         await site.postgres.begin("freezes")
         silence.moment.set()
         site.shelf.go.set()
@@ -309,3 +331,21 @@ async def test_a_plan_killed_in_its_last_step_does_not_know_and_keeps_what_it_ha
     assert [step["status"] for step in turn["answer"]["plan"]["steps"]] == ["complete"] * 3 + ["unknown"]
     assert cases.effects("quarto") == ["get", "delete", "burn"]
     await cases.are_unharmed("quarto")
+
+
+@pytest.mark.parametrize(
+    ("word", "came", "effects"),
+    [("steered", "It is to be steered.", ["look", "look"]), ("heard", "And of what is said.", ["get"])],
+)
+async def test_what_was_said_to_a_turn_is_read_once_whether_it_was_killed_before_or_after_that(
+    cases: Cases, word: str, came: str, effects: list[str]
+) -> None:
+    [turn] = await cases.turns(word)
+    assert turn["answer"]["message"]["content"] == f"{word.title()}."
+    asked = [in_own_words(str(each["content"])) for each in cases.site.provider.about(word)[-1]["messages"]]
+    assert asked.count(came) == 1
+    rows = await cases.client.messages(cases.sessions[word])
+    assert [row["role"] for row in rows] == ["user", "assistant", "tool", "user", "assistant"]
+    assert (rows[3]["content"], rows[3]["metadata"]) == (came, {"steered": True})
+    assert cases.effects(word) == effects
+    await cases.are_unharmed(word)

@@ -3,7 +3,7 @@
 What a turn learns and changes is in `state.py`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from segue.agent.llm.metered_model import MeteredModel, ModelBudget
 from segue.agent.tool_choice.choice import ToolChooser
 from segue.db.redis import Cache
 from segue.domain.clock import Clock
-from segue.domain.events import Emit
+from segue.domain.events import Emit, SteerRead
 from segue.domain.plan import Confirm, Planning
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import OpenSpan
@@ -52,7 +52,9 @@ class TurnContext:
     """The identity comes from the request, never from the model.
 
     `transaction` opens a short transaction that raises StaleTurn once another worker owns the turn. `emit` takes an
-    event, only after its commit. `listened` returns whether the turn has a follower who wants words as they come.
+    event, only after its commit. `is_steered` returns whether the user has said something to the turn since, and
+    `read_steers` makes it part of the turn, in the caller's transaction. `listened` returns whether the turn has a
+    follower who wants words as they come.
     `agent` is the id of the agent that answers, and `agent_digest` is its own.
     """
 
@@ -68,6 +70,8 @@ class TurnContext:
     cache: Cache
     limits: AgentLimits
     transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
+    is_steered: Callable[[], Awaitable[bool]]
+    read_steers: Callable[[AsyncConnection], Awaitable[Sequence[SteerRead]]]
     emit: Emit
     span: OpenSpan
     listened: Callable[[], Awaitable[bool]]

@@ -17,13 +17,14 @@ from segue.agent.argument_sources import find_origins
 from segue.agent.context import TurnContext
 from segue.agent.refused_tools import mark_refused
 from segue.agent.session_grants import runs_under_grant
+from segue.agent.steering import read_steers
 from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import ReadyCall, SettledCall, interrupted_call, record_start, run_call
 from segue.agent.turn_calls import TurnCalls
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
-from segue.domain.plan import NOT_STARTED, Plan, Step, new_plan, update_step
+from segue.domain.plan import NOT_STARTED, Plan, Step, end, new_plan, update_step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolFailed, ToolRetry
 from segue.domain.turn_errors import RATE_LIMITED
@@ -53,6 +54,7 @@ class PlanRun:
     """A plan that is being executed. `values` holds what its steps gave, by step.
 
     `changed` is why what runs now is not what the user approved: the question then says that it is asked again.
+    `steered` says that the user has said something else meanwhile, and that the plan is over.
     """
 
     turn: TurnCalls
@@ -60,6 +62,7 @@ class PlanRun:
     conversation: list[BaseMessage]
     values: dict[int, StoredResult] = field(default_factory=dict)
     changed: Change | None = None
+    steered: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -110,26 +113,41 @@ async def offer_plan(
     return stored
 
 
-async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[BaseMessage]) -> PlanRun:
-    """Runs steps until the plan waits or is over. Adds their calls and answers to the conversation.
+async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[BaseMessage] | None) -> PlanRun:
+    """Runs steps until the plan waits or is over; what the user says to the turn between two of them ends it. Adds
+    their calls and answers to the conversation. Without one nothing is read: the plan has just been made to wait.
 
     Raises StalePlan if the plan was changed meanwhile.
     """
-    run = PlanRun(turn, stored, conversation)
+    run = PlanRun(turn, stored, conversation if conversation is not None else [])
     if (step := run.plan.running_step) is not None:
         # Its process died in the call, which is in the ledger: it runs again under its id, or is unknown.
         await run.context.guard.refresh()
         request = RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
         tool = turn.tools.get(request.name)
         await _finish_call(run, step, interrupted_call(request, tool, approved=step.requires_confirmation))
-    while run.plan.status == "active" and (step := run.plan.next_step) is not None:
+        await _read_steers(run)
+    while not run.steered and run.plan.status == "active" and (step := run.plan.next_step) is not None:
         await run.context.guard.refresh()
         run.changed = _change(run, step) if run.stored.granted_to == run.turn_id else None
         if run.changed:  # the yes was given to a plan that stood and could run as it was
             await _hold(run, step, tool_hash=run.stored.tool_hash)
         else:
             await _run_step(run, step)
+        if conversation is not None:
+            await _read_steers(run)
     return run
+
+
+async def _read_steers(run: PlanRun) -> None:
+    async def stop(connection: AsyncConnection) -> None:
+        if run.plan.is_open:
+            run.stored = await store.swap(connection, run.stored, end(run.plan, "superseded"))
+
+    run.steered = await read_steers(run.turn, run.conversation, also=stop)
+    if run.steered:
+        run.conversation[:] = prompts.with_note(run.conversation, prompts.stopped_note(run.plan))
+        run.context.emit(PlanChanged(run.plan))
 
 
 def _change(run: PlanRun, step: Step) -> Change | None:

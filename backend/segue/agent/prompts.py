@@ -80,7 +80,7 @@ OUT_OF_ROUNDS = (
     "You have used all the tool calls this turn allows. Answer now from what you have, and say what is still open."
 )
 RESUMED = (
-    "This turn was cut off and goes on: the calls after the user's last message have been made already. One whose "
+    "This turn was cut off and goes on: the calls after this message of the user have been made already. One whose "
     "status is unknown may have taken effect: say so, and ask the user before doing it again."
 )
 APPROVED_FIRST = (
@@ -89,6 +89,11 @@ APPROVED_FIRST = (
 )
 CARRYING_OUT = "You are carrying out this plan:"
 ENDED = "This plan has just ended as"
+STOPPED = (
+    "You were carrying out this plan when the user sent the message that now comes last. The plan is over as it "
+    "stands; what it did is done, and nothing in it is approved any more. Go on with your tools as the user wants it "
+    "now, and do what is still wanted of the rest:"
+)
 TAKEN_BACK = (
     "The user has taken back a part of this conversation that you no longer see. These calls were made in it, and what "
     "they did stands. Make none of them again only because you do not see it:"
@@ -249,12 +254,19 @@ def in_own_words(text: str) -> str:
 
 
 def running_message(conversation: Sequence[BaseMessage]) -> int:
-    """Returns the index of the message of the running turn, which the notes stand in."""
-    return max(index for index, message in enumerate(conversation) if isinstance(message, HumanMessage))
+    """Returns the index of the message that opened the running turn, which the notes stand in."""
+    said = [index for index, message in enumerate(conversation) if isinstance(message, HumanMessage)]
+    return next((at for at in reversed(said) if conversation[at].text.startswith(OPEN_NOTES)), said[-1])
+
+
+def steers_in(conversation: Sequence[BaseMessage]) -> list[str]:
+    """Returns what the user has said since the running turn began, as far as it has been read."""
+    since = conversation[running_message(conversation) + 1 :]
+    return [message.text for message in since if isinstance(message, HumanMessage)]
 
 
 def with_note(conversation: Sequence[BaseMessage], note: str) -> list[BaseMessage]:
-    """Returns the conversation with one more note for the running turn, in the user's last message."""
+    """Returns the conversation with one more note for the running turn, in the message that opened it."""
     at = running_message(conversation)
     notes, message = notes_and_message(conversation[at].text)
     noted = HumanMessage(with_notes(message, f"{notes}\n\n{note}" if notes else note))
@@ -326,6 +338,10 @@ def fill_step_note(plan: Plan, step: Step, args: Mapping[str, Any], missing: Seq
         f"({step.description}) with complete arguments, taken from the conversation and the results in it.{wanted} "
         f"Known so far:\n{fenced(as_json(clipped(dict(args), MAX_STEP_ARGS_CHARS)))}"
     )
+
+
+def stopped_note(plan: Plan) -> str:
+    return f"{STOPPED}\n{plan_block(plan)}"
 
 
 def synthesis_note(plan: Plan) -> str:

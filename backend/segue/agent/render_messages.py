@@ -132,7 +132,8 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
     )
     listed = [line(reference.tool_call_id) for reference in window.listed]
     system = system_parts(instructions.fixed, session.summary, [*listed, *session.references])
-    begins = max(index for index, each in enumerate(window.history) if each.role == "user")
+    running = window.history[-1].turn_id
+    begins = next(at for at, each in enumerate(window.history) if each.turn_id == running and each.role == "user")
     before = {name: count(part) for name, part in system.items()} | {
         "messages": sum(cost(key := message_key(each), window.forms[key]) for each in window.history[:begins])
     }

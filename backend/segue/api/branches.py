@@ -19,7 +19,7 @@ WAIT = Delivery()
 _SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 
 
-@router.post("/messages/{message_id}/edit", **as_chat("not_in_history", "not_the_users"))
+@router.post("/messages/{message_id}/edit", **as_chat("not_in_history", "not_the_users", "cannot_edit_steer"))
 async def edit_message(
     session_id: SessionId, message_id: MessageId, body: EditedMessage, asking: AskingDep
 ) -> Response:

@@ -40,6 +40,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "client_tools": (422, "Send no tools of the page's own: the agent calls its own."),
     "parts_unsupported": (422, "Send the message as text."),
     "not_the_users": (422, "Edit a message of the user's, or regenerate the answer."),
+    "cannot_edit_steer": (422, "Edit the message that opened its turn."),
     "not_an_answer": (422, "Rate a message of the assistant."),
     "query_in_session": (422, "Ask for the facts of a session or for those that a query finds, not for both."),
     "invalid_path": (422, "Correct the JMESPath, or ask for less."),

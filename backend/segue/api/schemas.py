@@ -76,7 +76,9 @@ class ChatBody(EditedMessage):
     """A message to the agent."""
 
     force_web_search: Annotated[bool, doc("Search the web first, if the web can answer the message.")] = False
-    on_busy: Annotated[OnBusy, doc("What to do while another turn of the session is open.")] = "enqueue"
+    on_busy: Annotated[OnBusy, doc("While another turn is open: wait for it, do not, cancel it, or be read by it.")] = (
+        "enqueue"
+    )
 
 
 class PlanDecision(Body):

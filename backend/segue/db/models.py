@@ -5,6 +5,7 @@ than the column, which their ids order. An id or a time never does: each is of t
 `turn_seq` of a message is the seq of the message that opened its turn: `seq` orders arrival, `turn_seq` a history.
 `result_bytes` counts all bytes of results a session ever stored, `stored_before` its value when a result was stored.
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
+`read_by` of a turn is the one that its message steered: it has become part of that one, and never ran.
 `branch` of a turn or message is set if it is no longer in the history; `note` is what the model is told with a message.
 A `definition` is the digest of a tool's; a call was `granted` if it ran under a row of `grants`.
 `agent` of a turn is that of its session when it was first claimed.
@@ -147,6 +148,7 @@ turns = Table(
     Column("cancel_requested_at", _time()),
     Column("facts_due_at", _time()),
     Column("branch", Text),
+    Column("read_by", _id()),
     CheckConstraint("status IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="status"),
     Index("turns_session_id_seq_key", "session_id", "seq", unique=True),
     Index(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from segue.domain.plan import Plan
-from segue.domain.session import AcknowledgementReport, RequestedCall, WebSearchReport
+from segue.domain.session import AcknowledgementReport, Message, RequestedCall, TurnKey, WebSearchReport
 from segue.domain.tool import Reference
 from segue.domain.tool_state import ToolState
 
@@ -83,6 +83,14 @@ class ToolStateChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class SteerRead:
+    """The turn has read a message that came while it ran. `was` is the turn that the message would have been."""
+
+    message: Message
+    was: TurnKey
+
+
+@dataclass(frozen=True, slots=True)
 class TextStarted:
     message_id: str
 
@@ -130,6 +138,7 @@ Event = (
     | CallEnded
     | ToolRan
     | ToolStateChanged
+    | SteerRead
     | TextStarted
     | TextAdded
     | TextEnded

@@ -91,7 +91,9 @@ class Message:
     tool_call_id: Annotated[str | None, doc("Of a tool's message: the call it answers.")] = None
     cut_off: Annotated[bool, doc("Whether the user stopped the turn while the assistant said this.")] = False
     branch: Annotated[str | None, doc("The branch it is in; null if it is in the history.")] = None
-    metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `feedback`.")] = field(default_factory=dict)
+    metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `feedback`, `steered`.")] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

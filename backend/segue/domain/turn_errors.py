@@ -1,9 +1,13 @@
 """The errors a turn may end with, worded for the user who sent the message. Each says that the message is kept."""
 
+from collections.abc import Mapping
+
 from segue.domain.errors import AppError
+from segue.domain.session import TurnKey
 
 CANCELLED = "turn_cancelled"
 RATE_LIMITED = "rate_limited"
+STEERED = "turn_steered"
 
 
 def turn_timeout(seconds: float) -> AppError:
@@ -55,6 +59,21 @@ def cancelled() -> AppError:
     return AppError(CANCELLED, status=409, title="The turn was cancelled", detail=detail)
 
 
+def steered(reader: TurnKey) -> AppError:
+    """Ends the event log of a turn whose message `reader` has read. `events/log.py` goes on with the reader's log: no
+    client sees this.
+    """
+    detail = "The message was read by the turn that ran when it came: follow that one."
+    extra: dict[str, str | int] = {"turn_id": reader.turn_id, "turn_seq": reader.turn_seq, "run": reader.run}
+    extra["session_id"] = reader.session_id
+    return AppError(STEERED, status=409, title="Another turn has read the message", detail=detail, extra=extra)
+
+
+def reader_of(extra: Mapping[str, str | int]) -> TurnKey:
+    """Returns the turn that `steered` was made for."""
+    return TurnKey(str(extra["session_id"]), str(extra["turn_id"]), int(extra["turn_seq"]), int(extra["run"]))
+
+
 def in_progress(turn_id: str) -> AppError:
     return AppError(
         "turn_in_progress",
@@ -74,6 +93,11 @@ def not_in_history() -> AppError:
 def not_the_users() -> AppError:
     detail = "Only what the user said can be edited. What the assistant said can be regenerated."
     return AppError("not_the_users", status=422, title="Not the user's message", detail=detail)
+
+
+def cannot_edit_steer() -> AppError:
+    detail = "Nothing was accepted: a turn read it while it ran. Edit the message that opened that turn."
+    return AppError("cannot_edit_steer", status=422, title="The message steered a turn", detail=detail)
 
 
 def cannot_retry() -> AppError:

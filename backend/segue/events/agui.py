@@ -11,6 +11,7 @@ from typing import Any, assert_never
 import orjson
 
 from segue.db.reading import read_json, readable, reader
+from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import (
     AcknowledgementDetected,
@@ -23,6 +24,7 @@ from segue.domain.events import (
     ReasoningEnded,
     ReasoningStarted,
     SearchDecided,
+    SteerRead,
     StepFinished,
     StepStarted,
     TextAdded,
@@ -33,6 +35,7 @@ from segue.domain.events import (
 )
 from segue.domain.plan import Plan
 from segue.domain.session import Outcome, TurnKey
+from segue.domain.turn_errors import STEERED
 
 MAX_ARGS_BYTES = 16_000
 _CLOSED_BY = {  # the event that closes it, and the member that names what it opened
@@ -44,6 +47,7 @@ _CLOSED_BY = {  # the event that closes it, and the member that names what it op
 }
 _CLOSES = {end: (start, name) for start, (end, name) in _CLOSED_BY.items()}
 _FINISHED = b'{"type":"RUN_FINISHED",'
+_ERROR = b'{"type":"RUN_ERROR",'
 _RESULT = b',"result":'
 
 
@@ -100,6 +104,12 @@ def answer_json(terminal_event: bytes) -> bytes:
         return terminal_event.partition(_RESULT)[2][:-1]
     error = _read_error(orjson.loads(terminal_event))
     raise AppError(error.code, **asdict(error.metadata.problem))
+
+
+def read_by(event: bytes) -> TurnKey | None:
+    """Returns the turn that has read the message of this event's turn, if that is what ended it."""
+    error = _read_error(orjson.loads(event)) if event.startswith(_ERROR) else None
+    return turn_errors.reader_of(error.metadata.problem.extra) if error and error.code == STEERED else None
 
 
 def is_readable(event: bytes, *, is_last: bool) -> bool:
@@ -163,6 +173,8 @@ class EventEncoder:
                 return [custom("web_search", report)]
             case ToolStateChanged(tool_name, state):
                 return [custom("tool_state", {"tool_name": tool_name, "state": state})]
+            case SteerRead(message):
+                return [custom("steered", {"message": message})]
             case PlanChanged(plan):
                 return self._plan_changed(plan)
             case CallStarted():

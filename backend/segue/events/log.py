@@ -147,22 +147,40 @@ class EventLog:
     async def answer(self, turn: TurnKey) -> bytes:
         """Waits for the end of a turn and returns its ChatAnswer as JSON. Raises the AppError the turn ended with."""
         try:
-            async with aclosing(self.follow(turn, tokens=False, patient=False)) as parts:
+            async with aclosing(self._follow(turn, tokens=False, patient=False)) as parts:
                 async for entries in parts:
                     if entries[-1].position == end_of(turn):
+                        if (reader := agui.read_by(entries[-1].event)) is not None:
+                            break
                         return agui.answer_json(entries[-1].event)
+                else:
+                    raise AssertionError("a log ends with its terminal event")
         except AppError as error:
             error.with_extra(turn_id=turn.turn_id)
             raise
-        raise AssertionError("a log ends with its terminal event")
+        return await self.answer(reader)
 
     async def follow(
         self, turn: TurnKey, *, after: int = 0, tokens: bool = True, patient: bool = True
     ) -> AsyncGenerator[Sequence[Entry]]:
-        """Yields the entries after a position, then what is new; `EventBuffer.after` says how it ends.
+        """Yields the entries after a position, then what is new; `EventBuffer.after` says how it ends. If another turn
+        reads the message of this one, they are that turn's, from its start.
 
         `tokens`: the follower wants the answer token by token, not only when it is complete.
         """
+        while True:
+            reader: TurnKey | None = None
+            async with aclosing(self._follow(turn, after=after, tokens=tokens, patient=patient)) as parts:
+                async for entries in parts:
+                    if (reader := agui.read_by(entries[-1].event)) is None:
+                        yield entries
+            if reader is None:
+                return
+            turn, after = reader, 0
+
+    async def _follow(
+        self, turn: TurnKey, *, after: int = 0, tokens: bool, patient: bool
+    ) -> AsyncGenerator[Sequence[Entry]]:
         buffer = self._buffer(turn)
         buffer.followers += 1
         buffer.token_followers += tokens

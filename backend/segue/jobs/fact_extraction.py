@@ -65,11 +65,12 @@ class FactExtraction:
     async def run(self, job: DueExtraction) -> bool:
         """Returns True: the next turn of the session waits for this one."""
         async with self.database.read_only() as connection:
-            opening = await history.user_message_of(connection, job.turn_id)
-            if opening is None:
+            said = await history.user_messages_of(connection, job.turn_id)
+            if not said:
                 return True
+            opening = said[0]
             answers = await history.answer_before(connection, job.session_id, opening.seq)
-        message = str(opening.content)
+        message = "\n".join(str(each.content) for each in said)
         said_on = local_time(opening.created_at, job.time_zone).date()
         days = days_meant(message, said_on)
         known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=MAX_KNOWN_SHOWN)

@@ -41,6 +41,7 @@ INTERRUPTED = "The call was interrupted before its outcome was recorded; whether
 RECENT_USER_MESSAGES = 10
 _PLAIN = ("id", "seq", "turn_id", "created_at", "tool_call_id", "cut_off", "branch")
 MAX_SEQ = 2**63 - 1
+STEERED = "steered"  # in the metadata of a message that came while its turn ran
 IN_HISTORY = messages.c.branch.is_(None)
 SHOWN = [column for column in messages.c if column.name != "opaque"]
 NEW_MESSAGE_COLUMNS = {
@@ -103,6 +104,30 @@ async def append_message(connection: AsyncConnection, turn: TurnKey, message: Ne
     await connection.execute(_APPEND, values)
     message_id: str = values[NEW_MESSAGE_COLUMNS["id"].key]
     return message_id
+
+
+_MOVE = (
+    update(messages)
+    .where(messages.c.turn_id == bindparam("of_turn"), messages.c.role == "user")
+    .values(
+        seq=update(sessions)
+        .where(sessions.c.id == bindparam("at_session"))
+        .values(next_seq=sessions.c.next_seq + 1)
+        .returning((sessions.c.next_seq - 1).label("seq"))
+        .cte("allocated")
+        .select()
+        .scalar_subquery(),
+        turn_id=bindparam("to_turn"),
+        turn_seq=bindparam("to_turn_seq"),
+    )
+    .returning(*SHOWN)
+)
+
+
+async def move_message(connection: AsyncConnection, turn_id: str, to: TurnKey) -> Message:
+    """Makes the user's message of a turn the newest message of another turn of its session, and returns it."""
+    values = {"at_session": to.session_id, "of_turn": turn_id, "to_turn": to.turn_id, "to_turn_seq": to.turn_seq}
+    return _message((await connection.execute(_MOVE, values)).one())
 
 
 _OPAQUE_BYTES = func.octet_length(cast(messages.c.opaque, Text))
@@ -233,11 +258,10 @@ def _owned(owner: str, session_id: str) -> Select[Any]:
     return select(*SHOWN).join(sessions, session).where(sessions.c.id == session_id, sessions.c.owner == owner)
 
 
-async def user_message_of(connection: AsyncConnection, turn_id: str) -> Message | None:
-    """Returns the user's message of a turn, None if the turn is gone."""
+async def user_messages_of(connection: AsyncConnection, turn_id: str) -> list[Message]:
+    """Returns what the user said in a turn, the message that opened it first; nothing if the turn is gone."""
     statement = select(*SHOWN).where(messages.c.turn_id == turn_id, messages.c.role == "user")
-    row = (await connection.execute(statement.order_by(messages.c.seq).limit(1))).one_or_none()
-    return _message(row) if row else None
+    return [_message(row) for row in await connection.execute(statement.order_by(messages.c.seq))]
 
 
 async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: int) -> str | None:
@@ -338,6 +362,8 @@ def _message(row: Row[Any]) -> Message:
     read = readable(read_message, columns, "messages", row.id)
     shared: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
     shared["metadata"] = {"note": row.note} if row.note else {}
+    if row.role == "user" and row.seq != row.turn_seq:  # it did not open its turn
+        shared["metadata"][STEERED] = True
     if read is None:
         role: Role = row.role if row.role in get_args(Role) else "assistant"
         return UnreadableMessage(role=role, content="" if is_tool else content, unreadable=True, **shared)

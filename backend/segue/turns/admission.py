@@ -30,7 +30,12 @@ from segue.turns.terminations import run_again
 
 MAX_QUEUED = 10  # beside the one that runs
 
-_ROOM: Final[dict[OnBusy, int]] = {"enqueue": MAX_QUEUED + 1, "reject": 1, "interrupt": 2**31 - 1}
+_ROOM: Final[dict[OnBusy, int]] = {
+    "enqueue": MAX_QUEUED + 1,
+    "steer": MAX_QUEUED + 1,
+    "reject": 1,
+    "interrupt": 2**31 - 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ async def admit(
     tools: Callable[[], Mapping[str, Tool]],
 ) -> Admitted:
     """Raises NotFound, AppError `turn_in_progress`, `too_many_queued`, `idempotency_key_reused`, and for a request
-    `instead_of` a message `not_the_users`, `not_in_history`.
+    `instead_of` a message `not_the_users`, `cannot_edit_steer`, `not_in_history`.
     """
     if request.instead_of is not None:
         read_only = [name for name, tool in tools().items() if tool.spec.effect == "read_only"]
@@ -70,6 +75,11 @@ async def admit(
             await lock_session(connection, owner, session_id)
             if await accepted_before(connection, owner, session_id, request.once) is None:
                 await plans.abandon(connection, session_id, *request.abandons)
+            return await _admit_locked(connection, owner, session_id, request, now=now)
+    if request.on_busy == "steer":
+        async with database.transaction() as connection:
+            await lock_session(connection, owner, session_id)
+            request = replace(request, steers=await first_open_turn(connection, session_id))
             return await _admit_locked(connection, owner, session_id, request, now=now)
     room = _ROOM[request.on_busy]
     try:
@@ -101,6 +111,8 @@ async def _cleared(
         raise turn_errors.not_in_history()
     if request.message and opening.role != "user":
         raise turn_errors.not_the_users()
+    if request.message and opening.steered:
+        raise turn_errors.cannot_edit_steer()
     await leave_history(connection, session_id, from_seq=opening.seq, now=now)
     return replace(
         request,
@@ -119,11 +131,16 @@ async def find_retry(
     turn = await find_turn(connection, owner, session_id, turn_id)
     await accepted_before(connection, owner, session_id, request.once)
     last = await last_in_history(connection, session_id)
-    if last is not None and request.once is not None and last.id == turn_id and last.retried == asdict(request.once):
+    if (
+        last is not None
+        and request.once is not None
+        and last.id == turn.turn_id
+        and last.retried == asdict(request.once)
+    ):
         return Admitted(turn, last.status, fresh=False)
     if (busy := await first_open_turn(connection, session_id)) is not None:
         raise turn_errors.in_progress(busy)
-    if last is None or last.id != turn_id or last.status not in ("failed", "cancelled"):
+    if last is None or last.id != turn.turn_id or last.status not in ("failed", "cancelled"):
         raise turn_errors.cannot_retry()
     return Admitted(turn)
 
@@ -250,7 +267,7 @@ async def _admit_locked(
         return await begin_turn(connection, owner, session_id, request, now=now, room=room)
 
     while (turn := await begin()) is None:
-        if request.on_busy == "enqueue":
+        if request.on_busy in ("enqueue", "steer"):
             raise turn_errors.too_many_queued(MAX_QUEUED)
         if (busy := await first_open_turn(connection, session_id)) is not None:  # else it has ended just now
             raise turn_errors.in_progress(busy)

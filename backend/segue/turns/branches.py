@@ -20,6 +20,7 @@ from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.ids import made_at, new_id
 from segue.domain.session import Role
+from segue.memory.history import user_messages_of
 from segue.memory.sessions import first_words
 from segue.memory.summary import columns_before
 from segue.plans.store import cancel_open
@@ -43,10 +44,13 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The turn of a message: how the user opened it. `role` and `branch` are those of the message itself."""
+    """The turn of a message: all that the user said in it is `content`. `role`, `branch` and whether it `steered` are
+    those of the message itself.
+    """
 
     role: Role
     branch: str | None
+    steered: bool
     seq: int
     content: str
     force_web_search: bool
@@ -56,7 +60,7 @@ async def opening_of(connection: AsyncConnection, session_id: str, message_id: s
     """Raises NotFound if the session has no such message."""
     named, opening = messages.alias("named"), messages.alias("opening")
     statement = (
-        select(named.c.role, named.c.branch, opening.c.seq, opening.c.content, turns.c.id, turns.c.request)
+        select(named.c.role, named.c.branch, named.c.seq.label("at"), opening.c.seq, turns.c.id, turns.c.request)
         .join(opening, (opening.c.session_id == named.c.session_id) & (opening.c.seq == named.c.turn_seq))
         .join(turns, turns.c.id == named.c.turn_id)
         .where(named.c.session_id == session_id, named.c.id == message_id)
@@ -64,8 +68,11 @@ async def opening_of(connection: AsyncConnection, session_id: str, message_id: s
     row = (await connection.execute(statement)).one_or_none()
     if row is None:
         raise NotFound("message")
-    asked = request_of(row.request, row.id)
-    return Opening(row.role, row.branch, row.seq, row.content, asked is not None and asked.force_web_search)
+    asked, said = request_of(row.request, row.id), await user_messages_of(connection, row.id)
+    content = "\n\n".join(str(each.content) for each in said)
+    steered = row.role == "user" and row.at != row.seq
+    forced = asked is not None and asked.force_web_search
+    return Opening(row.role, row.branch, steered, row.seq, content, forced)
 
 
 async def leave_history(connection: AsyncConnection, session_id: str, *, from_seq: int, now: datetime) -> None:
@@ -80,6 +87,7 @@ async def leave_history(connection: AsyncConnection, session_id: str, *, from_se
     answered = (
         select(turns.c.id)
         .where(turns.c.session_id == session_id, turns.c.status == "completed", turns.c.branch.is_(None))
+        .where(turns.c.read_by.is_(None))
         .order_by(turns.c.seq.desc())
         .limit(1)
         .scalar_subquery()

@@ -5,7 +5,7 @@ so that a process whose epoch is stale writes nothing. Knows neither the queue n
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -50,6 +50,7 @@ class Origin:
 class TurnRequest:
     """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
     `language` and `time_zone` the session's. `amends`, `args_changed` and `remember` say of a button what it did.
+    `steers` is the turn that was to read the message.
     """
 
     force_web_search: bool
@@ -62,6 +63,7 @@ class TurnRequest:
     origin: Origin = Origin()
     language: str | None = None
     time_zone: str = "UTC"
+    steers: str | None = None
 
 
 _read_request, _read_references, _read_choice = reader(TurnRequest), reader(tuple[str, ...]), reader(ToolChoice)
@@ -261,6 +263,8 @@ def _claimed(session_id: str, row: dict[str, Any]) -> Claim:
     request, states, choice = row.pop("request"), row.pop("states"), row.pop("tool_choice")
     asked = request_of(request, key.turn_id)
     known = asked or TurnRequest(force_web_search=False)
+    if known.steers is not None:  # what was said to a turn that worked is no yes to what was asked before
+        known = replace(known, shown_plan=None)
     return Claim(
         key=key,
         references=readable(_read_references, row.pop("summary_references") or (), "sessions", session_id) or (),

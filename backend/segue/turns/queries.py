@@ -3,7 +3,7 @@
 Ages are by the database's clock, as leases are.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any, get_args
@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
 from segue.db.reading import readable, reader
+from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound, Unreadable
 from segue.domain.plan import decision_of
 from segue.domain.session import (
@@ -33,11 +34,12 @@ from segue.domain.session import (
 )
 from segue.domain.tool import ToolCall, UnreadableCall
 from segue.memory.feedback import feedback_on
-from segue.memory.history import final_messages
+from segue.memory.history import STEERED, final_messages
 from segue.telemetry.gauges import Backlog
 from segue.tools.results import calls_of_turns, granted_among
 from segue.turns.claims import TurnRequest, request_of, runs_beside
 
+RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 _OTHER = turns.alias("other")
 _TOLD = ("model", "agent", "agent_gone", "asked_again")  # by the message of an answer, of its turn's report
 _read_report, _read_error = reader(TurnReport), reader(TurnError)
@@ -80,8 +82,10 @@ class LastTurn:
 
 
 async def get_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> Turn:
-    """Raises NotFound for a missing turn and for another owner's."""
-    rows = (await connection.execute(_owned(owner, session_id).where(turns.c.id == turn_id))).all()
+    """Raises NotFound for a missing turn and for another owner's. A turn whose message another one has read is that
+    one: it never ran.
+    """
+    rows = (await connection.execute(_owned(owner, session_id).where(turns.c.id == _reader_of(turn_id)))).all()
     if not rows:
         raise NotFound("turn")
     return (await _turns(connection, rows))[0]
@@ -91,7 +95,7 @@ async def list_turns(
     connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
 ) -> list[Turn]:
     """Newest first by arrival; not by id, which is made before that and by several clocks."""
-    statement = _owned(owner, session_id).order_by(turns.c.seq.desc()).limit(limit)
+    statement = _owned(owner, session_id).where(RUNS_ITSELF).order_by(turns.c.seq.desc()).limit(limit)
     if before is not None:
         statement = statement.where(turns.c.seq < select(_OTHER.c.seq).where(_OTHER.c.id == before).scalar_subquery())
     return await _turns(connection, (await connection.execute(statement)).all())
@@ -100,9 +104,9 @@ async def list_turns(
 async def find_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> TurnKey:
     """Raises NotFound for a session or a turn that is missing or another owner's."""
     found = (
-        select(turns.c.seq, turns.c.epoch)
+        select(turns.c.id, turns.c.seq, turns.c.epoch)
         .select_from(sessions)
-        .outerjoin(turns, (turns.c.session_id == sessions.c.id) & (turns.c.id == turn_id))
+        .outerjoin(turns, (turns.c.session_id == sessions.c.id) & (turns.c.id == _reader_of(turn_id)))
         .where(sessions.c.id == session_id, sessions.c.owner == owner)
     )
     row = (await connection.execute(found)).one_or_none()
@@ -110,7 +114,7 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
         raise NotFound("session")
     if row.seq is None:
         raise NotFound("turn")
-    return TurnKey(session_id, turn_id, row.seq, row.epoch // EPOCHS)
+    return TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS)
 
 
 async def with_metadata(connection: AsyncConnection, listed: Sequence[Message]) -> list[Message]:
@@ -140,7 +144,7 @@ async def with_turns(connection: AsyncConnection, listed: Sequence[Message]) -> 
     def stands_for_it(message: Message) -> bool:
         answer = answers.get(message.turn_id)
         if answer is None or answer.tool_calls:
-            return message.role == "user"
+            return message.role == "user" and STEERED not in message.metadata
         return message.id == answer.id
 
     return [
@@ -174,7 +178,9 @@ def _metadata(message: Message, turn: Row[Any] | None) -> dict[str, Any]:
     match message.role:
         case "assistant" if turn is not None and turn.model is not None:
             return answer_metadata(**{name: getattr(turn, name) for name in _TOLD})
-        case "user" if turn is not None and (request := request_of(turn.request, turn.id)):
+        case "user" if (
+            turn is not None and STEERED not in message.metadata and (request := request_of(turn.request, turn.id))
+        ):
             return _of_button(message, request)
         case _:
             return {}
@@ -195,10 +201,12 @@ async def turn_of_key(
     connection: AsyncConnection, owner: str, session_id: str, key: str
 ) -> Row[*tuple[Any, ...]] | None:
     """Returns what admission asks of the session's turn under an idempotency key; None if it has none."""
+    asked = turns.alias("asked")
     statement = (
-        select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.status, turns.c.error, turns.c.body_hash, turns.c.branch)
+        select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.status, turns.c.error, asked.c.body_hash, turns.c.branch)
+        .join(asked, turns.c.id == func.coalesce(asked.c.read_by, asked.c.id))
         .join(sessions, sessions.c.id == turns.c.session_id)
-        .where(turns.c.session_id == session_id, turns.c.idempotency_key == key, sessions.c.owner == owner)
+        .where(asked.c.session_id == session_id, asked.c.idempotency_key == key, sessions.c.owner == owner)
     )
     return (await connection.execute(statement)).one_or_none()
 
@@ -229,7 +237,8 @@ async def ended_turns(connection: AsyncConnection, session_id: str) -> Sequence[
 async def last_in_history(connection: AsyncConnection, session_id: str) -> Row[Any] | None:
     """Returns the newest turn in the session's history, and under which key it was `retried` last."""
     last = select(turns, turns.c.request["retried"].label("retried"))
-    last = last.where(turns.c.session_id == session_id, turns.c.branch.is_(None)).order_by(turns.c.seq.desc())
+    last = last.where(turns.c.session_id == session_id, turns.c.branch.is_(None), RUNS_ITSELF)
+    last = last.order_by(turns.c.seq.desc())
     return (await connection.execute(last.limit(1))).one_or_none()
 
 
@@ -237,10 +246,20 @@ async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, 
     """Returns by id the outcomes of the turns that have ended. That of a deleted turn is NotFound, as a value."""
     async with database.read_only() as connection:
         rows = (await connection.execute(select(turns).where(turns.c.id.in_(turn_ids)))).all()
-        ended = await _turns(connection, [row for row in rows if row.status not in OPEN_TURNS])
+        readers = await _keys(connection, {row.read_by for row in rows if row.read_by})
+        ended = await _turns(connection, [row for row in rows if row.status not in OPEN_TURNS and not row.read_by])
     outcomes: dict[str, Outcome] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
     outcomes |= {turn.turn_id: AppError(**asdict(turn.error)) for turn in ended if turn.error}
+    outcomes |= {row.id: turn_errors.steered(readers[row.read_by]) for row in rows if row.read_by}
     return outcomes | {turn_id: NotFound("session") for turn_id in set(turn_ids) - {row.id for row in rows}}
+
+
+async def _keys(connection: AsyncConnection, ids: Collection[str]) -> dict[str, TurnKey]:
+    if not ids:
+        return {}
+    statement = select(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch).where(turns.c.id.in_(ids))
+    rows = await connection.execute(statement)
+    return {row.id: TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS) for row in rows}
 
 
 def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tuple[ToolCall, ...]) -> ChatAnswer:
@@ -294,7 +313,7 @@ async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[Op
 async def last_turn_of(connection: AsyncConnection, session_id: str, *, failed: bool = False) -> LastTurn | None:
     """Returns the newest turn, or the newest that ended with an error; None if there is none."""
     statement = select(turns.c.id, turns.c.status, turns.c.finished_at, turns.c.error, turns.c.error_extra)
-    statement = statement.where(turns.c.session_id == session_id).order_by(turns.c.seq.desc()).limit(1)
+    statement = statement.where(turns.c.session_id == session_id, RUNS_ITSELF).order_by(turns.c.seq.desc()).limit(1)
     if failed:
         statement = statement.where(turns.c.error.is_not(None))
     row = (await connection.execute(statement)).one_or_none()
@@ -350,6 +369,12 @@ def report_of(row: Row[Any]) -> TurnReport | None:
 def _error(row: Row[*tuple[Any, ...]]) -> TurnError:
     columns = {**row.error, "extra": row.error_extra or {}} if isinstance(row.error, dict) else row.error
     return readable(_read_error, columns, "turns", row.id) or _UNREADABLE
+
+
+def _reader_of(turn_id: str) -> ColumnElement[str]:
+    """The turn of this id, or the one that has read its message."""
+    read = select(_OTHER.c.read_by).where(_OTHER.c.id == turn_id).scalar_subquery()
+    return func.coalesce(read, turn_id)
 
 
 def _owned(owner: str, session_id: str) -> Select[Any]:

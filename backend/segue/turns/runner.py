@@ -23,7 +23,7 @@ from segue.agent.tool_choice.choice import ToolChooser
 from segue.db.engine import UNAVAILABLE, outlast, outlasting
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.events import Event, TextEnded
+from segue.domain.events import Event, SteerRead, TextEnded
 from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
@@ -32,7 +32,7 @@ from segue.memory import short_term
 from segue.memory.history import NewMessage
 from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
-from segue.turns import store, terminations
+from segue.turns import steering, store, terminations
 from segue.turns.claims import Claim
 from segue.turns.context import Answering, load_context
 from segue.turns.deps import TurnDeps
@@ -198,6 +198,8 @@ class TurnRun:
             if isinstance(event, TextEnded) and event.cut_off:
                 said = clean(event.cut_off)
                 self._said = NewMessage("assistant", said, deps.clock(), id=event.message_id, cut_off=True)
+            if isinstance(event, SteerRead):
+                deps.events.end(event.was, turn_errors.steered(claim.key))
             events.emit(event)
 
         context = TurnContext(
@@ -213,6 +215,8 @@ class TurnRun:
             agent_digest=self._speaker.digest,
             limits=self._speaker.limits,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
+            is_steered=self._is_steered,
+            read_steers=lambda connection: steering.read_steers(connection, claim),
             emit=emit,
             span=deps.span,
             listened=events.wants_tokens,
@@ -231,6 +235,13 @@ class TurnRun:
             answering=Answering(speaker.models.main.made_by, instructions, self._chooser.choose),
             now=deps.clock(),
         )
+
+    async def _is_steered(self) -> bool:
+        async def ask() -> bool:
+            async with self._deps.database.read_only() as connection:
+                return await steering.is_steered(connection, self.claim.key)
+
+        return await outlast(ask)
 
     async def _save_choice(self, choice: ToolChoice) -> None:
         async with store.fenced_transaction(self._deps.database, self.claim) as connection:

@@ -44,7 +44,7 @@ from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Origin, held, last_ended_turn
 from segue.usage.ledger import Days, booking, charged
 
-OnBusy = Literal["enqueue", "reject", "interrupt"]
+OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
 
 
 class StaleTurn(Exception):
@@ -73,7 +73,8 @@ class ChatRequest:
     lines and its trace to the request. `instead_of` is the message whose turn it takes the place of, with all that came
     after: an empty message asks the same again. `note` is what the model is told with it. `abandons` is the plan, by id
     and version, that the message is said instead of an answer to: if it waits, it is cancelled.
-    A button may have `args_changed` and `remember`; one that `amends` has a text of the user's.
+    A button may have `args_changed` and `remember`; one that `amends` has a text of the user's. `steers` is
+    the turn that is to read the message if it can.
     """
 
     message: str
@@ -90,6 +91,7 @@ class ChatRequest:
     instead_of: str | None = None
     note: str | None = None
     abandons: tuple[str, int] | None = None
+    steers: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,8 @@ async def begin_turn(
         "stream": request.stream,
         "origin": asdict(request.origin),
     }
+    if request.steers is not None:
+        asked["steers"] = request.steers
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
     tells = may_state_facts(request.message)
     given = {"caller": owner, "asked": asked, "room": room, "key": key, "body": body_hash, "tells_facts": tells}

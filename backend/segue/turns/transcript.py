@@ -6,6 +6,7 @@ from segue.domain.plan import decision_of
 from segue.domain.redaction import without_secret_texts
 from segue.domain.session import Message
 from segue.domain.tool import ToolCall, canonical_args
+from segue.memory.history import STEERED
 from segue.turns.export import StoredConversation
 
 _SPEAKERS = {"user": "User", "assistant": "Assistant"}
@@ -27,7 +28,8 @@ def _shown(message: Message, conversation: StoredConversation) -> Iterator[str]:
         return
     said = decision_of(message.content) if message.role == "user" else None
     text = f"({said})" if said else str(message.content)
-    yield f"## {_SPEAKERS[message.role]}, {message.created_at:%Y-%m-%d %H:%M}"
+    meanwhile = " (meanwhile)" if STEERED in message.metadata else ""
+    yield f"## {_SPEAKERS[message.role]}, {message.created_at:%Y-%m-%d %H:%M}{meanwhile}"
     if text:
         yield f"{text} […]" if message.cut_off else text
     made = (conversation.calls[call.id] for call in message.tool_calls if call.id in conversation.calls)

@@ -14,7 +14,7 @@ from segue.agent.context import TurnContext
 from segue.agent.llm.answer_schemas import Reading
 from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan
-from segue.agent.prompts import TOO_LATE, VERDICT_NOTES, waiting_note
+from segue.agent.prompts import TOO_LATE, VERDICT_NOTES, steers_in, stopped_note, waiting_note
 from segue.agent.state import TurnState, Update, acknowledgement_report, web_search_report
 from segue.domain.events import AcknowledgementDetected, SearchDecided
 from segue.domain.plan import Decision, Plan, end, replace_open_steps, update_step
@@ -68,6 +68,8 @@ async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan
         stored = await _end_as_expired(context, stored)
     if stored.plan.status in ("active", "waiting", "completed", "failed"):
         return update | _run(stored)
+    if stored.plan.status == "superseded" and steers_in(state["prompt"]):
+        return update | {"touched_plan": stored, "plan_runs": False, "note": stopped_note(stored.plan)}
     return update | _close(stored, state)
 
 

@@ -16,11 +16,12 @@ from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.plan_executor import blocked_tools, execute_plan, offer_plan
 from segue.agent.refused_tools import mark_refused
 from segue.agent.state import EarlierAttempt, TurnState, Update, web_search_report
+from segue.agent.steering import read_steers
 from segue.agent.stream_reply import stream_reply
 from segue.agent.told import told_about
 from segue.agent.tool_executor import HeldCall, resume_calls, run_tool_calls
 from segue.agent.turn_calls import TurnCalls, call_key
-from segue.domain.events import SearchDecided
+from segue.domain.events import SearchDecided, TextEnded
 from segue.domain.plan import MAX_STEPS, Step
 from segue.domain.tool import Tool, ToolSpec
 from segue.memory.fact_cues import FACT_WORDS, index_words
@@ -114,7 +115,10 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
     stored = state["touched_plan"]
     if stored is None:
         raise AssertionError("the plan node leaves the plan that runs")
+    had_read = bool(prompts.steers_in(conversation))
     run = await execute_plan(turn, stored, conversation)
+    if run.steered or (had_read and run.plan.status != "waiting"):
+        return {"touched_plan": run.stored, "plan_runs": False, **await _ask_and_call(turn, state, conversation)}
     answer = None
     if run.plan.status == "waiting":
         blocked = blocked_tools(turn, run.plan)
@@ -131,8 +135,10 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
 
 
 async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> Update:
-    context = turn.context
+    context, has_called = turn.context, turn.count > 0
     for _ in range(context.limits.max_rounds):
+        if has_called:
+            await read_steers(turn, conversation)
         if turn.count >= context.limits.max_calls or context.model.nearly_spent:
             break
         # Made anew each round: a call may have unlocked one tool and broken another.
@@ -140,10 +146,14 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
         await mark_refused(turn, reply.left_out)
         if not reply.calls:
             return {"answer": reply.text, "started": started}
+        has_called = True
         ran = await run_tool_calls(turn, reply, started=started)
         conversation += ran.messages
         await context.chooser.add(call.name for call in reply.calls)
-        if ran.held:
+        if ran.held and await context.is_steered():
+            if started and not ran.messages:  # what it asked for is asked for anew, or not at all
+                context.emit(TextEnded(started.message_id))
+        elif ran.held:
             update = await _ask_for_yes(turn, state, reply, ran.held, conversation)
             return {**update, "started": None if ran.messages else started}
     return {"answer": None}
@@ -169,13 +179,16 @@ async def _ask_for_yes(
     for call in held:
         distinct.setdefault(call_key(call.request), call)
     offered = list(distinct.values())[:MAX_STEPS]
+    wanted = "\n".join([state["message"], *prompts.steers_in(conversation)])
     steps = tuple(
-        Step(index, _description(state, call.tool, alone=len(offered) == 1), call.request.name, call.request.args)
+        Step(
+            index, _description(state, wanted, call.tool, alone=len(offered) == 1), call.request.name, call.request.args
+        )
         for index, call in enumerate(offered, start=1)
     )
     stored = await offer_plan(
         context,
-        goal=state["message"],
+        goal=wanted,
         origin_message_id=state["message_id"],
         steps=steps,
         opaque=opaque_parts(reply, (call.made for call in offered)),
@@ -184,7 +197,7 @@ async def _ask_for_yes(
         asked = prompts.with_instruction(conversation, prompts.APPROVED_FIRST)
         said = await context.model.reply(asked, context.guard.offered(turn.tools), tool_choice="none")
         return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
-    run = await execute_plan(turn, stored, [])
+    run = await execute_plan(turn, stored, None)
     told = await told_about(turn, run.plan, state["earlier_results"])
     question = plan_messages.ask(run.stored, state["language"], told=told, results=_tools_by_result(turn, state))
     answer = "\n\n".join(part for part in (reply.text, question) if part)
@@ -195,13 +208,13 @@ def _tools_by_result(turn: TurnCalls, state: TurnState) -> dict[str, str]:
     return {each.tool_call_id: each.tool_name for each in (*turn.references, *state["earlier_results"])}
 
 
-def _description(state: TurnState, tool: Tool, *, alone: bool) -> str:
-    """Returns a step in words the user can read: the tool's title, or what the user asked for, or the tool's name.
+def _description(state: TurnState, wanted: str, tool: Tool, *, alone: bool) -> str:
+    """Returns a step in words the user can read: the tool's title, or what the user `wanted`, or the tool's name.
 
     Its description is written for models, most often in English.
     """
     if tool.spec.title:
         return tool.spec.title
     if alone and state["acknowledgement"].verdict in ("none", "amend"):
-        return one_line(state["message"], MAX_DESCRIPTION_CHARS)
+        return one_line(wanted, MAX_DESCRIPTION_CHARS)
     return " ".join(tool_words(tool.spec.original_name or tool.spec.name))
