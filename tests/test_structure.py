@@ -39,6 +39,7 @@ OWNERS_OF_TABLES = {
     "turns/branches.py": "branches of turns and messages, and what of their session is past the cut",
     "turns/claims.py": "turns",
     "turns/queries.py": "turns",
+    "turns/steering.py": "turns",
     "turns/store.py": "turns",
     "turns/terminations.py": "turns",
     "usage/ledger.py": "usage, reservations",

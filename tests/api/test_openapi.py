@@ -22,6 +22,7 @@ NOT_OVER_HTTP = {  # a process that cannot start, or a command that cannot go on
     "price_missing",
     "tool_dependencies_invalid",
     "tool_invalid",
+    "turn_steered",  # the event log goes on with another turn's
 }
 
 
