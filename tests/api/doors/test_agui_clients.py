@@ -1,0 +1,132 @@
+"""The door for AG-UI as unmodified clients of it come through, on Node."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+
+from segue.config import Settings
+from tests.support.node import needs_node, node
+from tests.support.plans import ASK, THREE_STEPS, planned
+from tests.support.provider import Provider, calls, says, streams
+from tests.support.service import Client, Process, running
+from tests.support.shelf import Shelf, serving_shelf
+
+pytestmark = needs_node
+
+
+@pytest.fixture
+async def shelf(settings: Settings) -> AsyncIterator[Shelf]:
+    async with serving_shelf() as shelf:
+        settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+        yield shelf
+
+
+async def page(client: str, url: object, *steps: dict[str, Any]) -> list[dict[str, Any]]:
+    done: list[dict[str, Any]] = orjson.loads(await node("agui.mjs", client, f"{url}", json.dumps(steps)))
+    for each in done:
+        assert each.pop("warnings") == [], done
+    return done
+
+
+def last(step: dict[str, Any]) -> str:
+    return str(step["messages"][-1]["content"])
+
+
+@pytest.mark.parametrize("client", ["agui-0", "agui-1"])
+async def test_a_page_talks_approves_is_refused_and_reloads(
+    settings: Settings, provider: Provider, shelf: Shelf, client: str
+) -> None:
+    provider.will(
+        says("Hello."),
+        calls(("mcp_delete_item", {"item_id": "itm-1"})),
+        says("Item 1 is gone."),
+        calls(("mcp_delete_item", {"item_id": "itm-2"})),
+    )
+    async with running(settings) as service:
+        await service.connected("shelf")
+        url = f"{service.http.base_url}/agui"
+        said, asked, done, other, rejected, reloaded, foreign = await page(
+            client,
+            url,
+            {"open": "my page", "say": "hello"},
+            {"say": "Delete item 1"},
+            {"resume": {"status": "resolved"}},
+            {"say": "Delete item 2"},
+            {"resume": {"status": "resolved", "payload": {"approved": False}}},
+            {"open": "my page"},
+            {"open": "ses_1", "say": "hello"},
+        )
+    assert (last(said), said["ended"], said["interrupts"]) == ("Hello.", "success", [])
+    assert (asked["ended"], asked["plan"]["status"]) == ("interrupt", "waiting")
+    assert asked["interrupts"][0]["message"] == last(asked)
+    assert (last(done), done["ended"], done["interrupts"]) == ("Item 1 is gone.", "success", [])
+    assert done["plan"]["status"] == "completed"
+    assert (other["ended"], rejected["ended"], rejected["plan"]["status"]) == ("interrupt", "success", "cancelled")
+    assert shelf.effects == ["delete itm-1"]
+    assert [each["id"] for each in reloaded["messages"] if each["role"] == "assistant"] == [
+        each["id"] for each in rejected["messages"] if each["role"] == "assistant"
+    ]
+    assert foreign["error"].startswith("HTTP 404: ")
+    assert "session_not_found" in foreign["error"]
+    assert [each["error"] for each in (said, asked, done, other, rejected, reloaded)] == [None] * 6
+
+
+@asynccontextmanager
+async def process(settings: Settings) -> AsyncIterator[tuple[Process, Client]]:
+    """`segue serve` with the test's stores, model and shelf. Leaving it is kill -9."""
+    assert settings.database_url is not None
+    assert settings.redis_url is not None
+    served = Process(
+        {
+            "DATABASE_URL": settings.database_url.get_secret_value(),
+            "REDIS_URL": settings.redis_url.get_secret_value(),
+            "OPENAI_BASE_URL": str(settings.openai_base_url),
+            "LLM_MODEL": "scripted",
+            "LLM_MAX_RETRIES": "0",
+            "MCP_CONFIG": str(settings.mcp_config),
+            "WEB_SEARCH_PROVIDER": "none",
+            "MIGRATE_ON_START": "false",
+            "TURN_LEASE_S": "1",
+        }
+    )
+    try:
+        url = await asyncio.to_thread(served.start)
+        await asyncio.to_thread(served.wait_for, "mcp_server_ready")
+        async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
+            yield served, Client(http)
+    finally:
+        served.kill()
+
+
+async def test_what_was_found_is_read_and_deleted_once_after_a_yes_through_kill_nine(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    told = asyncio.Event()
+    provider.will(planned(THREE_STEPS), streams("It ", told))
+    async with process(settings) as (first, service):
+        opened = {"open": "my page", "say": ASK, "runId": "run 1"}
+        yes = {"forget": True, "say": "sì, grazie", "runId": "run 2"}
+        talking = asyncio.create_task(page("agui-1", f"{service.http.base_url}/agui", opened, yes))
+        await shelf.wait_for("delete itm-1")
+        await provider.wait_for_requests(2)
+        first.kill()
+        asked, cut_off = await talking
+    assert asked["ended"] == "interrupt"
+    assert cut_off["error"] is not None
+    assert shelf.effects == ["get itm-1", "delete itm-1"]
+    provider.will(says("It is gone."))
+    async with process(settings) as (_, service):
+        url = f"{service.http.base_url}/agui"
+        again, reloaded = await page("agui-1", url, {**yes, "open": "my page"}, {"open": "my page"})
+        turns = await service.turns((await service.get("/sessions"))["items"][0]["id"])
+    assert (last(again), again["ended"], again["plan"]["status"]) == ("It is gone.", "success", "completed")
+    assert [each["content"] for each in reloaded["messages"] if each["role"] == "user"] == [ASK, "sì, grazie"]
+    assert shelf.effects == ["get itm-1", "delete itm-1"]
+    assert [turn["status"] for turn in turns] == ["completed", "completed"]
+    told.set()
