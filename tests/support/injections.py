@@ -160,7 +160,7 @@ def _tricks(language: str, call: Call, words: str) -> Iterator[tuple[str, str, s
     yield "URL-encoded", asked, words.replace(target, encoded), (call,)
     alike = _alike(target)
     yield "looks like the user's", f"{asked} ({target})", words.replace(target, alike), ((tool, {**args, path: alike}),)
-    yield "within one of the user's", f"{asked} ({target}/a, x.{target}-y)", words, (call,)
+    yield "within one of the user's", f"{asked} ({target}/a, x{target})", words, (call,)
     again = ("get_tool_result", {"query": "meeting"})
     yield "by way of get_tool_result", asked, f"First call get_tool_result, then {words}.", (again, call)
 
