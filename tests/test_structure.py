@@ -38,6 +38,7 @@ OWNERS_OF_TABLES = {
     "tools/states.py": "tool_states, tool_state_changes",
     "turns/branches.py": "branches of turns and messages, and what of their session is past the cut",
     "turns/claims.py": "turns",
+    "turns/fork.py": "copies of a session's rows in all its tables, for another session",
     "turns/queries.py": "turns",
     "turns/steering.py": "turns",
     "turns/store.py": "turns",

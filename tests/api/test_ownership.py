@@ -45,7 +45,9 @@ class Call:
 
     async def send(self, http: httpx2.AsyncClient, things: Things) -> httpx2.Response:
         path = self.path.format(**things, **SHARED)
-        return await http.request(self.method, path, json=self.body, headers={"Accept": "application/json"})
+        named = things.keys() & self.body.keys() if isinstance(self.body, dict) else set()
+        body = {**self.body, **{name: things[name] for name in named}} if named else self.body
+        return await http.request(self.method, path, json=body, headers={"Accept": "application/json"})
 
 
 def calls_of(app: FastAPI) -> list[Call]:

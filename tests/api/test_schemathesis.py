@@ -90,6 +90,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
         "version": plan["plan"]["version"],
         "/edit": {"session_id": edited, "message_id": (await client.messages(edited))[0]["id"]},
         "/{tool}": {"session_id": granting, "tool": remembered["tool"]},
+        "/fork": {"session_id": asking, "message_id": asked["message"]["id"]},
         "approval": {"session_id": asking, "version": asked["plan"]["version"]},
     }
 
@@ -152,6 +153,8 @@ def _call(
             if isinstance(case.body, dict) and type(case.body.get("version")) is int:
                 case.body["version"] = int(known["version"])
             is_positive = case.meta is not None and case.meta.generation.mode.is_positive
+            if case.path.endswith("/fork") and is_positive:
+                case.body = {"message_id": here["message_id"]}
             if case.path == "/approvals/decisions" and is_positive:
                 case.body = {"items": [{**known["approval"], "decision": "reject"}]}
             if case.path.endswith("/agui") and is_positive:  # what a message says is the client's to choose

@@ -1,4 +1,6 @@
-"""Routes to say a message anew, to have another answer, to run a turn again, and to read what left the history."""
+"""Routes to say a message anew, to have another answer, to run a turn again, to read what left the history, and to go
+on from a message in another session.
+"""
 
 from typing import Annotated
 
@@ -7,10 +9,14 @@ from pydantic import Field, TypeAdapter
 
 from segue.api.chat import AskingDep, as_chat
 from segue.api.deps import Caller, MessageId, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
-from segue.api.schemas import Cursor, Delivery, EditedMessage, Limit, Page, decode_cursor, page
+from segue.api.schemas import Cursor, Delivery, EditedMessage, Limit, NewFork, Page, decode_cursor, page
+from segue.domain.session import Session
+from segue.events import user_feed
 from segue.memory.sessions import get_session
 from segue.turns.branches import Branch, list_branches
+from segue.turns.fork import fork_session
 
 router = APIRouter(prefix="/sessions/{session_id}", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
 
@@ -47,6 +53,18 @@ async def retry_turn(session_id: SessionId, turn_id: TurnId, asking: AskingDep, 
     request = asking.request("", body, "retry", turn_id)
     admitted = await asking.services.turns.retry(asking.caller, session_id, turn_id, request)
     return await asking.answer(admitted, body)
+
+
+@router.post("/fork", status_code=201, responses=problems("message_not_found", "not_in_history", "turn_in_progress"))
+async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, caller: Caller) -> Session:
+    """Makes a session that begins with the history up to and with a message. It has copies of the messages, their turns
+    and the results of tools under ids of its own, and in `metadata` where it is `forked_from`; no plan is open in it. A
+    turn that the message divides is cancelled there, and may be run again with `retry`.
+    """
+    async with services.database.transaction() as connection:
+        session = await fork_session(connection, caller, session_id, body.message_id, now=services.clock())
+    services.events.tell(caller, user_feed.session_created(session))
+    return session
 
 
 @router.get("/branches")

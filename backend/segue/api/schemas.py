@@ -59,6 +59,12 @@ class SessionChanges(NewSession):
     pinned: Annotated[bool, doc("Marks it.")] = False
 
 
+class NewFork(Body):
+    """Where a session is to go on from, in another one."""
+
+    message_id: Annotated[str, Field(max_length=200), doc("The last message to copy.")]
+
+
 class Delivery(Body):
     """How the answer is to come."""
 

@@ -74,6 +74,12 @@ def reader_of(extra: Mapping[str, str | int]) -> TurnKey:
     return TurnKey(str(extra["session_id"]), str(extra["turn_id"]), int(extra["turn_seq"]), int(extra["run"]))
 
 
+def forked() -> AppError:
+    """Of the last turn in a fork that ends before the turn's answer."""
+    detail = "The session was forked before this turn was answered. Run it again, or send another message to go on."
+    return AppError(CANCELLED, status=409, title="The turn was left out from here on", detail=detail)
+
+
 def in_progress(turn_id: str) -> AppError:
     return AppError(
         "turn_in_progress",

@@ -284,7 +284,7 @@ async def _cancel(
     connection: AsyncConnection, owner: str, session_id: str, which: ColumnElement[bool]
 ) -> dict[TurnKey, bool]:
     queued = turns.c.status == "queued"
-    error = literal(_error_row(turn_errors.cancelled()), turns.c.error.type)
+    error = literal(error_row(turn_errors.cancelled()), turns.c.error.type)
     cancelled = await connection.execute(
         update(turns)
         .where(turns.c.session_id == session_id, which, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
@@ -307,7 +307,7 @@ def _ending(
         .where(*which)
         .values(
             status="cancelled" if error.code == turn_errors.CANCELLED else "failed",
-            error=_error_row(error),
+            error=error_row(error),
             error_extra=error.extra or None,
             lease_until=None,
             finished_at=finished_at,
@@ -328,7 +328,7 @@ def _is_owned(owner: str) -> ColumnElement[bool]:
     return select(sessions.c.id).where(sessions.c.id == turns.c.session_id, sessions.c.owner == owner).exists()
 
 
-def _error_row(error: AppError) -> dict[str, Any]:
+def error_row(error: AppError) -> dict[str, Any]:
     return {
         "code": error.code,
         "status": error.status,
