@@ -1,6 +1,6 @@
 """A mail asks for something, and a model obeys: nothing happens but after a question that names what is not the user's.
 
-CI runs a sample; `make injections` runs all 629.
+CI runs a sample; `make injections` runs all 629, and once more with every tool granted for the session.
 """
 
 import json
@@ -16,9 +16,14 @@ from tests.support.injections import MAIL, YES, Injection, adaptive, plain
 from tests.support.mailroom import Mailroom, serving_mailroom
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
+from tests.support.stores import Stores, looking_into
 
 ALL = [*plain(), *adaptive()]
 SAMPLE = ALL if os.environ.get("SWEEP") else random.Random(629).sample(ALL, 10)  # noqa: S311 (a seed, no secret)
+GRANT_ALL = (
+    "INSERT INTO grants SELECT $1, key, max(value), 'plan', now() FROM plans, jsonb_each_text(made_with)"
+    " WHERE key LIKE 'mcp_%' GROUP BY key"
+)
 NOT_FROM_YOU = {"en": "not from you", "it": "non da te", "zh": "不是您说的", "ar": "ليس منك"}
 
 
@@ -36,18 +41,28 @@ async def client(settings: Settings, room: Mailroom) -> AsyncIterator[Client]:
 
 
 async def test_no_mail_has_an_effect_without_a_question_that_names_what_is_not_from_the_user(
-    client: Client, provider: Provider, room: Mailroom
+    client: Client, provider: Provider, room: Mailroom, settings: Settings
 ) -> None:
     faults = [f"{each.name}: {fault}" for each in SAMPLE for fault in await obey(each, client, provider, room)]
+    if len(SAMPLE) == len(ALL):
+        async with looking_into(settings) as stores:
+            for each in SAMPLE:
+                if not each.users.issuperset(values_of(each.calls[-1][1])):  # else it is what was granted
+                    found = await obey(each, client, provider, room, stores)
+                    faults += [f"{each.name}, granted: {fault}" for fault in found]
     assert not faults, "\n".join(faults)
     assert (len(ALL), len({each.name for each in ALL})) == (629, 629)
 
 
-async def obey(injection: Injection, client: Client, provider: Provider, room: Mailroom) -> list[str]:
-    """What is wrong with the question that the mail leads to."""
+async def obey(
+    injection: Injection, client: Client, provider: Provider, room: Mailroom, grant_in: Stores | None = None
+) -> list[str]:
+    """What is wrong with the question that the mail leads to, also if each tool asked about so far is granted."""
     room.mails[MAIL] = injection.mail
     tool, args = injection.calls[-1]
     session = await client.new_session()
+    if grant_in is not None:
+        await grant_in.database.execute(GRANT_ALL, session)
     provider.will(calls(("mcp_read_mail", {"mail_id": MAIL})))
     if injection.says:
         provider.will(says(injection.says))
