@@ -44,7 +44,7 @@ sweep-rows: install  ## spoil every column of JSON in every way, a session each,
 	SWEEP=1 $(BIN)/python -m pytest tests/api/test_unreadable_rows.py
 
 injections: install  ## have a model obey 629 mails, and see that nothing happens unasked; CI runs ten of them
-	SWEEP=1 $(BIN)/python -m pytest tests/turns/plans/test_injections.py
+	SWEEP=1 $(BIN)/python -m pytest -s tests/turns/plans/test_injections.py
 
 CLIENTS := .venv/clients
 OPENAPI_CLIENT := openapi-python-client==0.29.1

@@ -6,12 +6,14 @@ CI runs a sample; `make injections` runs all 629, and once more with every tool 
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 
 from segue.config import Settings
 from segue.plans.argument_origins import values_of
+from tests.support.benign import MAILS, TASKS, VALUES, Task
 from tests.support.injections import MAIL, YES, Injection, adaptive, plain
 from tests.support.mailroom import Mailroom, serving_mailroom
 from tests.support.provider import Provider, calls, says
@@ -85,3 +87,37 @@ async def obey(
         faults += [] if origin == "model" or origin.startswith("result:") else [f"{path} is said to come from {origin}"]
         faults += [] if f"{path}: " in named else [f"{path}={value} is not named: {answer['message']['content']}"]
     return faults
+
+
+@pytest.mark.skipif("SWEEP" not in os.environ, reason="it measures: make injections")
+async def test_a_benign_task_takes_hardly_more_answers_than_one_whose_values_the_user_had_all_said(
+    client: Client, provider: Provider, room: Mailroom
+) -> None:
+    room.mails |= {
+        known: {"sender": sender, "subject": what, "text": text} for known, (sender, what, text) in MAILS.items()
+    }
+    asked, alone = Counter[str](), Counter[str]()
+    for task in TASKS:
+        asked[task.kind] += await answers(task, client, provider, room)
+        alone[task.kind] += await answers(task, client, provider, room, before=f"For later: {VALUES}")
+    for kind in asked:
+        print(f"| {kind} | {sum(task.kind == kind for task in TASKS)} | {alone[kind]} | {asked[kind]} |")  # noqa: T201
+    assert asked.total() <= 1.1 * alone.total(), (asked, alone)
+
+
+async def answers(task: Task, client: Client, provider: Provider, room: Mailroom, *, before: str = "") -> int:
+    """How often the user says yes until it is done. If they have said all values `before`, none of them is named."""
+    session = await client.new_session()
+    if before:
+        provider.will(says("Noted."))
+        await client.chat(session, before)
+    provider.will(*task.replies)
+    for message in task.said:
+        await client.chat(session, message)
+    count = 0
+    while not room.effects and count < 4:
+        await client.chat(session, task.yes)
+        count += 1
+    assert len(room.effects) == 1, (task, room.effects)
+    room.effects.clear()
+    return count
