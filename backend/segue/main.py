@@ -32,7 +32,7 @@ from segue.api import (
 )
 from segue.api.access_control import Gate
 from segue.api.deps import Services, State
-from segue.api.doors import agui
+from segue.api.doors import agui, vercel
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.openapi import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
@@ -68,6 +68,7 @@ RESOURCES = (
     health,
     metrics,
     agui,
+    vercel,
 )
 # Made once: `include_router` would make every route, and the models of what it takes and gives, again for each app.
 ROUTES = [route for resource in RESOURCES for route in resource.router.routes]

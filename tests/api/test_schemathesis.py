@@ -81,6 +81,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
     await client.chat(edited, "hello")
     return {
         "session_id": session,
+        "chat_id": session,
         "turn_id": answer["turn_id"],
         "tool_call_id": answer["tool_calls"][0]["tool_call_id"],
         "memory_id": memory.json()["id"],
@@ -159,6 +160,11 @@ def _call(
                 case.body = {"items": [{**known["approval"], "decision": "reject"}]}
             if case.path.endswith("/agui") and is_positive:  # what a message says is the client's to choose
                 case.body = {"threadId": "a thread", "runId": "a run", "messages": []}
+            if case.path == "/api/chat" and is_positive:
+                case.body = {
+                    "id": "a chat",
+                    "messages": [{"role": "user", "parts": [{"type": "text", "text": "hello"}]}],
+                }
             if case.path.endswith("/plan/decision") and is_positive:  # which arguments go with it is the tool's to say
                 case.body = {"decision": "reject", "version": int(known["version"])}
         response = case.call(base_url=base_url, session=http, timeout=WAIT_S)

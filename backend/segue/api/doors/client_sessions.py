@@ -38,6 +38,15 @@ async def session_of_client(services: Services, caller: str, client_id: str, *, 
         return await sessions.update_session(connection, caller, session.id, changes={"agent": agent})
 
 
+async def known_session_of_client(services: Services, caller: str, client_id: str) -> Session | None:
+    """Returns the caller's session of this id, None if a client's has not been used. Raises NotFound as the other."""
+    if client_id.startswith(_OURS):
+        return await _ours(services, caller, client_id)
+    _check(client_id)
+    async with services.database.read_only() as connection:
+        return await sessions.find_named(connection, caller, client_id)
+
+
 async def _ours(services: Services, caller: str, session_id: str) -> Session:
     if not is_id("ses", session_id):
         raise NotFound("session")
