@@ -363,6 +363,7 @@ def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, cal
         error=error,
         answer=answer,
         prompt=report.prompt if report and answer else None,
+        branch=row.branch,
     )
 
 
