@@ -62,6 +62,7 @@ class Settings(BaseSettings):
     jwt_key: SecretStr | None = None
     jwt_issuer: str | None = None
     jwt_audience: str | None = None
+    openwebui_jwt_secret: Annotated[SecretStr, Field(min_length=32)] | None = None
     metrics_public: bool = False
     worker_metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     otel_exporter_otlp_endpoint: str | None = None
@@ -72,6 +73,7 @@ class Settings(BaseSettings):
     limit_cost_per_day: Annotated[Decimal, Field(ge=0)] = Decimal(0)
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     max_body_bytes: Bytes = 1_048_576
+    max_door_body_bytes: Bytes = 8_388_608
     request_read_timeout_s: Seconds = 30
     keep_alive_s: Seconds = 5
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)] = "info"

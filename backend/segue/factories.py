@@ -40,13 +40,11 @@ from segue.jobs.fact_extraction import DueExtraction, FactExtraction
 from segue.jobs.fact_upkeep import FactUpkeep
 from segue.jobs.leased_loop import JobLoop
 from segue.jobs.summaries import Summaries
-from segue.jobs.titles import Titles
 from segue.log import never_log
 from segue.mcp.config import read_mcp_config
 from segue.memory.history_window import LEAST_LISTED
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
-from segue.memory.titles import DueTitle
 from segue.memory.token_count import estimate
 from segue.models_from_settings import OFFLINE, ChatModels, provider_options
 from segue.net.http_client import tls_context
@@ -121,7 +119,6 @@ class Jobs:
     fact_extraction: JobLoop[DueExtraction]
     fact_upkeep: FactUpkeep
     summaries: JobLoop[DueSummary]
-    titles: JobLoop[DueTitle] | None
     context: ContextLimits
 
 
@@ -179,6 +176,15 @@ async def _token_authenticator(stack: AsyncExitStack, settings: Settings) -> Aut
         client = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
         keys = await stack.enter_async_context(key_set.KeySet(settings.jwt_jwks_url or "", client))
     return tokens.Tokens(keys, issuer=settings.jwt_issuer or "", audience=settings.jwt_audience or "")
+
+
+def forwarded_user(base: Foundation) -> Callable[[str], str] | None:
+    secret = base.settings.openwebui_jwt_secret
+    if secret is None:
+        return None
+    from segue.identity.forwarded_users import ForwardedUsers  # noqa: PLC0415 (PyJWT)
+
+    return ForwardedUsers(secret.get_secret_value()).user_of_token
 
 
 def books(base: Foundation) -> Books:
@@ -282,21 +288,16 @@ async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemor
         max_listed_tokens=int(settings.context_token_budget * LEAST_LISTED),
         lease_s=settings.llm_timeout_s + settings.turn_lease_s,
     )
-    titles = Titles(database, model, books, base.stores.events.tell, lease_s=lease_s)
-    improves_titles = settings.llm_small_model is not None and model.name != OFFLINE
     parts = Jobs(
         fact_extraction=JobLoop(extraction, interval_s=interval_s),
         fact_upkeep=FactUpkeep(database, long_term, clock, interval_s=interval_s),
         summaries=JobLoop(summaries, interval_s=interval_s),
-        titles=JobLoop(titles, interval_s=interval_s) if improves_titles else None,
         context=context,
     )
     await stack.enter_async_context(parts.fact_extraction)
     await stack.enter_async_context(parts.fact_upkeep)
     if context.recall.summarises:
         await stack.enter_async_context(parts.summaries)
-    if parts.titles is not None:
-        await stack.enter_async_context(parts.titles)
     return parts
 
 
@@ -327,7 +328,6 @@ def turn_deps(
         fact_extraction=jobs.fact_extraction,
         fact_upkeep=jobs.fact_upkeep,
         summaries=jobs.summaries,
-        titles=jobs.titles,
         limits=limits.turn_limits(settings, jobs.context, choice),
         observe=base.metrics.observe,
         span=base.span,

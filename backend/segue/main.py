@@ -32,7 +32,7 @@ from segue.api import (
 )
 from segue.api.access_control import Gate
 from segue.api.deps import Services, State
-from segue.api.doors import agui, vercel
+from segue.api.doors import agui, openai_chat, openai_responses
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.openapi import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
@@ -68,7 +68,8 @@ RESOURCES = (
     health,
     metrics,
     agui,
-    vercel,
+    openai_chat,
+    openai_responses,
 )
 # Made once: `include_router` would make every route, and the models of what it takes and gives, again for each app.
 ROUTES = [route for resource in RESOURCES for route in resource.router.routes]
@@ -130,7 +131,7 @@ async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callab
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
     """The last one added is the first one that sees a request."""
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, max_door_bytes=settings.max_door_body_bytes)
     app.add_middleware(
         Gate, hosts=settings.hosts, origins=settings.cors_origins, metrics_public=settings.metrics_public
     )
@@ -172,6 +173,7 @@ async def _start(
     base.metrics.add_process_state(factories.gauges(base.stores, service, tooling.mcp_states))
     return Services(
         authenticator=authenticator,
+        forwarded_user=factories.forwarded_user(base),
         limiter=limiter,
         database=base.stores.database,
         cache=base.stores.cache,

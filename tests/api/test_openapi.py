@@ -91,8 +91,8 @@ async def test_every_operation_says_which_problems_it_has_and_what_to_do(client:
     for name, operation in (await operations(client)).items():
         assert "422" not in operation["responses"], name
         problem = operation["responses"]["default"]
-        reference = {"$ref": "#/components/schemas/Problem"}
-        assert problem["content"] == {"application/problem+json": {"schema": reference}}, name
+        shape = ("application/json", "OpenAIError") if " /v1/" in name else ("application/problem+json", "Problem")
+        assert problem["content"] == {shape[0]: {"schema": {"$ref": f"#/components/schemas/{shape[1]}"}}}, name
         for code in problem["x-problem-codes"]:
             status, what_to_do = WHAT_TO_DO[code]
             assert f"| {code} | {status} | {what_to_do} |" in problem["description"], name

@@ -27,7 +27,6 @@ OWNED: dict[str, Prefix] = {
     "tool_call_id": "call",
     "memory_id": "mem",
     "message_id": "msg",
-    "chat_id": "ses",
 }
 SHARED = {"tool": "current_time", "agent_id": "segue"}
 
@@ -123,7 +122,6 @@ async def things_of(client: Client) -> Things:
         "tool_call_id": call["tool_call_id"],
         "memory_id": noted.json()["id"],
         "message_id": answer["message"]["id"],
-        "chat_id": session,
     }
     assert things.keys() == OWNED.keys(), "make one of each thing in OWNED here"
     return things
@@ -140,7 +138,7 @@ def seen(response: httpx2.Response) -> tuple[int, set[str], dict[str, Any]]:
 
 
 def is_turned_away(response: httpx2.Response) -> bool:
-    problem = response.headers.get("content-type") == "application/problem+json"
+    problem = response.headers["content-type"] == "application/problem+json"
     return response.status_code in (401, 403) or (problem and response.json()["code"].endswith("_not_found"))
 
 
@@ -198,6 +196,31 @@ async def test_what_is_somebody_elses_looks_as_if_it_were_not_there(owner: Clien
         mine = await call.send(owner.http, things)
         assert mine.status_code < 500, call
         assert not is_turned_away(mine), (str(call), mine.text)
+
+
+async def test_a_door_shows_nobody_the_session_of_another(owner: Client, other: Client) -> None:
+    theirs, missing = await things_of(owner), nothing()
+    said = {"model": "segue", "messages": [{"role": "user", "content": "hello"}]}
+    respond = {"model": "segue", "input": "hello"}
+
+    def asked(things: Things) -> list[tuple[str, dict[str, Any], dict[str, str]]]:
+        session = things["session_id"]
+        response = "resp_" + session.removeprefix("ses_") + things["turn_id"].removeprefix("turn_")
+        return [
+            ("/v1/chat/completions", said, {"X-Session-Id": session}),
+            ("/v1/chat/completions", said, {"X-OpenWebUI-Chat-Id": session}),
+            ("/v1/chat/completions", {**said, "metadata": {"session_id": session}}, {}),
+            ("/v1/chat/completions", said, {"X-OpenWebUI-Task": "title", "X-Session-Id": session}),
+            ("/v1/responses", {**respond, "conversation": {"id": session}}, {}),
+            ("/v1/responses", {**respond, "previous_response_id": response}, {}),
+        ]
+
+    for (path, body, headers), (_, no_body, no_headers) in zip(asked(theirs), asked(missing), strict=True):
+        refused = await other.http.post(path, json=body, headers=headers)
+        unknown = await other.http.post(path, json=no_body, headers=no_headers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "session_not_found"), (body, headers)
+        assert (refused.json(), set(refused.headers)) == (unknown.json(), set(unknown.headers)), (body, headers)
+        assert (await owner.http.post(path, json=body, headers=headers)).status_code == 200, (body, headers)
 
 
 async def test_lists_hold_nothing_of_others(owner: Client, other: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from segue.api.deps import Services
-from segue.api.problems import app_problem
+from segue.api.problems import app_problem, route_path
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.identity.authenticator import Unauthorized
@@ -24,12 +24,6 @@ _EVENTS_PATH = re.compile("/sessions/[^/]+/turns/([^/]+)/events")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 log = structlog.get_logger()
-
-
-def route_path(scope: Scope) -> str:
-    """Returns the path below the one that the application is mounted at."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
 
 
 class Gate:

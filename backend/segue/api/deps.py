@@ -41,7 +41,10 @@ MAX_NUMBER = 2**63  # orjson makes floats of larger integers
 
 @dataclass(frozen=True, slots=True)
 class Services:
+    """`forwarded_user` returns the user in a gateway's signed token; None if there is no secret to check one with."""
+
     authenticator: Authenticator
+    forwarded_user: Callable[[str], str] | None
     limiter: Limiter
     database: Database
     cache: Cache

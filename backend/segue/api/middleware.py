@@ -14,15 +14,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from segue.api.access_control import METRICS_PATH, route_path
+from segue.api.access_control import METRICS_PATH
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
-from segue.api.problems import REQUEST_ID_HEADER, http_problem
+from segue.api.problems import REQUEST_ID_HEADER, http_problem, route_path
 from segue.domain.errors import AppError
 from segue.domain.telemetry import RequestAnswered, Span, trace_of
 from segue.telemetry.tracing import untraced
 
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+_SENDS_HISTORY = re.compile(r"/v1/|(/agents/[^/]+)?/agui$|/api/chat$")  # the clients of the doors send all of it
 
 UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
@@ -68,66 +70,75 @@ class RequestContext:
 
 class BodyLimit:
     """Answers 413 to a body of more than `max_bytes`: unread if Content-Length says so, else when that many have come.
+    A door takes `max_door_bytes`.
 
     Then the connection ends: when the body does, or LINGER_S later, for a client that still sends to read the answer.
-    As many bytes more are dropped meanwhile.
+    As many bytes more are dropped meanwhile, of a door's client three times as many.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int, max_door_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._max_door_bytes = max_door_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if int(headers.get("content-length", 0)) > self._max_bytes:
-            problem = await http_problem(Request(scope), self._too_large())
-            await problem(scope, receive, partial(self._send_and_close, receive, send))
+        is_door = _SENDS_HISTORY.match(route_path(scope)) is not None
+        max_bytes = self._max_door_bytes if is_door else self._max_bytes
+        dropped = 3 * max_bytes if is_door else max_bytes
+        if int(headers.get("content-length", 0)) > max_bytes:
+            problem = await http_problem(Request(scope), _too_large(max_bytes))
+            await problem(scope, receive, partial(_send_and_close, receive, send, dropped))
         elif "transfer-encoding" in headers:
-            await self._count(scope, receive, send)
+            await self._count(scope, receive, send, max_bytes, dropped)
         else:
             await self._app(scope, receive, send)
 
-    def _too_large(self) -> HTTPException:
-        return HTTPException(413, f"The body is larger than {self._max_bytes} bytes.")
-
-    async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _count(self, scope: Scope, receive: Receive, send: Send, max_bytes: int, dropped: int) -> None:
         received = 0
 
         async def receive_within_limit() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._max_bytes:
-                raise self._too_large()
+            if received > max_bytes:
+                raise _too_large(max_bytes)
             return message
 
         async def send_or_close(message: Message) -> None:
-            await (self._send_and_close(receive, send, message) if received > self._max_bytes else send(message))
+            too_large = received > max_bytes
+            await (_send_and_close(receive, send, dropped, message) if too_large else send(message))
 
         await self._app(scope, receive_within_limit, send_or_close)
 
-    async def _send_and_close(self, receive: Receive, send: Send, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            MutableHeaders(scope=message)["Connection"] = "close"
-        elif not message.get("more_body"):
-            await send({**message, "more_body": True})
-            await self._drop_rest(receive)
-            message = {"type": "http.response.body"}
-        await send(message)
 
-    async def _drop_rest(self, receive: Receive) -> None:
-        dropped = 0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
-                while dropped <= self._max_bytes:
-                    message = await receive()
-                    dropped += len(message.get("body", b""))
-                    if not message.get("more_body"):
-                        return
-                await asyncio.sleep(LINGER_S)
+def _too_large(max_bytes: int) -> HTTPException:
+    return HTTPException(413, f"The body is larger than {max_bytes} bytes.")
+
+
+async def _send_and_close(receive: Receive, send: Send, dropped: int, message: Message) -> None:
+    if message["type"] == "http.response.start":
+        MutableHeaders(scope=message)["Connection"] = "close"
+    elif not message.get("more_body"):
+        await send({**message, "more_body": True})
+        await _drop_rest(receive, dropped)
+        message = {"type": "http.response.body"}
+    await send(message)
+
+
+async def _drop_rest(receive: Receive, at_most: int) -> None:
+    dropped = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            while dropped <= at_most:
+                message = await receive()
+                dropped += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
+            await asyncio.sleep(LINGER_S)
 
 
 class StartupErrors:

@@ -11,6 +11,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from segue.api.doors import openai_errors
+from segue.api.doors.openai_errors import OpenAIError, OpenAIErrorBody
 from segue.api.problem_codes import codes_of, table
 from segue.api.problems import PROBLEM_TYPE, Problem
 
@@ -29,11 +31,14 @@ class DescribedApp(FastAPI):
 
 
 def _finished(document: dict[str, Any]) -> dict[str, Any]:
-    for item in document["paths"].values():
+    for path, item in document["paths"].items():
         for method, operation in item.items():
-            _describe(method, operation)
+            _describe(path, method, operation)
     schemas = document["components"]["schemas"]
     schemas["Problem"] = Problem.model_json_schema()
+    schemas["OpenAIErrorBody"] = OpenAIErrorBody.model_json_schema()
+    schemas["OpenAIError"] = OpenAIError.model_json_schema(ref_template=f"{_SCHEMAS}{{model}}")
+    del schemas["OpenAIError"]["$defs"]
     pages = {name: _page_name(schema) for name, schema in schemas.items() if name.startswith("Page_")}
     renamed = re.sub(r"Page_\w+", lambda found: pages.get(found[0], found[0]), json.dumps(document))
     finished: dict[str, Any] = json.loads(renamed)
@@ -42,15 +47,18 @@ def _finished(document: dict[str, Any]) -> dict[str, Any]:
     return finished
 
 
-def _describe(method: str, operation: dict[str, Any]) -> None:
+def _describe(path: str, method: str, operation: dict[str, Any]) -> None:
     """The first sentence of an endpoint's docstring is the summary, the others are the description."""
     if (said := _SENTENCE.fullmatch(operation.pop("description", ""))) is not None:
         operation["summary"] = " ".join(said[1].split())
         operation |= {"description": said[2]} if said[2] else {}
     codes = codes_of(method, operation)
+    kind, media_type, schema = "A problem (RFC 9457).", PROBLEM_TYPE, "Problem"
+    if path.startswith(openai_errors.PATHS):
+        kind, media_type, schema = "An error as OpenAI describes it.", "application/json", "OpenAIError"
     operation["responses"]["default"] = {
-        "description": f"A problem (RFC 9457).\n\n{table(codes)}",
-        "content": {PROBLEM_TYPE: {"schema": {"$ref": f"{_SCHEMAS}Problem"}}},
+        "description": f"{kind}\n\n{table(codes)}",
+        "content": {media_type: {"schema": {"$ref": f"{_SCHEMAS}{schema}"}}},
         "x-problem-codes": codes,
     }
     for response in operation["responses"].values():

@@ -9,6 +9,7 @@ from typing import Any, Final
 WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "unauthorized": (401, "Send a valid key or token: `Authorization: Bearer …` or `X-API-Key: …`."),
     "forbidden": (403, "Use a key or token with the scope `ops`."),
+    "may_not_speak_for": (403, "Use a key with the scope `act_as`, or let the frontend not name its users."),
     "host_not_allowed": (403, "Without AUTH: call the service as 127.0.0.1, or add the name to ALLOWED_HOSTS."),
     "origin_not_allowed": (403, "Without AUTH: add the page's origin to CORS_ORIGINS."),
     "session_not_found": (404, "The caller has no session of this id: `GET /sessions` lists them."),
@@ -62,7 +63,6 @@ OF_EVERY_ROUTE: Final = {"host_not_allowed", "internal_error"}
 OF_CALLERS: Final = {"unauthorized", "identity_unavailable", "rate_limited", "storage_unavailable", "invalid_request"}
 OF_PARAMETERS: Final[Mapping[str, str]] = {
     "session_id": "session_not_found",
-    "chat_id": "session_not_found",
     "turn_id": "turn_not_found",
     "message_id": "message_not_found",
     "memory_id": "memory_not_found",
@@ -85,6 +85,17 @@ OF_TURNS: Final = {
     "model_timeout",
     "unreadable",
 }
+OF_DOORS: Final = (
+    "may_not_speak_for",
+    "session_not_found",
+    "turn_not_found",
+    "unknown_agent",
+    "turn_in_progress",
+    "not_in_history",
+    "idempotency_key_reused",
+    "parts_unsupported",
+    "too_many_queued",
+)
 OF_DECISIONS: Final = ("invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable")
 
 

@@ -1,4 +1,6 @@
-"""Turns every error into a problem+json response (RFC 9457): AppError, validation, routing, and unexpected ones."""
+"""Turns every error into a problem+json response (RFC 9457): AppError, validation, routing, and unexpected ones. Below
+/v1 into the shape that OpenAI's clients read.
+"""
 
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -10,7 +12,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
+from segue.api.doors import openai_errors
 from segue.api.problem_codes import problems
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
@@ -43,6 +47,12 @@ PROBLEMS = problems()  # of a router: openapi.py adds what its routes answer wit
 log = structlog.get_logger()
 
 
+def route_path(scope: Scope) -> str:
+    """Returns the path below the one that the application is mounted at."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
 def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(AppError, _app_error)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -53,11 +63,20 @@ def add_problem_handlers(app: FastAPI) -> None:
 def app_problem(request: Request, error: AppError) -> Response:
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request_failed", code=error.code, status=error.status)
-    return _problem(request, error, **({"errors": error.errors} if error.errors else {}))
+    return _problem(request, error)
 
 
 def _problem(request: Request, error: AppError, **more: Any) -> Response:
     request_id = request.scope.get("request_id", "")
+    headers = {REQUEST_ID_HEADER: request_id}
+    if "retry_after_s" in error.extra:
+        headers["Retry-After"] = str(error.extra["retry_after_s"])
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Bearer realm="segue"'
+    if route_path(request.scope).startswith(openai_errors.PATHS):
+        headers |= openai_errors.error_headers(error)
+        body = openai_errors.error_body(error, more.get("errors", ()))
+        return Response(orjson.dumps(body), error.status, headers, media_type="application/json")
     body = {
         "type": f"urn:segue:problem:{error.code}",
         "title": error.title,
@@ -68,11 +87,6 @@ def _problem(request: Request, error: AppError, **more: Any) -> Response:
         **error.extra,
         **more,
     }
-    headers = {REQUEST_ID_HEADER: request_id}
-    if "retry_after_s" in error.extra:
-        headers["Retry-After"] = str(error.extra["retry_after_s"])
-    if error.status == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = 'Bearer realm="segue"'
     return Response(orjson.dumps(body), error.status, headers, media_type=PROBLEM_TYPE)
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from errno import EEXIST
 from pathlib import Path
@@ -19,7 +19,7 @@ from segue.db.erasure import Erased, erase_user
 from segue.db.personal_data import rows_of_user
 from segue.db.redis import Cache
 from segue.domain.clock import utc_now
-from segue.domain.identity import SCOPES, Scope, is_user
+from segue.domain.identity import SCOPES, Scope, is_owner, is_user
 from segue.identity.api_keys import CHECK_EVERY_S, ApiKey, create_key, list_keys, revoke_key
 
 keys = typer.Typer(no_args_is_help=True)
@@ -30,12 +30,12 @@ User = Annotated[str, typer.Option("--user", help="Whose it is.")]
 @keys.command("create")
 def create(
     user: User,
-    scope: Annotated[list[str] | None, typer.Option(help="What else it may see: ops. Repeatable.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="What else it may do: ops, act_as. Repeatable.")] = None,
     name: Annotated[str | None, typer.Option(help="What it is for, to tell it from others.")] = None,
 ) -> None:
     """Make a key. It is shown once, as the last word."""
     scopes = _scopes(scope or [])
-    owner = _user(user)
+    owner = _user(user, is_user)
 
     async def run(database: Database, _: Cache) -> str:
         async with database.transaction() as connection:
@@ -118,8 +118,8 @@ def erase(user: User) -> None:
     typer.echo(f"redis keys  {erased.redis_keys}")
 
 
-def _user(name: str) -> str:
-    if not is_user(name):
+def _user(name: str, is_one: Callable[[str], bool] = is_owner) -> str:
+    if not is_one(name):
         raise refusal("--user takes one printable line of at most 200 characters, without spaces around it.")
     return name
 

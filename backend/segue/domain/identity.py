@@ -4,19 +4,23 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal, get_args
 
-Scope = Literal["ops"]
+Scope = Literal["ops", "act_as"]
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 LOCAL_USER = "local"
 MAX_USER_CHARS = 200
+SPEAKS_FOR = "⇢"  # between a gateway and its user: in no other name
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`scopes` may contain words that Segue does not know: they come from the token as they are."""
+    """`scopes` may contain words that Segue does not know: they come from the token as they are. `is_everybody`: all
+    callers are this user, as there is no AUTH.
+    """
 
     user: str
     scopes: frozenset[str] = frozenset()
+    is_everybody: bool = False
 
 
 def is_loopback(host: str) -> bool:
@@ -31,4 +35,16 @@ def is_loopback(host: str) -> bool:
 
 def is_user(name: str) -> bool:
     """Whether a name is one printable line without white space at its ends, at most MAX_USER_CHARS long."""
-    return 0 < len(name) <= MAX_USER_CHARS and name.isprintable() and name == name.strip()
+    is_line = 0 < len(name) <= MAX_USER_CHARS and name.isprintable() and name == name.strip()
+    return is_line and SPEAKS_FOR not in name
+
+
+def is_owner(name: str) -> bool:
+    """Whether a name is that of a user, or of a user of a gateway's."""
+    gateway, speaks_for, user = name.partition(SPEAKS_FOR)
+    return is_user(gateway) and (not speaks_for or is_user(user))
+
+
+def user_of_gateway(gateway: Identity, user: str) -> Identity:
+    """Returns who a gateway speaks for: no other caller can have this name. `user` has to be one of `is_user`."""
+    return Identity(f"{gateway.user}{SPEAKS_FOR}{user}")

@@ -28,7 +28,7 @@ class Authenticator(Protocol):
 
 
 class Anonymous:
-    """AUTH=none: every caller is the one local user, with all scopes."""
+    """AUTH=none: every caller is the one local user, with all scopes but that of speaking for others."""
 
     async def identify(self, _credential: str | None) -> Identity:
-        return Identity(LOCAL_USER, frozenset(SCOPES))
+        return Identity(LOCAL_USER, frozenset(SCOPES) - {"act_as"}, is_everybody=True)

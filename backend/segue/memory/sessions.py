@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, func, insert, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert as insert_unless
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, RUNNING, client_sessions, messages, plans, sessions, turns, written
@@ -80,11 +80,20 @@ async def find_named(connection: AsyncConnection, owner: str, client_id: str) ->
     return _session(row) if row is not None else None
 
 
-async def name_session(connection: AsyncConnection, owner: str, client_id: str, session_id: str) -> bool:
-    """Returns whether the session has this name now. A name that another session of the owner's has is not given."""
-    given = insert_unless(client_sessions).values(owner=owner, client_id=client_id, session_id=session_id)
-    named = given.on_conflict_do_nothing().returning(client_sessions.c.session_id)
-    return (await connection.execute(named)).one_or_none() is not None
+async def name_session(
+    connection: AsyncConnection, owner: str, client_id: str, session_id: str, *, instead_of: str | None = None
+) -> bool:
+    """Returns whether the session has this name now. A name that another session of the owner's has is not given,
+    unless that is `instead_of`.
+    """
+    given = upsert(client_sessions).values(owner=owner, client_id=client_id, session_id=session_id)
+    named = given.on_conflict_do_update(
+        index_elements=[client_sessions.c.owner, client_sessions.c.client_id],
+        set_={"session_id": session_id},
+        where=client_sessions.c.session_id.in_([session_id, instead_of or session_id]),
+    )
+    done = await connection.execute(named.returning(client_sessions.c.session_id))
+    return done.one_or_none() is not None
 
 
 async def lock_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
@@ -158,8 +167,6 @@ async def update_session(
     Raises NotFound as `get_session`.
     """
     if changes:
-        if "title" in changes:
-            changes = {**changes, "title_due_at": None}
         active = {} if changes.keys() <= {"archived", "pinned"} else {"updated_at": func.now()}
         await connection.execute(
             update(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).values({**changes, **active})
@@ -202,8 +209,7 @@ def _owned(owner: str) -> Select[Any]:
     )
     pending = (plans.c.session_id == sessions.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
     shown = (sessions.c[name] for name in SHOWN)
-    in_history = (messages.c.session_id == sessions.c.id, messages.c.branch.is_(None))
-    count = select(func.count()).where(*in_history).scalar_subquery().label("message_count")
+    count = (sessions.c.next_seq - 1).label("message_count")
     pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
     return (
         select(*shown, count, running, *pending_plan)

@@ -18,7 +18,7 @@ from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
-from segue.domain.ids import new_id
+from segue.domain.ids import made_at, new_id
 from segue.domain.session import Role
 from segue.memory.history import user_messages_of
 from segue.memory.sessions import first_words
@@ -75,13 +75,21 @@ async def opening_of(connection: AsyncConnection, session_id: str, message_id: s
     return Opening(row.role, row.branch, steered, row.seq, content, forced)
 
 
+async def opening_after(connection: AsyncConnection, session_id: str, seq: int) -> str | None:
+    """Returns the user's message of the first turn in the history behind this seq; None if there is none."""
+    behind = select(messages.c.id).where(messages.c.session_id == session_id, messages.c.branch.is_(None))
+    opening = behind.where(messages.c.seq == messages.c.turn_seq, messages.c.seq > seq)
+    found: str | None = await connection.scalar(opening.order_by(messages.c.seq).limit(1))
+    return found
+
+
 async def leave_history(connection: AsyncConnection, session_id: str, *, from_seq: int, now: datetime) -> None:
     """Makes a branch of the turns from this one on, and of the session what it was before: without the open plan, a
     summary of what leaves, or facts to be noted from it. Under the lock of the session, if no turn of it is open.
     """
     branch = new_id("br", now)
     said = (messages.c.session_id == session_id, messages.c.turn_seq >= from_seq, messages.c.branch.is_(None))
-    await connection.execute(update(messages).where(*said).values(branch=branch, left_at=func.now()))
+    await connection.execute(update(messages).where(*said).values(branch=branch))
     ended = (turns.c.session_id == session_id, turns.c.seq >= from_seq, turns.c.branch.is_(None))
     await connection.execute(update(turns).where(*ended).values(branch=branch, facts_due_at=None))
     answered = (
@@ -116,7 +124,6 @@ async def list_branches(
             messages.c.branch,
             messages.c.seq,
             func.left(messages.c.content, _FIRST_CHARS).label("begins"),
-            func.coalesce(messages.c.left_at, messages.c.created_at).label("left_at"),
             func.count().over(partition_by=messages.c.branch).label("message_count"),
             func.max(messages.c.seq).over(partition_by=messages.c.branch).label("last_seq"),
         )
@@ -129,6 +136,6 @@ async def list_branches(
     if before is not None:
         statement = statement.where(found.c.last_seq < before)
     return [
-        (Branch(row.branch, row.seq, row.left_at, row.message_count, first_words(row.begins)), row.last_seq)
+        (Branch(row.branch, row.seq, made_at(row.branch), row.message_count, first_words(row.begins)), row.last_seq)
         for row in await connection.execute(statement)
     ]

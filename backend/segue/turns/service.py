@@ -17,6 +17,7 @@ from segue.domain.errors import AppError
 from segue.domain.plan import Button
 from segue.domain.session import EPOCHS, PromptReport, Turn, TurnKey
 from segue.domain.telemetry import TurnEnded
+from segue.domain.usage import Charge
 from segue.events import user_feed
 from segue.memory import sessions, short_term
 from segue.memory.sessions import get_session
@@ -117,6 +118,18 @@ class TurnService:
             admitted = await retry(deps.database, owner, session_id, turn_id, request, now=deps.clock())
         await self._dispatch(owner, turn_id, admitted)
         return admitted
+
+    async def complete(
+        self, owner: str, agent_id: str, instructions: str, text: str, *, session_id: str
+    ) -> tuple[str, Charge]:
+        """Asks an agent's small model outside of any turn. Charges the owner, and the session if it is one of theirs.
+        Returns the reply and what it took. Raises AppError `model_unavailable`, `model_timeout`, `rate_limited`.
+        """
+        deps = self._deps
+        model = deps.agents.speaker(agent_id).models.small
+        async with deps.books.job(owner, session_id, lasts_s=deps.limits.timeout_s) as account:
+            reply = await model.complete(instructions, text, account=account)
+        return reply, account.total
 
     async def next_request(self, owner: str, session_id: str) -> PromptReport:
         """Raises NotFound."""

@@ -1,0 +1,235 @@
+"""The turn that a client's request stands for, of clients that send the conversation with every message, and retry.
+
+A conversation that the client names is its session; without a name its earlier messages find it. A turn that begins
+here has an idempotency key made of what was asked, and the names of a session lead to it: of the client's, and of all
+that was said. So the same request is the same turn until the session's next one begins, and nothing else is kept.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.api.chat import Asking
+from segue.api.doors.client_sessions import NameTaken, find_session, make_session, with_agent
+from segue.domain.session import Session
+from segue.memory.history import final_messages
+from segue.memory.sessions import find_named, name_session
+from segue.turns.admission import Admitted
+from segue.turns.branches import opening_after
+from segue.turns.imports import Said
+from segue.turns.queries import find_turn, last_in_history, turn_of_key
+from segue.turns.store import ChatRequest, once
+
+_BEGINNING = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTurn:
+    """A message as a client sent it, which is the `count`-th of the user's. `earlier` returns what was said before.
+
+    `client_id` is what the client calls the conversation. `after` is the turn it goes on after; `parent_id` is the
+    same, as the `message_id` that the client gave that turn, empty for the beginning. None if the client does not say.
+    `is_retry`: the client says that it has asked this before.
+    """
+
+    text: str
+    count: int
+    earlier: Callable[[], Sequence[Said]]
+    agent: str
+    client_id: str | None = None
+    after: str | None = None
+    message_id: str | None = None
+    parent_id: str | None = None
+    is_retry: bool = False
+    stream: bool = False
+
+
+async def begin(asking: Asking, asked: AskedTurn) -> Admitted:
+    """Accepts the message as a turn, or returns the one it was accepted as before. Raises what `accept` raises."""
+    services, caller = asking.services, asking.caller
+    services.agents.check(asked.agent, status=404)
+    while True:
+        try:
+            if asked.client_id is None:
+                session, request = await _by_history(asking, asked)
+            else:
+                found = await find_session(services, caller, asked.client_id)
+                found = found or await _named_now(asking, asked, asked.client_id)
+                session, request = await _in_session(asking, found, asked)
+            break
+        except NameTaken:  # by the same request, just now: it is found
+            continue
+    await with_agent(services, caller, session, asked.agent)
+    return await services.turns.accept(caller, session.id, request)
+
+
+async def _named_now(asking: Asking, asked: AskedTurn, client_id: str) -> Session:
+    """The client names a conversation for the first time, which may have begun without a name."""
+    services, caller = asking.services, asking.caller
+    history = await _history(asked)
+    async with services.database.read_only() as connection:
+        found = await find_named(connection, caller, history.was_asked) if history.said else None
+        if found is not None and not await _ends_with(connection, found, history):
+            found = None
+    if found is None:
+        return await make_session(
+            services, caller, {client_id: None}, agent=asked.agent, said=history.said, key=history.was_asked
+        )
+    async with services.database.autocommit() as connection:
+        if not await name_session(connection, caller, client_id, found.id):
+            raise NameTaken
+    return found
+
+
+async def _in_session(asking: Asking, session: Session, asked: AskedTurn) -> tuple[Session, ChatRequest]:
+    """The client has named the session: only the last message is new."""
+    caller = asking.caller
+    given = (str(asked.count), asked.agent, asked.after or "", asked.parent_id or "", asked.text)
+    key = f"door:message:{_digest(asked.message_id)}" if asked.message_id else f"door:asked:{_digest(*given)}:"
+    async with asking.services.database.read_only() as connection:
+        if not asked.message_id:
+            last = await last_in_history(connection, session.id)
+            is_same = last is not None and str(last.idempotency_key).startswith(key)
+            key = last.idempotency_key if last is not None and is_same else f"{key}{last.id if last else ''}"
+        request = _request(asking, asked, key)
+        if await turn_of_key(connection, caller, session.id, key) is not None:
+            return session, request
+        place = await _place(connection, caller, session.id, asked)
+        if place is not None and place.branch is None:
+            instead_of = await opening_after(connection, session.id, place.seq)
+            return session, _request(asking, asked, key, instead_of=instead_of)
+    if place is None or asked.client_id is None:
+        return session, request
+    # The client shows what has left the history here: that conversation goes on in a session of its own.
+    history = await _history(asked)
+    names = {asked.client_id: session.id}
+    made = await make_session(
+        asking.services, caller, names, agent=asked.agent, said=history.said, key=history.was_asked
+    )
+    return made, request
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    seq: int
+    branch: str | None = None
+
+
+async def _place(connection: AsyncConnection, caller: str, session_id: str, asked: AskedTurn) -> _Place | None:
+    """Returns the turn that the message goes on after; None if the client does not say, or names none of ours."""
+    if asked.after is not None:
+        return _Place((await find_turn(connection, caller, session_id, asked.after)).turn_seq)
+    if not asked.parent_id:
+        return _Place(_BEGINNING) if asked.parent_id == "" else None
+    key = f"door:message:{_digest(asked.parent_id)}"
+    found = await turn_of_key(connection, caller, session_id, key)
+    return _Place(found.seq, found.branch) if found is not None else None
+
+
+async def _by_history(asking: Asking, asked: AskedTurn) -> tuple[Session, ChatRequest]:
+    """The conversation is what was said before: the session that has just that, else a new one that begins with it."""
+    services, caller = asking.services, asking.caller
+    history = await _history(asked)
+    key = f"{history.is_asked}:{asked.agent}"
+    async with services.database.read_only() as connection:
+        known = await find_named(connection, caller, history.is_asked)
+        found = known
+        if found is None and history.said:
+            found = await find_named(connection, caller, history.was_asked)
+        if found is not None and not await _goes_on(connection, found, asked, history, key):
+            found = None
+    names = {history.is_asked: known.id if known is not None else None}
+    if found is None:
+        found = await make_session(services, caller, names, agent=asked.agent, said=history.said, key=history.was_asked)
+    elif found is not known:
+        async with services.database.autocommit() as connection:
+            if not await name_session(connection, caller, history.is_asked, found.id):
+                raise NameTaken
+    return found, _request(asking, asked, key)
+
+
+async def _goes_on(
+    connection: AsyncConnection, session: Session, asked: AskedTurn, history: "_History", key: str
+) -> bool:
+    """Whether the session has what was said and nothing more, or its last turn is this very request."""
+    last = await last_in_history(connection, session.id)
+    if last is None:
+        return not history.said
+    if last.idempotency_key == key:
+        return bool(history.said) or asked.is_retry or _may_be_retried(last)
+    return await _ends_with(connection, session, history)
+
+
+async def _ends_with(connection: AsyncConnection, session: Session, history: "_History") -> bool:
+    """Whether the last turn of the session is the one that was answered last in what was said."""
+    last = await last_in_history(connection, session.id)
+    if last is None or not str(last.idempotency_key).startswith(history.was_asked):
+        return False
+    stored = (await final_messages(connection, [last.id])).get(last.id)
+    told, kept = _plain(history.answer), _plain(str(stored.content)) if stored is not None else ""
+    return told.endswith(kept) or kept.startswith(told)  # with what was said before the tools, or not read to its end
+
+
+def _may_be_retried(turn: Row[Any]) -> bool:
+    """A conversation of one message that has its answer may also be another that begins alike."""
+    return turn.status in ("queued", "running") or (turn.status == "failed" and bool(turn.error["retryable"]))
+
+
+def _request(asking: Asking, asked: AskedTurn, key: str, *, instead_of: str | None = None) -> ChatRequest:
+    return ChatRequest(
+        asked.text, once=once(key, asked.text), stream=asked.stream, origin=asking.origin, instead_of=instead_of
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What was `said` before, and its last `answer`. `is_asked` is a name of the conversation as it is with the new
+    message, `was_asked` as it was when the last answer was asked for.
+    """
+
+    said: Sequence[Said]
+    answer: str
+    is_asked: str
+    was_asked: str
+
+
+async def _history(asked: AskedTurn) -> _History:
+    return await asyncio.to_thread(_read_history, asked)  # it can have megabytes
+
+
+def _read_history(asked: AskedTurn) -> _History:
+    said = [each for each in asked.earlier() if each.text.strip()]
+    digest = hashlib.sha256()
+    was_asked, answers = _name(digest), list[str]()
+    for each in said:
+        _add(digest, each.role, _plain(each.text))
+        answers.append(each.text)
+        if each.role == "user":
+            was_asked, answers = _name(digest), []
+    _add(digest, "user", _plain(asked.text))
+    return _History(said, "\n\n".join(answers), is_asked=_name(digest), was_asked=was_asked)
+
+
+def _name(digest: "hashlib._Hash") -> str:
+    return f"history:{digest.hexdigest()}"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _digest(*parts: str) -> str:
+    digest = hashlib.sha256()
+    _add(digest, *parts)
+    return digest.hexdigest()
+
+
+def _add(digest: "hashlib._Hash", *parts: str) -> None:
+    for part in parts:
+        encoded = part.encode()
+        digest.update(b"%d:%b" % (len(encoded), encoded))

@@ -1,0 +1,165 @@
+"""What a client of OpenAI's API sends, as one message to an agent. Both of its APIs, and what frontends add to them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+
+from segue.api.doors.client_turns import AskedTurn
+from segue.api.schemas import MAX_MESSAGE_CHARS
+from segue.domain.doc import doc
+from segue.domain.errors import AppError
+from segue.domain.session import TurnKey
+from segue.turns.imports import Said
+
+MAX_MESSAGES: Final = 5000
+# Where a client says which conversation it is in: the first that is there counts.
+CONVERSATION_HEADERS: Final = ("x-session-id", "x-openwebui-chat-id", "x-conversation-id")
+CONVERSATION_METADATA: Final = ("session_id", "thread_id", "conversation_id")
+NO_CONVERSATION: Final = frozenset({"", "new", "null"})
+NO_CONVERSATION_PREFIX: Final = "local:"  # Open WebUI's temporary chats, all those of one tab
+MESSAGE_ID_HEADER: Final = "x-openwebui-message-id"
+PARENT_ID_HEADER: Final = "x-openwebui-user-message-parent-id"
+RETRY_HEADER: Final = "x-stainless-retry-count"
+TASK_HEADER: Final = "x-openwebui-task"
+TASK_BEGINS: Final = "### Task:"
+TASK_MODEL: Final = "-title"  # LibreChat's: the agent's id and this
+OPEN_WEBUI: Final = "x-openwebui-"
+_ROLES: Final = frozenset({"user", "assistant", "system", "developer", "tool", "function"})
+_TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_RESPONSE: Final = "resp_"
+
+Model = Annotated[str, Field(max_length=200), doc("An agent: one of `GET /v1/models`.")]
+MetadataField = Annotated[
+    dict[str, Any] | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
+]
+ConversationField = Annotated[
+    str | dict[str, Any] | None, doc("The conversation's id, or an object that has it as `id`.")
+]
+StreamField = Annotated[bool | None, doc("Answer with events.")]
+
+
+class CompletionBody(BaseModel):
+    """A conversation whose last message is new. Other fields of OpenAI's are taken, and change nothing."""
+
+    model: Model
+    messages: Annotated[
+        list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES), doc("The last one is the user's.")
+    ]
+    stream: StreamField = None
+    stream_options: Annotated[
+        dict[str, Any] | None, doc("With `include_usage` the last chunk says what the turn took.")
+    ] = None
+    conversation: ConversationField = None
+    metadata: MetadataField = None
+
+
+class ResponseBody(BaseModel):
+    """A message, or a conversation whose last one is new. Other fields of OpenAI's are taken, and change nothing."""
+
+    model: Model
+    input: Annotated[
+        str | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)],
+        doc("What the user says, or items of which the last is the user's message."),
+    ]
+    stream: StreamField = None
+    conversation: ConversationField = None
+    previous_response_id: Annotated[str | None, doc("The `id` of the response that this goes on from.")] = None
+    metadata: MetadataField = None
+
+
+def asked(http: Request, messages: Sequence[Mapping[str, Any]], *, agent: str, body: Mapping[str, Any]) -> AskedTurn:
+    """`body` may name the conversation. Raises AppError `invalid_request`, NotFound for a `previous_response_id` that
+    is none of ours.
+    """
+    for message in messages:
+        if message.get("role", "tool") not in _ROLES:  # items of `input` without a role are a tool's
+            raise _invalid(f"There is no role {str(message['role'])[:50]!r}: there are {', '.join(sorted(_ROLES))}.")
+    spoken = [message for message in messages if message.get("role") in ("user", "assistant")]
+    if not spoken or spoken[-1]["role"] != "user":
+        raise _invalid("The last message has to be the user's: an answer is not continued, and tools run here.")
+    text = _text(spoken[-1].get("content"), is_new=True)
+    if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
+        raise _invalid(f"The last message has to have 1 to {MAX_MESSAGE_CHARS} characters of text.")
+    client_id, after = conversation_of(http, body)
+    return AskedTurn(
+        text=text.strip(),
+        count=sum(message["role"] == "user" for message in spoken),
+        earlier=lambda: [Said(each["role"], _text(each.get("content"))) for each in spoken[:-1]],
+        agent=agent,
+        client_id=client_id,
+        after=after,
+        message_id=http.headers.get(MESSAGE_ID_HEADER) or None,
+        parent_id=http.headers.get(PARENT_ID_HEADER),
+        is_retry=http.headers.get(RETRY_HEADER, "0") != "0",
+        stream=bool(body.get("stream")),
+    )
+
+
+def texts(messages: Sequence[Mapping[str, Any]], *roles: str) -> str:
+    return "\n\n".join(_text(each.get("content")) for each in messages if each.get("role") in roles)
+
+
+def is_open_webui(http: Request) -> bool:
+    return any(name.startswith(OPEN_WEBUI) for name in http.headers)
+
+
+def turn_headers(turn: TurnKey) -> dict[str, str]:
+    return {"X-Session-Id": turn.session_id, "X-Turn-Id": turn.turn_id}
+
+
+def response_id(turn: TurnKey) -> str:
+    """Says which session and turn it is of, so that nothing has to be kept to find them."""
+    return _RESPONSE + turn.session_id.partition("_")[2] + turn.turn_id.partition("_")[2]
+
+
+def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Returns the id of the conversation, and the turn to go on after if the client says which."""
+    given: list[tuple[object, str | None]] = [(http.headers.get(name), None) for name in CONVERSATION_HEADERS]
+    conversation = body.get("conversation")
+    given.append((conversation.get("id") if isinstance(conversation, dict) else conversation, None))
+    if isinstance(previous := body.get("previous_response_id"), str) and previous not in NO_CONVERSATION:
+        names = previous.removeprefix(_RESPONSE)
+        given.append((f"ses_{names[:26]}", f"turn_{names[26:]}"))
+    metadata = body.get("metadata") or {}
+    given += [(metadata.get(name), None) for name in CONVERSATION_METADATA]
+    for client_id, after in given:
+        if client_id is None or client_id in NO_CONVERSATION:
+            continue
+        if not isinstance(client_id, str):
+            raise _invalid("The id of a conversation is a text.")
+        if not client_id.startswith(NO_CONVERSATION_PREFIX):
+            return client_id, after
+    return None, None
+
+
+def _text(content: object, *, is_new: bool = False) -> str:
+    """Returns the text of a message's content. Of a new message every part has to be text."""
+    match content:
+        case str():
+            return content
+        case None:
+            return ""
+        case list():
+            return "\n".join(filter(None, (_part(part, is_new=is_new) for part in content)))
+        case _:
+            raise _invalid("The content of a message is a text or a list of parts.")
+
+
+def _part(part: object, *, is_new: bool) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(part, dict) and isinstance(kind, str) and kind in _TEXTS and isinstance(part.get(_TEXTS[kind]), str):
+        return str(part[_TEXTS[kind]])
+    if not is_new:
+        return ""
+    raise AppError(
+        "parts_unsupported",
+        status=422,
+        title="Only text is read",
+        detail=f"A part of the type {str(kind)[:50]!r} cannot be read here: send the message as text.",
+    )
+
+
+def _invalid(detail: str) -> AppError:
+    return AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
