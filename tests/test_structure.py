@@ -30,6 +30,7 @@ OWNERS_OF_TABLES = {
     "memory/history.py": "messages",
     "memory/sessions.py": "sessions, client_sessions",
     "memory/summary.py": "sessions.summary",
+    "memory/titles.py": "sessions.title_due_at",
     "plans/approvals.py": "plans, over all sessions of a user",
     "plans/grants.py": "grants",
     "plans/store.py": "plans",

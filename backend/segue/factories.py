@@ -40,11 +40,13 @@ from segue.jobs.fact_extraction import DueExtraction, FactExtraction
 from segue.jobs.fact_upkeep import FactUpkeep
 from segue.jobs.leased_loop import JobLoop
 from segue.jobs.summaries import Summaries
+from segue.jobs.titles import Titles
 from segue.log import never_log
 from segue.mcp.config import read_mcp_config
 from segue.memory.history_window import LEAST_LISTED
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
+from segue.memory.titles import DueTitle
 from segue.memory.token_count import estimate
 from segue.models_from_settings import OFFLINE, ChatModels, provider_options
 from segue.net.http_client import tls_context
@@ -119,6 +121,7 @@ class Jobs:
     fact_extraction: JobLoop[DueExtraction]
     fact_upkeep: FactUpkeep
     summaries: JobLoop[DueSummary]
+    titles: JobLoop[DueTitle] | None
     context: ContextLimits
 
 
@@ -288,16 +291,21 @@ async def jobs(stack: AsyncExitStack, base: Foundation, long_term: LongTermMemor
         max_listed_tokens=int(settings.context_token_budget * LEAST_LISTED),
         lease_s=settings.llm_timeout_s + settings.turn_lease_s,
     )
+    titles = Titles(database, model, books, base.stores.events.tell, lease_s=lease_s)
+    improves_titles = settings.llm_small_model is not None and model.name != OFFLINE
     parts = Jobs(
         fact_extraction=JobLoop(extraction, interval_s=interval_s),
         fact_upkeep=FactUpkeep(database, long_term, clock, interval_s=interval_s),
         summaries=JobLoop(summaries, interval_s=interval_s),
+        titles=JobLoop(titles, interval_s=interval_s) if improves_titles else None,
         context=context,
     )
     await stack.enter_async_context(parts.fact_extraction)
     await stack.enter_async_context(parts.fact_upkeep)
     if context.recall.summarises:
         await stack.enter_async_context(parts.summaries)
+    if parts.titles is not None:
+        await stack.enter_async_context(parts.titles)
     return parts
 
 
@@ -328,6 +336,7 @@ def turn_deps(
         fact_extraction=jobs.fact_extraction,
         fact_upkeep=jobs.fact_upkeep,
         summaries=jobs.summaries,
+        titles=jobs.titles,
         limits=limits.turn_limits(settings, jobs.context, choice),
         observe=base.metrics.observe,
         span=base.span,

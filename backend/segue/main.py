@@ -32,7 +32,7 @@ from segue.api import (
 )
 from segue.api.access_control import Gate
 from segue.api.deps import Services, State
-from segue.api.doors import agui, openai_chat, openai_responses
+from segue.api.doors import agui, openai_chat, openai_responses, vercel
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.openapi import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
@@ -68,6 +68,7 @@ RESOURCES = (
     health,
     metrics,
     agui,
+    vercel,
     openai_chat,
     openai_responses,
 )

@@ -27,6 +27,7 @@ OWNED: dict[str, Prefix] = {
     "tool_call_id": "call",
     "memory_id": "mem",
     "message_id": "msg",
+    "chat_id": "ses",
 }
 SHARED = {"tool": "current_time", "agent_id": "segue"}
 
@@ -122,6 +123,7 @@ async def things_of(client: Client) -> Things:
         "tool_call_id": call["tool_call_id"],
         "memory_id": noted.json()["id"],
         "message_id": answer["message"]["id"],
+        "chat_id": session,
     }
     assert things.keys() == OWNED.keys(), "make one of each thing in OWNED here"
     return things
@@ -138,7 +140,7 @@ def seen(response: httpx2.Response) -> tuple[int, set[str], dict[str, Any]]:
 
 
 def is_turned_away(response: httpx2.Response) -> bool:
-    problem = response.headers["content-type"] == "application/problem+json"
+    problem = response.headers.get("content-type") == "application/problem+json"
     return response.status_code in (401, 403) or (problem and response.json()["code"].endswith("_not_found"))
 
 

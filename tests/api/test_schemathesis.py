@@ -85,6 +85,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
     await client.chat(edited, "hello")
     return {
         "session_id": session,
+        "chat_id": session,
         "turn_id": answer["turn_id"],
         "tool_call_id": answer["tool_calls"][0]["tool_call_id"],
         "memory_id": memory.json()["id"],
@@ -134,6 +135,15 @@ def _looks_decides_changes_deletes(operation: APIOperation[Any, Any, Any, Any]) 
     return rank, not operation.path.endswith("/decision")
 
 
+def _check_code(case: Case[Any], response: Any) -> None:
+    if response.status_code < 400:
+        return
+    problem = response.json()
+    declared = case.operation.definition.raw["responses"]["default"]["x-problem-codes"]
+    code = problem["error"]["code"] if "error" in problem else problem["code"]
+    assert code.replace("model_not_found", "unknown_agent") in {*declared, *OF_NO_ROUTE}, (case.path, case.method)
+
+
 def _call(
     cases: st.SearchStrategy[Case[Any]],
     base_url: str,
@@ -163,21 +173,18 @@ def _call(
                 case.body = {"items": [{**known["approval"], "decision": "reject"}]}
             if case.path.endswith("/agui") and is_positive:  # what a message says is the client's to choose
                 case.body = {"threadId": "a thread", "runId": "a run", "messages": []}
+            if case.path == "/api/chat" and is_positive:
+                case.body = {
+                    "id": "a chat",
+                    "messages": [{"role": "user", "parts": [{"type": "text", "text": "hello"}]}],
+                }
             if case.path.endswith("/plan/decision") and is_positive:  # which arguments go with it is the tool's to say
                 case.body = {"decision": "reject", "version": int(known["version"])}
             if case.path in CONVERSATIONS and is_positive:
                 case.body = CONVERSATIONS[case.path]
         response = case.call(base_url=base_url, session=http, timeout=WAIT_S)
         statuses[response.status_code] += 1
-        if response.status_code >= 400:
-            declared = case.operation.definition.raw["responses"]["default"]["x-problem-codes"]
-            problem = response.json()
-            code = (
-                problem["error"]["code"].replace("model_not_found", "unknown_agent")
-                if "error" in problem
-                else problem["code"]
-            )
-            assert code in {*declared, *OF_NO_ROUTE}, (case.path, case.method, declared)
+        _check_code(case, response)
         is_stream = response.headers.get("content-type", [""])[0].startswith("text/event-stream")
         case.validate_response(response, checks=CHECKS[:-1] if is_stream else CHECKS)  # streams are test_streams.py's
 

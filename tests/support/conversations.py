@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from segue.config import Settings
@@ -16,7 +16,7 @@ from segue.domain.recording import read_recording
 from segue.replay.config import RealModel, replay_config
 from segue.replay.run import GivenService, ReplayReport, replay
 from tests.support.plans import ASK, THREE_STEPS, deletion, planned
-from tests.support.provider import Provider, calls, fails, says
+from tests.support.provider import Provider, Reply, calls, fails, says
 from tests.support.server import serving
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
@@ -62,7 +62,7 @@ async def lamps(client: Client, provider: Provider) -> str:
 
 
 async def changes_of_mind(client: Client, provider: Provider) -> str:
-    """An amendment, a reply the rules cannot read, a no, and a button that says no."""
+    """An amendment, a reply the rules cannot read, a no, a button that says no, messages to what runs."""
     session = await client.new_session()
     provider.will(planned([deletion(1), deletion(2)]))
     await client.chat(session, ASK)
@@ -76,7 +76,24 @@ async def changes_of_mind(client: Client, provider: Provider) -> str:
     provider.will(calls(("mcp_delete_item", {"item_id": "itm-9"})))
     answer = await client.chat(session, "Delete item 9")
     await decide(client, session, "reject", answer["plan"]["version"])
+    lamps = {"query": "lamps"}
+    provider.will(steered(client, session, calls(("mcp_find_items", lamps)), "the new ones"), says("Three are new."))
+    await client.chat(session, "Which lamps are there?")
+    finding = {"id": 1, "description": "Find", "tool": "mcp_find_items", "args": {"query": "desks"}}
+    provider.will(steered(client, session, planned([finding, deletion(2)]), "leave the second"))
+    provider.will(calls(("mcp_get_item", {"item_id": "itm-1"})), says("I have left it."))
+    await client.chat(session, ASK)
     return session
+
+
+def steered(client: Client, session: str, reply: Response, text: str) -> Reply:
+    """A model whose user says this to the turn before it answers."""
+
+    async def answer(_: dict[str, Any]) -> Response:
+        assert (await client.send(session, text, on_busy="steer", background=True)).status_code == 202
+        return reply
+
+    return answer
 
 
 async def buttons(client: Client, provider: Provider) -> str:

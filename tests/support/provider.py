@@ -20,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from segue.agent.llm.normal_form import PLACEHOLDERS
-from segue.agent.prompts import SUMMARISER, in_own_words, message_and_instruction, notes_and_message
+from segue.agent.prompts import SUMMARISER, TITLER, in_own_words, message_and_instruction, notes_and_message
 from segue.agent.untrusted import CLOSE, OPEN, unfenced
 from segue.replay.requests import invalid_history, invalid_tools
 from tests.support.patience import PATIENCE_S
@@ -171,7 +171,8 @@ class Provider:
     asked for a summary, and `embedded` the texts it was sent to embed by `embedding`.
 
     A request for which `rule` has a fault gets a 400 that says so, takes nothing of the script, and is also `refused`.
-    Summaries come when they come, so they are not part of the script: they get `summary`, or an error without one.
+    Summaries come when they come, so they are not part of the script: they get `summary`, or an error without one. So
+    do `titles`, which get `title`.
     """
 
     base_url: str = ""
@@ -179,12 +180,14 @@ class Provider:
     scripts: dict[str, list[Reply]] = field(default_factory=dict)
     habits: dict[str, Reply] = field(default_factory=dict)
     summary: Reply | None = None
+    title: Reply | None = None
     rule: Callable[[dict[str, Any]], str | None] = lambda _: None
     embedding: Callable[[str], Awaitable[Response | list[float]]] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
     refused: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     summaries: list[dict[str, Any]] = field(default_factory=list)
+    titles: list[dict[str, Any]] = field(default_factory=list)
     embedded: list[str] = field(default_factory=list)
     surprises: list[str] = field(default_factory=list)
     heard: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -243,12 +246,16 @@ class Provider:
         if fault := invalid_history(body["messages"]) or invalid_tools(body.get("tools", ())):
             self.surprises.append(fault)
         asks_for_summary = body["messages"][0]["content"] == SUMMARISER
+        asks_for_title = body["messages"][0]["content"] == TITLER
         async with self.heard:
-            (self.summaries if asks_for_summary else self.requests).append(body)
+            heard = self.summaries if asks_for_summary else self.titles if asks_for_title else self.requests
+            heard.append(body)
             self.headers.append(request.headers)
             self.heard.notify_all()
         if asks_for_summary:
             return await _given(self.summary or fails(400), body)
+        if asks_for_title:
+            return await _given(self.title or fails(400), body)
         if broken := self.rule(body):
             self.refused.append(body)
             return fails(400, body=orjson.dumps({"error": {"message": broken}}).decode())

@@ -82,7 +82,11 @@ async def test_an_edited_message_takes_the_place_of_all_that_came_after_which_st
         ("zwei", 7, None),
         ("ZWEI", 8, None),
     ]
+    assert (await client.get(f"/sessions/{session}"))["message_count"] == 4
     [left] = await branches(client, session)
+    turns = await client.turns(session)
+    assert [turn["branch"] for turn in turns] == [None, left["id"], left["id"], None]
+    assert turns[2]["finished_at"] < left["created_at"] < turns[3]["finished_at"]
     assert (left["from_seq"], left["message_count"], left["first_words"]) == (3, 4, "two")
     listed = await client.get(f"/sessions/{session}/messages", branch=left["id"])
     assert listed["items"] == [each | {"branch": left["id"]} for each in before[2:]]
@@ -151,6 +155,8 @@ async def test_effects_in_what_was_taken_back_are_told_and_its_plan_is_cancelled
         noted = provider.notes()
         assert TAKEN_BACK in noted
         assert '"item":"lamp"' in noted
+        made = (await client.get(f"/sessions/{session}/tool-results"))["items"]
+        assert {call["branch"] for call in made} == {branch["id"] for branch in await branches(client, session)}
         assert "current_time" not in noted
         assert "burn" not in noted
         await client.chat(session, "bye")

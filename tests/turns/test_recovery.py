@@ -84,6 +84,7 @@ async def writes_nothing(database: Database, claim: Claim) -> None:
                 message_id="msg",
                 report=NOTHING,
                 cut_off=None,
+                improves_title=False,
                 charges={(utc_now().date(), "late"): Charge("late")},
                 now=utc_now(),
             )

@@ -24,6 +24,12 @@ async def burn(item: str) -> str:
     return f"burnt {item}"
 
 
+@tool(effect="destructive")
+async def delete_mail(mail_id: str) -> str:
+    """Deletes a mail."""
+    return f"deleted {mail_id}"
+
+
 async def steer(client: Client, session: str, text: str, *, key: str | None = None, **options: Any) -> httpx2.Response:
     headers = {"Idempotency-Key": key} if key is not None else {}
     body = {"message": text, "on_busy": "steer", **options}
@@ -98,22 +104,23 @@ async def test_what_no_boundary_is_left_for_is_an_ordinary_message_that_runs_nex
         await go.wait()
         return says("Two.")
 
-    provider.will(held, says("Three."), says("Four."))
-    running_turn = asyncio.create_task(client.chat(session, "two"))
+    provider.will(held, calls(TIME), says("Three."), says("Four."))
+    steered = asyncio.create_task(client.chat(session, "two"))
     await provider.wait_for_requests(2)
-    waiting = await steer(client, session, "yes", background=True, key="k")
-    queued = await client.http.post(f"/sessions/{session}/chat", json={"message": "four", "background": True})
+    queued = await client.send(session, "three", background=True)
+    waiting = await steer(client, session, "four", background=True, key="k")
     async with listening(client, waiting.json()["events_url"]) as stream:
         go.set()
         events = await stream.rest()
     check(events)
-    assert events[-1].event["result"]["message"]["content"] == "Three."
-    assert (await running_turn)["message"]["content"] == "Two."
+    assert events[-1].event["result"]["message"]["content"] == "Four."
+    assert (await steered)["message"]["content"] == "Two."
     turns = await client.ended(session, 4)
-    assert [turn["turn_id"] for turn in turns[2:]] == [waiting.json()["turn_id"], queued.json()["turn_id"]]
-    assert events[0].event["runId"] == turns[2]["turn_id"]
-    assert "steered" not in (await client.messages(session))[4]["metadata"]
-    assert (await steer(client, session, "yes", key="k")).json() == turns[2]["answer"]
+    assert [turn["turn_id"] for turn in turns[2:]] == [each.json()["turn_id"] for each in (queued, waiting)]
+    assert turns[2]["answer"]["message"]["content"] == "Three."
+    assert events[0].event["runId"] == turns[3]["turn_id"]
+    assert not any("steered" in each["metadata"] for each in await client.messages(session))
+    assert (await steer(client, session, "four", key="k")).json() == turns[3]["answer"]
 
 
 async def test_who_steers_gets_the_answer_of_the_turn_that_read_it_on_any_instance_and_a_key_steers_once(
@@ -188,12 +195,14 @@ async def test_a_call_that_waits_for_a_yes_is_asked_about_anew_and_no_steer_is_o
 async def test_an_approval_that_no_call_has_used_does_not_outlast_a_steer(
     settings: Settings, provider: Provider
 ) -> None:
-    async with running(settings, tools=[burn]) as client:
-        session = await client.new_session()
-        provider.will(says("Shall I burn desk?"))
-        await client.chat(session, "what about the desk?")
-        provider.will(after(client, session, calls(TIME), "wait"), calls(("burn", {"item": "desk"})))
-        answer = await client.chat(session, "yes, burn desk")
+    async with running(settings, tools=[delete_mail]) as client:
+        first, second = [await client.new_session() for _ in range(2)]
+        asked, deletes = says("Shall I delete the mail m1?"), calls(("delete_mail", {"mail_id": "m1"}))
+        provider.will(asked, deletes, says("Gone."), asked, after(client, second, calls(TIME), "wait"), deletes)
+        for session in (first, second):
+            await client.chat(session, "what about the mail m1?")
+            answer = await client.chat(session, "yes")
+            assert (answer["plan"] is None) is (session == first), answer
         assert answer["plan"]["status"] == "waiting"
 
 

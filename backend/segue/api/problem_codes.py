@@ -63,6 +63,7 @@ OF_EVERY_ROUTE: Final = {"host_not_allowed", "internal_error"}
 OF_CALLERS: Final = {"unauthorized", "identity_unavailable", "rate_limited", "storage_unavailable", "invalid_request"}
 OF_PARAMETERS: Final[Mapping[str, str]] = {
     "session_id": "session_not_found",
+    "chat_id": "session_not_found",
     "turn_id": "turn_not_found",
     "message_id": "message_not_found",
     "memory_id": "memory_not_found",

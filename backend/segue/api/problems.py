@@ -63,7 +63,7 @@ def add_problem_handlers(app: FastAPI) -> None:
 def app_problem(request: Request, error: AppError) -> Response:
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request_failed", code=error.code, status=error.status)
-    return _problem(request, error)
+    return _problem(request, error, **({"errors": error.errors} if error.errors else {}))
 
 
 def _problem(request: Request, error: AppError, **more: Any) -> Response:

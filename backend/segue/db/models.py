@@ -6,7 +6,8 @@ than the column, which their ids order. An id or a time never does: each is of t
 `result_bytes` counts all bytes of results a session ever stored, `stored_before` its value when a result was stored.
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
 `read_by` of a turn is the one that its message steered: it has become part of that one, and never ran.
-`branch` of a turn or message is set if it is no longer in the history; `note` is what the model is told with a message.
+`branch` of a turn or message is set if it is no longer in the history, `left_at` of a message says since when.
+`note` is what the model is told with a message.
 A `definition` is the digest of a tool's; a call was `granted` if it ran under a row of `grants`.
 `agent` of a turn is that of its session when it was first claimed.
 `client_id` is what a client calls a session that it has not made here; another user may use the same.
@@ -106,10 +107,12 @@ sessions = Table(
     Column("summary_references", _json()),
     Column("summary_tries", Integer, nullable=False, server_default=text("0")),
     Column("tool_choice", _json()),
+    Column("title_due_at", _time()),
     Column("created_at", _time(), nullable=False),
     Column("updated_at", _time(), nullable=False),
     Index("sessions_owner_activity_idx", "owner", "updated_at", "id"),
     Index("sessions_activity_idx", "updated_at"),
+    Index("sessions_title_due_idx", "title_due_at", postgresql_where=text("title_due_at < 'infinity'")),
     Index("sessions_summary_due_idx", "summary_due_at", postgresql_where=text("summary_due_at IS NOT NULL")),
 )
 
@@ -178,6 +181,7 @@ messages = Table(
     Column("opaque", _json()),
     Column("cut_off", Boolean, nullable=False, server_default=text("false")),
     Column("branch", Text),
+    Column("left_at", _time()),
     Column("note", Text),
     Column("created_at", _time(), nullable=False),
     CheckConstraint("role IN ('user', 'assistant', 'tool')", name="role"),

@@ -4,11 +4,14 @@ The API sends it as problem+json, the event log as RUN_ERROR, and a failed turn'
 addresses to the model are in `domain/tool.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class AppError(Exception):
-    """An error for the client: a stable `code`, the HTTP `status`, and a `detail` that says what to do next."""
+    """An error for the client: a stable `code`, the HTTP `status`, and a `detail` that says what to do
+    next. `errors` are what is wrong with single fields, as `loc`, `msg` and `type`.
+    """
 
     def __init__(
         self,
@@ -19,6 +22,7 @@ class AppError(Exception):
         detail: str = "",
         retryable: bool = False,
         extra: Mapping[str, str | int] | None = None,
+        errors: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         super().__init__(f"{code}: {detail or title}")
         self.code = code
@@ -27,6 +31,7 @@ class AppError(Exception):
         self.detail = detail or title
         self.retryable = retryable
         self.extra = dict(extra or {})
+        self.errors = tuple(errors)
 
     def with_extra(self, **extra: str | int) -> "AppError":
         """Adds members to the problem and returns the same error."""

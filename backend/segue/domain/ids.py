@@ -6,7 +6,7 @@ Nothing is ordered by an id: its time is of one process's clock. Rows have a `se
 import itertools
 import re
 import secrets
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br"]
@@ -24,14 +24,6 @@ def new_id(prefix: Prefix, at: datetime) -> str:
     order = int(at.timestamp() * 1000) << 16 | next(_counter) & 0xFFFF
     number = order << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
     return f"{prefix}_{''.join(_ALPHABET[number >> shift & 31] for shift in range(125, -5, -5))}"
-
-
-def made_at(made: str) -> datetime:
-    """Returns the time in an id, in milliseconds."""
-    at = 0
-    for letter in made.partition("_")[2][:10]:
-        at = at << 5 | _ALPHABET.index(letter)
-    return datetime.fromtimestamp(at / 1000, UTC)
 
 
 def is_id(prefix: Prefix, text: str) -> bool:

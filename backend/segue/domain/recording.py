@@ -4,6 +4,7 @@ docs/replay.md says what each field means for a replay. Parses and formats; read
 """
 
 import json
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -53,8 +54,11 @@ class Round(Part):
     """One message of the assistant before its answer, with the calls in it."""
 
     by: Annotated[
-        Literal["model", "plan", "search"],
-        doc("The model; a step the engine carried out, or the text written for one; the search ahead of the model."),
+        Literal["model", "plan", "search", "user"],
+        doc(
+            "The model; a step the engine carried out, or the text written for one; the search ahead of the model; the "
+            "user, to the turn that ran."
+        ),
     ] = "model"
     text: Annotated[str, doc("What was said with them.")] = ""
     calls: Annotated[tuple[RecordedCall, ...], doc("Those made at once.")] = ()
@@ -117,6 +121,12 @@ class RecordedTurn(Part):
     @property
     def calls(self) -> tuple[RecordedCall, ...]:
         return tuple(call for each in self.rounds for call in each.calls)
+
+    @property
+    def steers(self) -> tuple[tuple[int, str], ...]:
+        """What the user said while the turn ran, each with the number of calls that had been made then."""
+        before = accumulate(len(each.calls) for each in self.rounds)
+        return tuple((made, each.text) for made, each in zip(before, self.rounds, strict=True) if each.by == "user")
 
 
 class RecordedSettings(Part):

@@ -49,7 +49,7 @@ class Session:
     metadata: Annotated[dict[str, Any], doc("What the client keeps with it. The agent does not see it.")]
     created_at: Annotated[datetime, doc("When it was made.")]
     updated_at: Annotated[datetime, doc("When something last happened in it.")]
-    message_count: Annotated[int, doc("How many messages it has, those of tools too.")]
+    message_count: Annotated[int, doc("How many messages its history has, those of tools too.")]
     running_turn_id: Annotated[str | None, doc("The turn that runs, if one does.")]
     pending_plan: Annotated[Plan | UnreadablePlan | None, doc("The plan that is open.")] = None
 
@@ -240,6 +240,7 @@ class Turn:
     error: Annotated[TurnError | None, doc("Why it failed or was cancelled.")]
     prompt: Annotated[PromptReport | None, doc("What a completed turn asked of the model last.")]
     answer: Annotated[ChatAnswer | None, doc("What a completed turn was answered with.")]
+    branch: Annotated[str | None, doc("The branch it is in; null if it is in the history.")] = None
 
 
 @dataclass(frozen=True, slots=True)

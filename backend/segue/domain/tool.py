@@ -150,6 +150,7 @@ class ToolCall:
     expires_at: Annotated[datetime | None, doc("Until when the result is kept.")]
     plan_id: Annotated[str | None, doc("The plan it is a step of.")] = None
     step_id: Annotated[int | None, doc("The step of the plan.")] = None
+    branch: Annotated[str | None, doc("The branch its turn is in; null if it is in the history.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

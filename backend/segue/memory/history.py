@@ -47,7 +47,7 @@ SHOWN = [column for column in messages.c if column.name != "opaque"]
 NEW_MESSAGE_COLUMNS = {
     column.name: bindparam(f"new_{column.name}", type_=column.type)
     for column in messages.c
-    if column.name not in ("seq", "branch")
+    if column.name not in ("seq", "branch", "left_at")
 }
 
 

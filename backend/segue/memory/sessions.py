@@ -167,6 +167,8 @@ async def update_session(
     Raises NotFound as `get_session`.
     """
     if changes:
+        if "title" in changes:
+            changes = {**changes, "title_due_at": None}
         active = {} if changes.keys() <= {"archived", "pinned"} else {"updated_at": func.now()}
         await connection.execute(
             update(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).values({**changes, **active})
@@ -209,7 +211,8 @@ def _owned(owner: str) -> Select[Any]:
     )
     pending = (plans.c.session_id == sessions.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
     shown = (sessions.c[name] for name in SHOWN)
-    count = (sessions.c.next_seq - 1).label("message_count")
+    in_history = (messages.c.session_id == sessions.c.id, messages.c.branch.is_(None))
+    count = select(func.count()).where(*in_history).scalar_subquery().label("message_count")
     pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
     return (
         select(*shown, count, running, *pending_plan)

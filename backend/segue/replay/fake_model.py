@@ -68,7 +68,8 @@ class FakeModel:
 
     def _plan(self) -> ModelReply:
         """A plan of calls that had to wait came from the loop; `_next_round` makes it again."""
-        came_from_loop = bool(self.turn.said) or any(each.by == "model" for each in self.turn.rounds)
+        first = next((each.by for each in self.turn.rounds if each.by != "search"), None)
+        came_from_loop = bool(self.turn.said) or first in ("model", "user")
         self.plan_given = bool(self._made) and not came_from_loop
         return ModelReply(_steps_text(self._made if self.plan_given else ()))
 

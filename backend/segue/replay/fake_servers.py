@@ -3,7 +3,7 @@
 One turn plays at a time. A request that the recording cannot answer gets an error and is kept as a fault.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,18 +38,29 @@ USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 @dataclass(slots=True)
 class TurnPlayback:
     """A turn while it is played. `sent` are the user's messages up to now; `earlier` are ids of calls whose results
-    the model must be shown.
+    the model must be shown; `say` sends a message to the turn that runs.
     """
 
     model: FakeModel
     sent: tuple[str, ...]
     earlier: tuple[str, ...]
+    say: Callable[[str], Awaitable[None]] | None = None
     calls: list[RecordedCall] = field(init=False)
+    steers: list[tuple[int, str]] = field(init=False)
     faults: list[str] = field(default_factory=list)
     requests: int = 0
 
     def __post_init__(self) -> None:
         self.calls = list(self.model.turn.calls)
+        self.steers = list(self.model.turn.steers)
+
+    async def steer(self) -> None:
+        """Sends what the user said by now. The turn reads it at its next boundary: it has to be about to reach one."""
+        made = len(self.model.turn.calls) - len(self.calls)
+        while self.say and self.steers and self.steers[0][0] <= made:
+            _, text = self.steers.pop(0)
+            self.sent += (text.strip(),)
+            await self.say(text)
 
 
 @dataclass(slots=True)
@@ -78,6 +89,8 @@ class FakeServers:
         playback.faults += _faults(body, playback)
         reply = playback.model.answer(body)
         if reply is not None:
+            if reply.calls or kind == "step":
+                await playback.steer()
             return _completion(reply, stream=bool(body.get("stream")))
         if playback.model.turn.status == "completed":
             playback.faults.append(f"the model was asked for more than was recorded ({kind})")
@@ -96,6 +109,7 @@ class FakeServers:
             playback.faults.append(f"{params.name} was called with {args}, which is not recorded for this turn")
             return _error(NOT_RECORDED)
         playback.calls.remove(call)
+        await playback.steer()
         return _result(call)
 
 

@@ -114,9 +114,15 @@ async def _play_turn(
     before = playback.plans.get(turn.plan.number) if turn.plan else None
     playback.sent.append(turn.message.strip())
     earlier = tuple(playback.results.values())[-results_in_view:]
-    servers.turn = playing = TurnPlayback(FakeModel(turn, before), tuple(playback.sent), earlier)
+
+    async def say(text: str) -> None:
+        body = {"message": text, "on_busy": "steer", "background": True}
+        await _json(client.post(f"/sessions/{playback.session_id}/chat", json=body))
+
+    servers.turn = playing = TurnPlayback(FakeModel(turn, before), tuple(playback.sent), earlier, say)
     played = await _played(client, playback.session_id, turn, config.model_name)
     servers.turn = None
+    playback.sent[:] = playing.sent
     number = index + 1
     playback.differences += [Difference(number, fault, None, None) for fault in playing.faults]
     playback.differences += differences(number, turn, played)

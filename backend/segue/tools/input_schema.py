@@ -52,13 +52,17 @@ class InputSchema:
 
 def check_args(tool: Tool, args: dict[str, Any]) -> None:
     """Raises ToolRetry with the arguments that are wrong, ToolFailed if the schema itself cannot be used."""
+    if faults := faults_of(tool, args):
+        raise ToolRetry(f"Invalid arguments for {tool.spec.name}: {'; '.join(faults)}. Correct them and call again.")
+
+
+def faults_of(tool: Tool, args: dict[str, Any]) -> list[str]:
+    """Returns what is wrong with the arguments, each fault behind its path. Raises ToolFailed as `check_args`."""
     name = tool.spec.name
     try:
-        faults = _schema(name, orjson.dumps(tool.spec.input_schema)).faults(args)
+        return _schema(name, orjson.dumps(tool.spec.input_schema)).faults(args)
     except (ValueError, TypeError) as unfit:
         raise ToolFailed(f"The input schema of {name} cannot be used: {unfit}") from unfit
-    if faults:
-        raise ToolRetry(f"Invalid arguments for {name}: {'; '.join(faults)}. Correct them and call again.")
 
 
 def accepts(tool: Tool, args: dict[str, Any]) -> bool:

@@ -175,7 +175,8 @@ async def search_calls(
 
 async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
     """Returns the calls of each turn in the order they were made."""
-    statement = select(tool_calls).where(tool_calls.c.turn_id.in_(turn_ids)).order_by(*oldest_first(tool_calls))
+    made = select(tool_calls, turns.c.branch).join(turns, turns.c.id == tool_calls.c.turn_id)
+    statement = made.where(turns.c.id.in_(turn_ids)).order_by(*oldest_first(tool_calls))
     found: dict[str, tuple[ToolCall, ...]] = {}
     for row in await connection.execute(statement):
         found[row.turn_id] = (*found.get(row.turn_id, ()), _tool_call(row))
@@ -269,7 +270,8 @@ async def load_result(
 
 def _owned(owner: str, session_id: str) -> Select[Any]:
     return (
-        select(*tool_calls.c)
+        select(*tool_calls.c, turns.c.branch)
+        .join(turns, turns.c.id == tool_calls.c.turn_id)
         .join(sessions, sessions.c.id == tool_calls.c.session_id)
         .where(sessions.c.id == session_id, sessions.c.owner == owner)
     )
@@ -346,6 +348,7 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
         expires_at=row.expires_at,
         plan_id=row.plan_id,
         step_id=row.step_id,
+        branch=getattr(row, "branch", None),
     )
     reference = Reference(
         tool_call_id=row.id,

@@ -4,7 +4,7 @@ The common case is one statement. If it refuses, because other turns are open or
 moment, it is asked again under the lock of the session's row, where the answer is exact.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -16,13 +16,13 @@ from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.plan import BUTTON_MESSAGES, Button, Plan, end
 from segue.domain.session import EPOCHS, TurnKey, TurnStatus
-from segue.domain.tool import Tool, ToolFailed, ToolRetry
+from segue.domain.tool import Tool, ToolFailed
 from segue.memory.sessions import lock_session
 from segue.plans import grants
 from segue.plans import store as plans
 from segue.plans.store import StalePlan, StoredPlan
 from segue.tools.availability import ToolAvailability
-from segue.tools.input_schema import check_args
+from segue.tools.input_schema import faults_of
 from segue.turns.branches import leave_history, note_of_calls, opening_of
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_turn
@@ -229,13 +229,21 @@ def _check_args(plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability
         raise _invalid_args("The step that waits calls no tool: there are no arguments to change.")
     tools.specs(tool)
     try:
-        check_args(tools.tools()[tool], args)
-    except (ToolRetry, ToolFailed) as refused:
+        faults = faults_of(tools.tools()[tool], args)
+    except ToolFailed as refused:
         raise _invalid_args(str(refused)) from refused
+    if faults:
+        raise _invalid_args("; ".join(faults), faults)
 
 
-def _invalid_args(why: str) -> AppError:
-    return AppError("invalid_args", status=422, title="The tool does not take these arguments", detail=why)
+def _invalid_args(why: str, faults: Sequence[str] = ()) -> AppError:
+    found = (fault.partition(": ") for fault in faults)
+    errors = [
+        {"loc": ["body", "args", *filter(None, [path.lstrip("$.")])], "msg": said, "type": "invalid_args"}
+        for path, _, said in found
+    ]
+    title = "The tool does not take these arguments"
+    return AppError("invalid_args", status=422, title=title, detail=why, errors=errors)
 
 
 async def accepted_before(

@@ -18,7 +18,7 @@ from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
-from segue.domain.ids import made_at, new_id
+from segue.domain.ids import new_id
 from segue.domain.session import Role
 from segue.memory.history import user_messages_of
 from segue.memory.sessions import first_words
@@ -89,7 +89,7 @@ async def leave_history(connection: AsyncConnection, session_id: str, *, from_se
     """
     branch = new_id("br", now)
     said = (messages.c.session_id == session_id, messages.c.turn_seq >= from_seq, messages.c.branch.is_(None))
-    await connection.execute(update(messages).where(*said).values(branch=branch))
+    await connection.execute(update(messages).where(*said).values(branch=branch, left_at=func.now()))
     ended = (turns.c.session_id == session_id, turns.c.seq >= from_seq, turns.c.branch.is_(None))
     await connection.execute(update(turns).where(*ended).values(branch=branch, facts_due_at=None))
     answered = (
@@ -124,6 +124,7 @@ async def list_branches(
             messages.c.branch,
             messages.c.seq,
             func.left(messages.c.content, _FIRST_CHARS).label("begins"),
+            func.coalesce(messages.c.left_at, messages.c.created_at).label("left_at"),
             func.count().over(partition_by=messages.c.branch).label("message_count"),
             func.max(messages.c.seq).over(partition_by=messages.c.branch).label("last_seq"),
         )
@@ -136,6 +137,6 @@ async def list_branches(
     if before is not None:
         statement = statement.where(found.c.last_seq < before)
     return [
-        (Branch(row.branch, row.seq, made_at(row.branch), row.message_count, first_words(row.begins)), row.last_seq)
+        (Branch(row.branch, row.seq, row.left_at, row.message_count, first_words(row.begins)), row.last_seq)
         for row in await connection.execute(statement)
     ]

@@ -15,6 +15,7 @@ from segue.jobs.fact_upkeep import FactUpkeep
 from segue.jobs.leased_loop import JobLoop
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
+from segue.memory.titles import DueTitle
 from segue.tools.availability import ToolAvailability
 from segue.turns.agents import Agents
 from segue.turns.context import ContextLimits
@@ -52,6 +53,7 @@ class TurnDeps:
     fact_extraction: JobLoop[DueExtraction]
     fact_upkeep: FactUpkeep
     summaries: JobLoop[DueSummary]
+    titles: JobLoop[DueTitle] | None
     limits: TurnLimits
     observe: Observe
     span: OpenSpan

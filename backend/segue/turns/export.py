@@ -166,7 +166,11 @@ def _rounds(
 ) -> Iterable[Round]:
     """What cannot be read is left out."""
     references = {message.tool_call_id: message.content for message in messages if isinstance(message.content, dict)}
-    for index, message in enumerate(message for message in messages if message.role == "assistant"):
+    said = [message for message in messages if message.role != "tool"]
+    for index, message in enumerate(said):
+        if message.role == "user":
+            yield Round(by="user", text=str(message.content))
+            continue
         ledger = [conversation.calls[call.id] for call in message.tool_calls if call.id in conversation.calls]
         if not ledger or ledger[0].plan_id:
             by = "plan"

@@ -242,6 +242,16 @@ async def last_in_history(connection: AsyncConnection, session_id: str) -> Row[A
     return (await connection.execute(last.limit(1))).one_or_none()
 
 
+async def turn_after(connection: AsyncConnection, session_id: str, turn_id: str | None) -> str | None:
+    """Returns the id of the turn that follows another one in the history, of the first one for None."""
+    seq = select(_OTHER.c.seq).where(_OTHER.c.session_id == session_id, _OTHER.c.id == turn_id).scalar_subquery()
+    after = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.branch.is_(None))
+    if turn_id is not None:
+        after = after.where(turns.c.seq > seq)
+    found: str | None = await connection.scalar(after.order_by(turns.c.seq).limit(1))
+    return found
+
+
 async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, Outcome]:
     """Returns by id the outcomes of the turns that have ended. That of a deleted turn is NotFound, as a value."""
     async with database.read_only() as connection:
@@ -353,6 +363,7 @@ def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, cal
         error=error,
         answer=answer,
         prompt=report.prompt if report and answer else None,
+        branch=row.branch,
     )
 
 

@@ -267,6 +267,8 @@ class TurnRun:
         self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
         if state["cut_off"] is not None:
             self._deps.summaries.wake()
+        if self._deps.titles is not None and claim.answered_turn_id is None:
+            self._deps.titles.wake()
         answer = chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
         self._deps.events.end(claim.key, answer)
         self._deps.events.tell(claim.owner, *user_feed.turn_ended(claim.key, answer))
@@ -289,6 +291,7 @@ class TurnRun:
                 message_id=state["answer_id"],
                 report=report,
                 cut_off=state["cut_off"],
+                improves_title=self._deps.titles is not None,
                 charges=self._account.unbooked,
                 now=self._deps.clock(),
             )

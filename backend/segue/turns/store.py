@@ -36,6 +36,7 @@ from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
 from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
 from segue.domain.tool import Remember, ToolChoice
+from segue.memory import titles
 from segue.memory.fact_cues import may_state_facts
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
 from segue.memory.sessions import first_words
@@ -130,6 +131,7 @@ def _begin() -> ReturningInsert[int]:
             next_seq=sessions.c.next_seq + 1,
             updated_at=func.clock_timestamp(),
             title=func.coalesce(sessions.c.title, bindparam("first_words", type_=Text)),
+            title_due_at=titles.marked(),
         )
         .returning((sessions.c.next_seq - 1).label("seq"), sessions.c.language, sessions.c.time_zone)
         .cte("owned")
@@ -249,6 +251,7 @@ def _finish() -> ReturningInsert[int]:
             next_seq=sessions.c.next_seq + 1,
             updated_at=func.clock_timestamp(),
             last_turn_id=NEW_MESSAGE_COLUMNS["turn_id"],
+            title_due_at=titles.due(bindparam("improves_title", type_=Boolean)),
             **due_columns(bindparam("cut_off", type_=BigInteger), bindparam("seen_seq", type_=BigInteger)),
         )
         .returning((sessions.c.next_seq - 1).label("seq"))
@@ -270,16 +273,23 @@ async def finish_turn(
     message_id: str,
     report: TurnReport,
     cut_off: int | None,
+    improves_title: bool,
     charges: Days,
     now: datetime,
 ) -> Message:
     """Stores the answer, completes the turn and books its charges in one statement. Raises StaleTurn if the claim no
     longer holds.
 
-    `cut_off` is the seq of the last turn that the summary is to cover, None if no summary is due.
+    `cut_off` is the seq of the last turn that the summary is to cover, None if no summary is due. `improves_title` says
+    whether a model is to give a session a title after its first answer.
     """
     values = message_values(claim.key, NewMessage("assistant", answer, now, id=message_id))
-    outcome = {"outcome": asdict(report), "cut_off": cut_off, "seen_seq": claim.summary_seq}
+    outcome = {
+        "outcome": asdict(report),
+        "cut_off": cut_off,
+        "seen_seq": claim.summary_seq,
+        "improves_title": improves_title,
+    }
     spent = charged(claim.owner, charges)
     stored = await connection.execute(_FINISH, {**outcome, **held(claim), **spent, **values})
     seq = stored.scalar_one_or_none()

@@ -224,7 +224,7 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
     )
     answered = delete(messages).where(messages.c.tool_call_id.in_(select(left_open.c.id))).cte("answered")
     stopped = update(messages).where(messages.c.turn_id == failed, messages.c.cut_off).where(IN_HISTORY)
-    left = stopped.values(branch=bindparam("left_to")).cte("left")
+    left = stopped.values(branch=bindparam("left_to"), left_at=func.now()).cte("left")
     nothing = dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at"))
     return (
         update(turns)

@@ -69,6 +69,9 @@ async def test_what_a_button_grants_runs_unasked_in_its_session_is_shown_and_can
     told = {each["tool_call_id"] or each["content"]: each["metadata"] for each in await client.messages(session)}
     assert told[call] == {"grant": "session"}
     assert (told["👍"]["remember"], told["👍"]["plan_id"]) == ("session", grant["plan_id"])
+    body = {"message_id": answer["message"]["id"]}
+    fork = (await client.http.post(f"/sessions/{session}/fork", json=body)).json()["id"]
+    assert await grants(client, fork) == []
     await asks(client, provider, await client.new_session(), "itm-3")
     path = f"/sessions/{session}/grants/{DELETE}"
     statuses = [(await client.http.delete(each)).status_code for each in (path, path, f"{path}s")]

@@ -54,6 +54,9 @@ async def test_arguments_that_the_tool_does_not_take_change_nothing(
         refused = await press(client, session, asked, decision, **more)
         assert (refused.status_code, refused.json()["code"]) == (422, code), refused.text
         assert told in refused.json()["detail"]
+        if code == "invalid_args":
+            [fault] = refused.json()["errors"]
+            assert (fault["type"], told.removeprefix("$.") in str(fault)) == (code, True)
     settings.mcp_config.write_text(json.dumps({"mcpServers": {}}))
     async with running(settings, clock=clock) as without_shelf:
         refused = await press(without_shelf, session, asked, "confirm", args={"item_id": "itm-2"})

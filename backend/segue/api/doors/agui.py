@@ -3,9 +3,9 @@
 `agui_input` reads what a run asks for, `agui_frames` writes what it brings about.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -14,38 +14,26 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.agents import AgentId
 from segue.api.deps import Caller, OriginDep, Services, ServicesDep, StrictJsonRoute
-from segue.api.doors.agui_frames import RunFrames, messages_snapshot, shown_messages
-from segue.api.doors.agui_input import AskedRun, Json, RunAgentInput, asked_of, key_of, nothing_new
+from segue.api.doors.agui_frames import RunFrames, shown_messages
+from segue.api.doors.agui_input import AskedRun, RunAgentInput, asked_of, key_of, nothing_new
 from segue.api.doors.client_sessions import session_of_client
+from segue.api.doors.run_events import Run, run_events
 from segue.api.events import EVENTS, EventStream, framed
 from segue.api.problem_codes import OF_DECISIONS, problems
 from segue.api.problems import PROBLEMS
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.plan import Plan
-from segue.domain.session import Session, Turn, TurnKey
+from segue.domain.session import Session, Turn
 from segue.events import agui
-from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import list_messages
-from segue.memory.sessions import get_session
 from segue.turns.claims import Origin
-from segue.turns.queries import find_turn, turn_of_key
+from segue.turns.queries import find_turn, first_open_turn, turn_of_key
 from segue.turns.store import ChatRequest, once
 
 MESSAGES_SHOWN: Final = 200
 NOT_WAITING: Final = {"no_open_plan", "plan_changed", "plan_expired"}
 
 router = APIRouter(tags=["doors"], route_class=StrictJsonRoute, responses=PROBLEMS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """`turn` is None if it only shows how the session stands. `messages` are those from before it, if the client is to
-    have no others.
-    """
-
-    turn: TurnKey | None
-    messages: Sequence[Json] | None = None
 
 
 RESPONSES: dict[int | str, Any] = {
@@ -86,7 +74,7 @@ async def _answer(
             cancel = partial(services.turns.cancel, caller, session.id, turn.turn_id)
             options["client_close_handler_callable"] = _left(cancel)
     frames = RunFrames(body.thread_id, body.run_id, declares_version=body.protocol_version is not None)
-    return EventStream(framed(_events(services, caller, session, run, frames)), headers=headers, **options)
+    return EventStream(framed(run_events(services, caller, session, run, frames)), headers=headers, **options)
 
 
 def _left(cancel: Callable[[], Awaitable[Turn]]) -> Callable[[object], Awaitable[None]]:
@@ -97,7 +85,7 @@ def _left(cancel: Callable[[], Awaitable[Turn]]) -> Callable[[object], Awaitable
     return left
 
 
-async def _begin(asked: AskedRun, services: Services, caller: str, session: Session, key: str, origin: Origin) -> _Run:
+async def _begin(asked: AskedRun, services: Services, caller: str, session: Session, key: str, origin: Origin) -> Run:
     """Raises what `accept` and `decide` raise."""
     if asked.text is not None:
         if not asked.is_new:
@@ -106,7 +94,7 @@ async def _begin(asked: AskedRun, services: Services, caller: str, session: Sess
             asked.text, once=once(key, asked.text), stream=True, origin=origin, abandons=asked.abandons
         )
         admitted = await services.turns.accept(caller, session.id, request)
-        return _Run(admitted.turn, None if admitted.fresh else asked.before)
+        return Run(admitted.turn, None if admitted.fresh else asked.before)
     if asked.decision is None:
         return await _look(services, caller, session)
     button = replace(asked.decision.button, plan_id=asked.plan_id)
@@ -116,8 +104,8 @@ async def _begin(asked: AskedRun, services: Services, caller: str, session: Sess
     except AppError as error:
         if asked.abandons is None or error.code not in NOT_WAITING:
             raise
-        return _Run(None)  # what is cancelled waits no more: the client only has to hear it
-    return _Run(turn)
+        return Run(None)  # what is cancelled waits no more: the client only has to hear it
+    return Run(turn)
 
 
 async def _check_known(services: Services, caller: str, session: Session, key: str) -> None:
@@ -127,46 +115,11 @@ async def _check_known(services: Services, caller: str, session: Session, key: s
             raise nothing_new()
 
 
-async def _look(services: Services, caller: str, session: Session) -> _Run:
+async def _look(services: Services, caller: str, session: Session) -> Run:
     """The history, and the turn that runs. What that has said so far comes with its events."""
-    running = session.running_turn_id
     async with services.database.read_only() as connection:
+        running = await first_open_turn(connection, session.id)
         newest = await list_messages(connection, caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
         turn = await find_turn(connection, caller, session.id, running) if running is not None else None
     known = [each for each in reversed(newest) if each.turn_id != running or each.role == "user"]
-    return _Run(turn, shown_messages(known))
-
-
-async def _events(
-    services: Services, caller: str, session: Session, run: _Run, frames: RunFrames
-) -> AsyncGenerator[Sequence[Entry]]:
-    """With the positions of the log, where an event is of the log. Whatever goes wrong, it says so at its end."""
-    opening = [frames.started()]
-    if run.messages is not None:
-        opening.append(messages_snapshot(run.messages))
-    if session.pending_plan is not None:
-        opening.append(agui.state_snapshot(session.pending_plan))
-    yield [Entry(0, event) for event in opening]
-    if run.turn is None:
-        yield [Entry(0, frames.finished(await _open_plan(services, caller, session.id)))]
-        return
-    end = end_of(run.turn)
-    try:
-        async with aclosing(services.events.follow(run.turn, patient=False)) as parts:
-            async for entries in parts:
-                last = entries[-1] if entries[-1].position == end else None
-                shown = [Entry(at, event) for at, found in entries if at != end for event in frames.shown(found)]
-                if last is not None:
-                    open_plan = await _open_plan(services, caller, session.id)
-                    shown += [Entry(end, event) for event in frames.ended(last.event, open_plan)]
-                yield shown
-    except AppError as error:
-        yield [Entry(end, agui.run_ended(run.turn, error))]
-
-
-async def _open_plan(services: Services, caller: str, session_id: str) -> Plan | None:
-    """As it is now: one that the turn left waiting may have been decided on since."""
-    with suppress(AppError):  # the session is gone, or Postgres is away: the answer is there all the same
-        async with services.database.read_only() as connection:
-            return (await get_session(connection, caller, session_id)).pending_plan
-    return None
+    return Run(turn, shown_messages(known))

@@ -99,7 +99,7 @@ def asked_of(body: RunAgentInput) -> AskedRun:
         raise _client_tools(body.tools)
     resume = body.resume or []
     if len(resume) > 1:
-        raise _invalid("`resume` has more than one entry: a session asks one question at a time.")
+        raise invalid("`resume` has more than one entry: a session asks one question at a time.")
     at = _newest(body.messages)
     is_new = at is not None and not any(each.get("role") == "assistant" for each in body.messages[at:])
     if resume:
@@ -108,7 +108,7 @@ def asked_of(body: RunAgentInput) -> AskedRun:
         return AskedRun()
     if at is None:
         raise nothing_new()
-    return AskedRun(_text_of(body.messages[at]), is_new=is_new, before=body.messages[: at + 1])
+    return AskedRun(text_of(body.messages[at]), is_new=is_new, before=body.messages[: at + 1])
 
 
 def _newest(messages: Sequence[Json]) -> int | None:
@@ -122,7 +122,7 @@ def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> A
     if entry.status == "cancelled":
         abandons = plan_id, version
         if at is not None:
-            return AskedRun(_text_of(messages[at]), abandons=abandons, before=messages[: at + 1])
+            return AskedRun(text_of(messages[at]), abandons=abandons, before=messages[: at + 1])
         return AskedRun(decision=PlanDecision(decision="reject", version=version), plan_id=plan_id, abandons=abandons)
     if found is None:
         raise StalePlan
@@ -136,14 +136,14 @@ def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> A
     return AskedRun(decision=decision, plan_id=plan_id)
 
 
-def _text_of(message: Json) -> str:
+def text_of(message: Json) -> str:
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(_text_of_part(part) for part in content)
     if not isinstance(content, str) or not (text := content.strip()):
-        raise _invalid("The user's newest message has no text.")
+        raise invalid("The user's newest message has no text.")
     if len(text) > MAX_MESSAGE_CHARS:
-        raise _invalid(f"The user's newest message is longer than {MAX_MESSAGE_CHARS} characters.")
+        raise invalid(f"The user's newest message is longer than {MAX_MESSAGE_CHARS} characters.")
     return text
 
 
@@ -158,7 +158,7 @@ def _text_of_part(part: object) -> str:
                 title="Only text is taken here",
                 detail=f"Nothing was accepted: the message has a part of the type {kind[:40]!r}. Send text.",
             )
-    raise _invalid("A part of the user's newest message is neither text nor a file.")
+    raise invalid("A part of the user's newest message is neither text nor a file.")
 
 
 def key_of(body: RunAgentInput) -> str:
@@ -168,7 +168,7 @@ def key_of(body: RunAgentInput) -> str:
 
 
 def nothing_new() -> AppError:
-    return _invalid("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
+    return invalid("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
 
 
 def _client_tools(tools: Sequence[Json]) -> AppError:
@@ -181,5 +181,5 @@ def _client_tools(tools: Sequence[Json]) -> AppError:
     )
 
 
-def _invalid(why: str) -> AppError:
+def invalid(why: str) -> AppError:
     return AppError("invalid_request", status=422, title="The request is not valid", detail=why)

@@ -56,7 +56,7 @@ class Completion(BaseModel):
 
     id: Annotated[str, doc("`chatcmpl-` and the id of the turn.")]
     object: Annotated[Literal["chat.completion"], doc("Always `chat.completion`.")] = "chat.completion"
-    created: Annotated[int, doc("When the turn was accepted, in seconds since 1970.")]
+    created: Annotated[int, doc("When it was asked for, in seconds since 1970.")]
     model: Annotated[str, doc("The agent.")]
     choices: Annotated[list[CompletionChoice], doc("The one answer.")]
     usage: Annotated[CompletionUsage, doc("What the turn took.")]
@@ -67,7 +67,7 @@ class OpenAIResponse(BaseModel):
 
     id: Annotated[str, doc("For `previous_response_id`.")]
     object: Annotated[Literal["response"], doc("Always `response`.")] = "response"
-    created_at: Annotated[int, doc("When the turn was accepted, in seconds since 1970.")]
+    created_at: Annotated[int, doc("When it was asked for, in seconds since 1970.")]
     status: Annotated[Literal["completed"], doc("Of a response that is not streamed.")] = "completed"
     model: Annotated[str, doc("The agent.")]
     output: Annotated[

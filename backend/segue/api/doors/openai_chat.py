@@ -3,7 +3,6 @@
 Calls of tools are never passed on: the client would take them for its own. What the agent does is reasoning content.
 """
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
@@ -30,8 +29,6 @@ from segue.api.problem_codes import OF_DOORS, problems
 from segue.api.problems import PROBLEMS
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.ids import made_at
-from segue.domain.session import TurnKey
 from segue.events.event_buffer import Entry
 from segue.turns.agents import Speaker
 
@@ -76,7 +73,7 @@ async def create_chat_completion(body: CompletionBody, asking: DoorAskingDep) ->
         return await _task(asking, body, given, wants_usage=wants_usage)
     request = asked(asking.http, body.messages, agent=body.model, body=given)
     turn = (await begin(asking, request)).turn
-    head = {"id": f"chatcmpl-{turn.turn_id}", "created": _created(turn), "model": body.model}
+    head = {"id": f"chatcmpl-{turn.turn_id}", "created": int(asking.services.clock().timestamp()), "model": body.model}
     if body.stream:
         chunks = Chunks(head, statuses=is_open_webui(asking.http), usage=wants_usage)
         frames, farewell = chunks.frames(asking.services.events.follow(turn)), chunks.failed(turn_errors.interrupted())
@@ -91,7 +88,7 @@ async def create_chat_completion(body: CompletionBody, asking: DoorAskingDep) ->
 
 async def _task(asking: Asking, body: CompletionBody, given: Mapping[str, Any], *, wants_usage: bool) -> Response:
     text, charge = await do_task(asking, body.messages, model=body.model, body=given)
-    head = {"id": f"chatcmpl-{token_hex(13)}", "created": int(time.time()), "model": body.model}
+    head = {"id": f"chatcmpl-{token_hex(13)}", "created": int(asking.services.clock().timestamp()), "model": body.model}
     usage = asdict(charge)
     if not body.stream:
         return JSONResponse(_completion(head, text, usage))
@@ -162,7 +159,3 @@ class Chunks:
 
 def _data(value: object) -> bytes:
     return b"data: %b\n\n" % orjson.dumps(value)
-
-
-def _created(turn: TurnKey) -> int:
-    return int(made_at(turn.turn_id).timestamp())

@@ -3,7 +3,6 @@
 The id of a response says which session and turn it is of, so `previous_response_id` needs nothing that is kept.
 """
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
@@ -29,7 +28,6 @@ from segue.api.problem_codes import OF_DOORS, problems
 from segue.api.problems import PROBLEMS
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.ids import made_at
 from segue.events.event_buffer import Entry
 
 EVENTS: Final[dict[str, Any]] = {
@@ -67,7 +65,9 @@ async def create_response(body: ResponseBody, asking: DoorAskingDep) -> Response
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     if is_task(asking, messages, model=body.model):
         text, charge = await do_task(asking, messages, model=body.model, body=given)
-        writer = ResponseWriter({"id": f"resp_{token_hex(13)}", "created_at": int(time.time()), "model": body.model})
+        writer = ResponseWriter(
+            {"id": f"resp_{token_hex(13)}", "created_at": int(asking.services.clock().timestamp()), "model": body.model}
+        )
         pieces: list[Piece] = [Text(text), Answered({"usage": asdict(charge)})]
         if body.stream:
             return EventStream(_once(writer.begin() + writer.frames(pieces)))
@@ -77,7 +77,7 @@ async def create_response(body: ResponseBody, asking: DoorAskingDep) -> Response
     writer = ResponseWriter(
         {
             "id": response_id(turn),
-            "created_at": int(made_at(turn.turn_id).timestamp()),
+            "created_at": int(asking.services.clock().timestamp()),
             "model": body.model,
             "conversation": {"id": turn.session_id},
             "previous_response_id": body.previous_response_id,

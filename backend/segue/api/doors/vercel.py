@@ -1,0 +1,199 @@
+"""The door for `useChat` of the Vercel AI SDK: a chat is a session of the caller's, a message of the assistant a turn.
+
+A client sends the whole chat, of which only the last message is new. `vercel_frames` is the way back.
+"""
+
+import hashlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from structlog.contextvars import bind_contextvars
+
+from segue.api.deps import Caller, OriginDep, Services, ServicesDep, StrictJsonRoute
+from segue.api.doors.agui_frames import RunFrames
+from segue.api.doors.agui_input import Json, invalid, nothing_new, text_of
+from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS, find_session, session_of_client
+from segue.api.doors.run_events import Run, run_events
+from segue.api.doors.vercel_frames import MessageChunks
+from segue.api.events import MEDIA_TYPE, EventStream, framed
+from segue.api.problem_codes import OF_DECISIONS, problems
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import PlanDecision
+from segue.domain import turn_errors
+from segue.domain.doc import doc
+from segue.domain.errors import NotFound
+from segue.domain.ids import is_id
+from segue.domain.session import Session, TurnKey
+from segue.events import agui
+from segue.events.event_buffer import Entry
+from segue.memory.history import get_message, user_messages_of
+from segue.turns.claims import Origin
+from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after
+from segue.turns.store import ChatRequest, once
+
+router = APIRouter(prefix="/api/chat", tags=["doors"], route_class=StrictJsonRoute, responses=PROBLEMS)
+
+ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
+CHUNKS: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "description": "A UI message stream."}}}
+
+
+class UiChat(BaseModel):
+    """What `useChat` sends. What it does not know is a newer client's."""
+
+    model_config = ConfigDict(alias_generator=to_camel, strict=True)
+
+    id: Annotated[ChatId, doc("What the client calls the chat: a session, made on first use.")]
+    messages: Annotated[
+        list[Json], Field(min_length=1), doc("The chat as the client has it. Only the last one is read.")
+    ]
+    trigger: Annotated[Literal["submit-message", "regenerate-message"], doc("What the user did.")] = "submit-message"
+    message_id: Annotated[ChatId | None, doc("The message to regenerate, or that was edited.")] = None
+    agent: Annotated[ChatId | None, doc("One of `GET /agents`, who answers from now on.")] = None
+
+
+class UiDecision(PlanDecision):
+    """The data of a part `data-decision`: what the user decides on the plan that waits."""
+
+    plan_id: Annotated[str | None, Field(max_length=40), doc("The plan that was shown; null for the open one.")] = None
+
+
+@router.post(
+    "",
+    response_class=Response,
+    responses={
+        200: {"description": "The chunks of the answer", "content": CHUNKS},
+        **problems(
+            "idempotency_key_reused", "message_not_found", "not_in_history", "parts_unsupported", "session_not_found",
+            "too_many_queued", "turn_in_progress", "unknown_agent", *OF_DECISIONS,
+        ),
+    },
+)  # fmt: skip
+async def ui_chat(body: UiChat, services: ServicesDep, caller: Caller, origin: OriginDep) -> Response:
+    """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
+    said = body.messages[-1]
+    if said.get("role") != "user":
+        raise nothing_new()
+    decision, text = _decision_in(said), ""
+    if decision is None and body.trigger == "submit-message":
+        text = text_of({"content": said.get("parts")})
+    session = await session_of_client(services, caller, body.id, agent=body.agent)
+    if decision is not None:
+        turn = await _decided(services, caller, session, decision, said, origin)
+    else:
+        turn = await _accepted(services, caller, session, body, text, origin)
+    return _stream(services, caller, session, turn)
+
+
+@router.get(
+    "/{chat_id}/stream",
+    response_class=Response,
+    responses={
+        200: {"description": "The chunks of the answer", "content": CHUNKS},
+        204: {"description": "Nothing runs."},
+    },
+)
+async def resume_ui_chat(
+    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")],
+    services: ServicesDep,
+    caller: Caller,
+) -> Response:
+    """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
+    session = await find_session(services, caller, chat_id)
+    if session is None:
+        return Response(status_code=204)
+    async with services.database.read_only() as connection:
+        running = await first_open_turn(connection, session.id)
+        if running is None:
+            return Response(status_code=204)
+        turn = await find_turn(connection, caller, session.id, running)
+    return _stream(services, caller, session, turn)
+
+
+def _decision_in(message: Json) -> UiDecision | None:
+    parts = message.get("parts")
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict) and part.get("type") == "data-decision":
+            try:
+                return UiDecision.model_validate(part.get("data"))
+            except ValueError as error:
+                raise invalid(f"The part `data-decision`: {error}") from error
+    return None
+
+
+def _key(message: Json, *asked: str | int) -> str | None:
+    """Of a message that comes again with the same words; None if the client has given it no id."""
+    if not isinstance(made := message.get("id"), str) or not made:
+        return None
+    return f"vercel:{hashlib.sha256(orjson.dumps([made, *asked])).hexdigest()}"
+
+
+async def _decided(
+    services: Services, caller: str, session: Session, decision: UiDecision, message: Json, origin: Origin
+) -> TurnKey:
+    known = once(_key(message, *decision.asked), *decision.asked)
+    button = replace(decision.button, plan_id=decision.plan_id)
+    return await services.turns.decide(caller, session.id, button, once=known, stream=True, origin=origin)
+
+
+async def _accepted(
+    services: Services, caller: str, session: Session, body: UiChat, text: str, origin: Origin
+) -> TurnKey:
+    instead_of = await _instead_of(services, caller, session.id, body)
+    key = _key(body.messages[-1], text) if instead_of is None else None
+    request = ChatRequest(text, once=once(key, text), stream=True, origin=origin, instead_of=instead_of)
+    return (await services.turns.accept(caller, session.id, request)).turn
+
+
+async def _instead_of(services: Services, caller: str, session_id: str, body: UiChat) -> str | None:
+    """The stored message that is edited, or whose answer is made anew; None for a new one.
+
+    A client calls a message of the assistant by its turn, and one of the user's as it likes: what is edited is what
+    came after the answer before it. One that has read the history from the API has the ids of that.
+    """
+    if body.message_id is not None and is_id("msg", body.message_id):
+        return body.message_id
+    if body.trigger == "submit-message" and body.message_id is None:
+        return None
+    async with services.database.read_only() as connection:
+        turn_id = body.message_id
+        if body.trigger == "submit-message":
+            before = _answer_before(body.messages)
+            if before is not None and is_id("msg", before):
+                before = (await get_message(connection, caller, session_id, before)).turn_id
+            turn_id = await turn_after(connection, session_id, before)
+        elif turn_id is None and (last := await last_in_history(connection, session_id)) is not None:
+            turn_id = last.id
+        said = await user_messages_of(connection, turn_id) if turn_id is not None else []
+    if not said:
+        raise NotFound("message")
+    return said[0].id
+
+
+def _answer_before(messages: Sequence[Json]) -> str | None:
+    """The last message of the assistant that is of this service, as a greeting of the page's is not."""
+    ids = (str(each.get("id")) for each in reversed(messages[:-1]) if each.get("role") == "assistant")
+    return next((each for each in ids if is_id("turn", each) or is_id("msg", each)), None)
+
+
+def _stream(services: Services, caller: str, session: Session, turn: TurnKey) -> Response:
+    bind_contextvars(turn_id=turn.turn_id)
+    return EventStream(
+        framed(_chunks(services, caller, session, turn)),
+        headers={"x-vercel-ai-ui-message-stream": "v1", "X-Session-Id": session.id, "X-Turn-Id": turn.turn_id},
+        farewell=b"".join(
+            b"data: %b\n\n" % chunk for chunk in MessageChunks(turn).of(agui.run_ended(turn, turn_errors.interrupted()))
+        ),
+    )
+
+
+async def _chunks(services: Services, caller: str, session: Session, turn: TurnKey) -> AsyncGenerator[Sequence[Entry]]:
+    chunks, frames = MessageChunks(turn), RunFrames(session.id, turn.turn_id, declares_version=False)
+    async with aclosing(run_events(services, caller, session, Run(turn), frames)) as parts:
+        async for entries in parts:
+            yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]

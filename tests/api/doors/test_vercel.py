@@ -1,0 +1,190 @@
+"""The door for `useChat`, as the newest Vercel AI SDK comes through, unmodified, and as a page without it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from segue.config import Settings
+from segue.domain.clock import utc_now
+from segue.domain.ids import new_id
+from tests.support.identity import new_key, speaking
+from tests.support.node import needs_node, node
+from tests.support.plans import ASK, THREE_STEPS, planned
+from tests.support.provider import Provider, calls, fails, says, streams
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
+
+CHAT = "a chat of the page's"
+
+
+@pytest.fixture
+async def shelf(settings: Settings) -> AsyncIterator[Shelf]:
+    async with serving_shelf() as shelf:
+        settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+        yield shelf
+
+
+async def page(client: Client, *steps: dict[str, Any]) -> list[dict[str, Any]]:
+    url = f"{str(client.http.base_url).rstrip('/')}/api/chat"
+    done: list[dict[str, Any]] = orjson.loads(await node("vercel.mjs", url, json.dumps(steps)))
+    return done
+
+
+def parts(step: dict[str, Any], *kinds: str) -> list[dict[str, Any]]:
+    return [part for part in step["messages"][-1]["parts"] if part["type"] in kinds]
+
+
+def texts(step: dict[str, Any]) -> list[str]:
+    return [part["text"] for part in parts(step, "text")]
+
+
+def said(text: str, *more: dict[str, Any], made: str = "m1", role: str = "user") -> dict[str, Any]:
+    return {"id": made, "role": role, "parts": [{"type": "text", "text": text}, *more]}
+
+
+async def chunks(client: Client, *messages: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+    response = await client.http.post("/api/chat", json={"id": CHAT, "messages": list(messages), **more})
+    assert response.status_code == 200, response.text
+    assert response.headers["x-vercel-ai-ui-message-stream"] == "v1"
+    return read(response.text)
+
+
+def read(stream: str) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in stream.split("\n") if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [orjson.loads(line) for line in lines[:-1]]
+
+
+@needs_node
+async def test_a_page_asks_says_yes_and_decides_by_button(settings: Settings, provider: Provider, shelf: Shelf) -> None:
+    provider.will(
+        planned(THREE_STEPS),
+        says("Item 1 is gone."),
+        calls(("mcp_delete_item", {"item_id": "itm-2"}), text="One moment."),
+        calls(("mcp_delete_item", {"item_id": "itm-3"})),
+        says("Item 3 is gone."),
+    )
+    async with running(settings) as client:
+        await client.connected("shelf")
+        asked, done, waits = await page(
+            client, {"open": CHAT, "say": ASK}, {"say": "sì, grazie"}, {"say": "Delete item 2"}
+        )
+        [shown] = parts(waits, "data-plan")
+        no = {"type": "data-decision", "data": {"decision": "reject", "version": shown["data"]["version"]}}
+        history = waits["messages"]
+        rejected, other = await page(
+            client, {"open": CHAT, "messages": history, "parts": [no]}, {"say": "Delete item 3"}
+        )
+        plan = parts(other, "data-plan")[0]["data"]
+        yes = {"decision": "confirm", "version": plan["version"], "plan_id": plan["id"]}
+        stale = {**yes, "plan_id": shown["data"]["id"]}
+        refused, confirmed = await page(
+            client,
+            {"open": CHAT, "messages": other["messages"], "parts": [{"type": "data-decision", "data": stale}]},
+            {"parts": [{"type": "data-decision", "data": yes}]},
+        )
+        turns = await client.turns((await client.get("/sessions"))["items"][0]["id"])
+    assert [(part["toolName"], part["state"]) for part in parts(asked, "dynamic-tool")] == [
+        ("mcp_find_items", "output-available"),
+        ("mcp_get_item", "output-available"),
+    ]
+    assert [part["data"]["status"] for part in parts(asked, "data-plan")] == ["waiting"]
+    assert (texts(done), [part["data"]["status"] for part in parts(done, "data-plan")]) == (
+        ["Item 1 is gone."],
+        ["completed"],
+    )
+    assert [part["data"]["status"] for part in parts(rejected, "data-plan")] == ["cancelled"]
+    assert "plan_changed" in refused["error"]
+    assert (texts(confirmed), confirmed["error"]) == (["Item 3 is gone."], None)
+    assert shelf.effects == ["get itm-1", "delete itm-1", "delete itm-3"]
+    assert confirmed["messages"][-1]["id"] == turns[-1]["turn_id"]
+    assert confirmed["messages"][-1]["metadata"]["session_id"] == turns[-1]["session_id"]
+
+
+@needs_node
+async def test_a_page_regenerates_edits_and_reloads(client: Client, provider: Provider) -> None:
+    provider.will(*map(says, ("One.", "Two.", "Two again.", "Uno.")))
+    _, _, again, edited = await page(
+        client,
+        {"open": CHAT, "say": "first"},
+        {"say": "second"},
+        {"regenerate": True},
+        {"say": "primo", "edit": 1},
+    )
+    assert (texts(again), texts(edited)) == (["Two again."], ["Uno."])
+    session = (await client.get("/sessions"))["items"][0]["id"]
+    assert [each["content"] for each in await client.messages(session)] == ["primo", "Uno."]
+    idle = {"open": CHAT, "messages": edited["messages"], "resume": True}
+    assert (await page(client, idle))[0]["messages"] == edited["messages"]
+
+
+async def test_who_comes_while_an_answer_is_made_gets_it_from_its_start(client: Client, provider: Provider) -> None:
+    going_on = asyncio.Event()
+    provider.will(streams("Go", going_on, "od."))
+    sent = asyncio.create_task(chunks(client, said("Well?")))
+    await provider.wait_for_requests(1)
+    async with client.http.stream("GET", f"/api/chat/{CHAT}/stream") as response:
+        going_on.set()
+        resumed = read((await response.aread()).decode())
+    assert resumed == await sent
+    assert "".join(chunk["delta"] for chunk in resumed if chunk["type"] == "text-delta") == "Good."
+
+
+async def test_a_message_sent_again_is_the_same_turn_and_a_failed_one_says_why(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(says("Hello."), fails(500))
+    first = await chunks(client, said("hello"))
+    assert [chunk["type"] for chunk in first] == [
+        "start", "start-step", "text-start", "text-delta", "text-end", "finish-step", "finish",
+    ]  # fmt: skip
+    assert await chunks(client, said("hello")) == first
+    failed = await chunks(client, said("hello"), said("Hello.", role="assistant"), said("well?", made="m2"))
+    assert failed[-1]["type"] == "error"
+    assert "provider" in failed[-1]["errorText"]
+    assert len(await client.turns((await client.get("/sessions"))["items"][0]["id"])) == 2
+    assert (await client.http.get(f"/api/chat/{CHAT}/stream")).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"messages": []}, "invalid_request"),
+        ({"messages": [said("hello", role="assistant")]}, "invalid_request"),
+        ({"messages": [{"role": "user"}]}, "invalid_request"),
+        ({"messages": [said("hello", {"type": "file", "url": "data:image/png;base64,"})]}, "parts_unsupported"),
+        ({"messages": [said("hello", {"type": "data-decision", "data": {"decision": "yes"}})]}, "invalid_request"),
+        ({"id": ""}, "invalid_request"),
+        ({"trigger": "approve"}, "invalid_request"),
+    ],
+)
+async def test_what_cannot_be_answered_is_refused_with_a_problem_and_makes_nothing(
+    client: Client, wrong: dict[str, Any], code: str
+) -> None:
+    response = await client.http.post("/api/chat", json={"id": CHAT, "messages": [said("hello")], **wrong})
+    assert (response.json()["code"], response.headers["content-type"]) == (code, "application/problem+json")
+    assert (await client.http.get(f"/api/chat/{CHAT}/stream")).status_code == 204
+    assert (await client.get("/sessions"))["items"] == []
+
+
+async def test_a_chat_is_of_its_user(settings: Settings, provider: Provider) -> None:
+    guarded = settings.model_copy(update={"auth": "api_key"})
+    provider.will(says("Ada."), says("Bob."))
+    async with (
+        running(guarded) as service,
+        speaking(service, await new_key(guarded, "ada")) as ada,
+        speaking(service, await new_key(guarded, "bob")) as bob,
+    ):
+        assert "Ada." in str(await chunks(ada, said("hello")))
+        assert "Bob." in str(await chunks(bob, said("hello")))
+        theirs = (await ada.get("/sessions"))["items"][0]["id"]
+        for foreign in (theirs, new_id("ses", utc_now())):
+            sent = await bob.http.post("/api/chat", json={"id": foreign, "messages": [said("hello")]})
+            looked = await bob.http.get(f"/api/chat/{foreign}/stream")
+            assert [(each.status_code, each.json()["code"]) for each in (sent, looked)] == [
+                (404, "session_not_found")
+            ] * 2

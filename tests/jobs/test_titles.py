@@ -1,0 +1,117 @@
+"""Titles by the small model: after the first answer, once, and never over one that a user has given."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from starlette.responses import Response
+
+from segue.config import Settings
+from tests.support.provider import Provider, fails, says
+from tests.support.service import Client, running
+from tests.support.stores import Stores, looking_into
+from tests.support.streams import listening
+
+ASKED = "Ciao, puoi dirmi come si coltivano i limoni in un vaso sul balcone in inverno?"
+SETTLED = "SELECT title FROM sessions WHERE id = $1 AND title_due_at IS NULL"
+
+
+@pytest.fixture
+def small(settings: Settings) -> Settings:
+    return settings.model_copy(update={"llm_small_model": "small"})
+
+
+async def title_of(client: Client, session: str) -> str:
+    return str((await client.get(f"/sessions/{session}"))["title"])
+
+
+async def settled(stores: Stores, session: str) -> str:
+    """The title once no better one is due."""
+    return str(await stores.until(SETTLED, session))
+
+
+async def test_a_title_is_made_after_the_first_answer_in_the_sessions_language_and_told_in_the_feed(
+    small: Settings, provider: Provider
+) -> None:
+    provider.will(says("In vaso, al sole."), says("Prego."))
+    provider.title = says('"Limoni in vaso."\n(due parole)')
+    async with running(small) as client, looking_into(small) as stores, listening(client, "/events") as feed:
+        session = await client.new_session(language="it")
+        await client.chat(session, ASKED)
+        heard = await feed.until("session_titled")
+        assert heard[-1].event == {"type": "session_titled", "session_id": session, "title": "Limoni in vaso"}
+        assert await settled(stores, session) == await title_of(client, session) == "Limoni in vaso"
+        await client.chat(session, "grazie mille per tutto")
+        booked = "SELECT sum(calls) FROM usage WHERE session_id = $1 AND model = 'small'"
+        assert await stores.until(booked, session) == 1
+    [asked] = provider.titles
+    assert asked["model"] == "small"
+    given = orjson.loads(asked["messages"][-1]["content"])
+    assert given == {"user": ASKED, "assistant": "In vaso, al sole.", "language": "it"}
+
+
+async def test_a_title_set_by_hand_stays_also_if_it_is_set_while_the_model_thinks(
+    small: Settings, provider: Provider
+) -> None:
+    go = asyncio.Event()
+
+    async def thinking(_: dict[str, Any]) -> Response:
+        go_on.set()
+        await go.wait()
+        return says("The model's")
+
+    go_on, provider.title = asyncio.Event(), thinking
+    async with running(small) as client, looking_into(small) as stores:
+        named = await client.new_session(title="hello")
+        cleared = await client.new_session()
+        provider.will(says("Hi."), says("Hi."))
+        await client.chat(named, "hello")
+        await client.chat(cleared, "hello")
+        await go_on.wait()
+        await client.http.patch(f"/sessions/{cleared}", json={"title": "hello"})
+        go.set()
+        assert await settled(stores, cleared) == await settled(stores, named) == "hello"
+    assert len(provider.titles) == 1
+    assert await titles_in(small) == {"hello"}
+
+
+async def titles_in(settings: Settings) -> set[str]:
+    async with running(settings) as client:
+        return {each["title"] for each in (await client.get("/sessions"))["items"]}
+
+
+async def test_a_title_that_a_process_left_unmade_another_one_makes_and_one_that_fails_stays_the_first_words(
+    small: Settings, provider: Provider
+) -> None:
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def silent(_: dict[str, Any]) -> Response:
+        asked.set()
+        await never.wait()
+        return says("too late")
+
+    provider.title = silent
+    async with looking_into(small) as stores:
+        async with running(small) as client:
+            session = await client.new_session()
+            provider.will(says("Hi."))
+            answer = await client.chat(session, "hello")
+            assert answer["message"]["content"] == "Hi."
+            await asked.wait()
+        never.set()
+        provider.title = says("Greetings")
+        async with running(small) as client:
+            assert await settled(stores, session) == "Greetings"
+            provider.title = fails(400)
+            provider.will(says("Bye."))
+            other = await client.new_session()
+            await client.chat(other, "good bye")
+            assert await settled(stores, other) == "good bye"
+
+
+async def test_without_a_small_model_the_first_words_stay(client: Client, provider: Provider) -> None:
+    provider.will(says("Hi."))
+    session = await client.new_session()
+    await client.chat(session, "hello")
+    assert (await title_of(client, session), provider.titles) == ("hello", [])
