@@ -249,11 +249,17 @@ async def test_sigterm_closes_open_streams_at_once_and_the_turn_behind_them_stil
         async with chatting(client, session, "hello") as chat:
             [started, *_] = await chat.until("TEXT_MESSAGE_CONTENT")
             events = f"/sessions/{session}/turns/{started.event['runId']}/events"
-            async with listening(client, events) as follower:
+            look = {"threadId": session, "runId": "a run", "messages": []}
+            async with (
+                listening(client, events) as follower,
+                listening(client, "/agui", method="POST", json=look) as run,
+            ):
+                await run.until("TEXT_MESSAGE_CONTENT")
                 stopped = asyncio.create_task(asyncio.to_thread(process.stop))
                 async with asyncio.timeout(PATIENCE_S):
                     for stream in (chat, follower):
                         assert "RUN_FINISHED" not in kinds(await stream.rest())
+                    assert (await run.rest())[-1].event["code"] == "turn_interrupted"  # else it is taken for a success
         go_on.set()
         async with asyncio.timeout(PATIENCE_S):
             assert await stopped == 0

@@ -120,12 +120,16 @@ async def answer_or_events(services: Services, turn: TurnKey, *, stream: bool) -
     return Response(await services.events.answer(turn), media_type="application/json")
 
 
+def frame(entry: Entry) -> bytes:
+    return b"id: %d\ndata: %b\n\n" % entry
+
+
 async def framed(parts: AsyncGenerator[Sequence[Entry]]) -> AsyncIterator[bytes]:
     async with aclosing(parts):
         async for entries in parts:
             frames = bytearray()
             for entry in entries:
-                frames += b"id: %d\ndata: %b\n\n" % entry
+                frames += frame(entry)
                 if len(frames) >= PART_BYTES:
                     yield bytes(frames)
                     frames.clear()

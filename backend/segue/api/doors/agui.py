@@ -18,13 +18,14 @@ from segue.api.doors.agui_frames import RunFrames, shown_messages
 from segue.api.doors.agui_input import AskedRun, RunAgentInput, asked_of, key_of, nothing_new
 from segue.api.doors.client_sessions import session_of_client
 from segue.api.doors.run_events import Run, run_events
-from segue.api.events import EVENTS, EventStream, framed
+from segue.api.events import EVENTS, EventStream, frame, framed
 from segue.api.problem_codes import OF_DECISIONS, problems
 from segue.api.problems import PROBLEMS
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.session import Session, Turn
 from segue.events import agui
+from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import list_messages
 from segue.turns.claims import Origin
 from segue.turns.queries import find_turn, first_open_turn, turn_of_key
@@ -69,7 +70,7 @@ async def _answer(
     if (turn := run.turn) is not None:
         bind_contextvars(turn_id=turn.turn_id)
         headers["X-Turn-Id"] = turn.turn_id
-        options["farewell"] = b"data: %b\n\n" % agui.run_ended(turn, turn_errors.interrupted())
+        options["farewell"] = frame(Entry(end_of(turn), agui.run_ended(turn, turn_errors.interrupted())))
         if body.forwarded_props is not None and body.forwarded_props.on_disconnect == "cancel":
             cancel = partial(services.turns.cancel, caller, session.id, turn.turn_id)
             options["client_close_handler_callable"] = _left(cancel)

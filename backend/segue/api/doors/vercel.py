@@ -21,7 +21,7 @@ from segue.api.doors.agui_input import Json, invalid, nothing_new, text_of
 from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS, find_session, session_of_client
 from segue.api.doors.run_events import Run, run_events
 from segue.api.doors.vercel_frames import MessageChunks
-from segue.api.events import MEDIA_TYPE, EventStream, framed
+from segue.api.events import MEDIA_TYPE, EventStream, frame, framed
 from segue.api.problem_codes import OF_DECISIONS, problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import PlanDecision
@@ -31,7 +31,7 @@ from segue.domain.errors import NotFound
 from segue.domain.ids import is_id
 from segue.domain.session import Session, TurnKey
 from segue.events import agui
-from segue.events.event_buffer import Entry
+from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import get_message, user_messages_of
 from segue.turns.claims import Origin
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after
@@ -183,12 +183,11 @@ def _answer_before(messages: Sequence[Json]) -> str | None:
 
 def _stream(services: Services, caller: str, session: Session, turn: TurnKey) -> Response:
     bind_contextvars(turn_id=turn.turn_id)
+    cut_off = MessageChunks(turn).of(agui.run_ended(turn, turn_errors.interrupted()))
     return EventStream(
         framed(_chunks(services, caller, session, turn)),
         headers={"x-vercel-ai-ui-message-stream": "v1", "X-Session-Id": session.id, "X-Turn-Id": turn.turn_id},
-        farewell=b"".join(
-            b"data: %b\n\n" % chunk for chunk in MessageChunks(turn).of(agui.run_ended(turn, turn_errors.interrupted()))
-        ),
+        farewell=b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off),
     )
 
 
