@@ -41,6 +41,7 @@ OWNERS_OF_TABLES = {
     "turns/claims.py": "turns",
     "turns/fork.py": "copies of a session's rows in all its tables, for another session",
     "turns/imports.py": "turns and messages that were held elsewhere",
+    "turns/operations.py": "turns of all users, and their calls",
     "turns/queries.py": "turns",
     "turns/steering.py": "turns",
     "turns/store.py": "turns",

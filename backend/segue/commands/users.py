@@ -30,7 +30,9 @@ User = Annotated[str, typer.Option("--user", help="Whose it is.")]
 @keys.command("create")
 def create(
     user: User,
-    scope: Annotated[list[str] | None, typer.Option(help="What else it may do: ops, act_as. Repeatable.")] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="What it is for, to tell it from others.")] = None,
 ) -> None:
     """Make a key. It is shown once, as the last word."""

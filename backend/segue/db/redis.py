@@ -94,6 +94,10 @@ def tool_try_key(tool: str) -> str:
     return f"segue:tools:try:{tool}"
 
 
+def activity_key(worker: str) -> str:
+    return f"segue:activity:{worker}"
+
+
 def turn_events_key(session_id: str, turn_id: str) -> str:
     return f"segue:events:{session_id}:{turn_id}"
 

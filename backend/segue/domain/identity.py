@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal, get_args
 
-Scope = Literal["ops", "act_as"]
+Scope = Literal["ops", "ops:content", "act_as"]
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 LOCAL_USER = "local"

@@ -310,7 +310,7 @@ async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[Op
             turns.c.attempts,
             turns.c.worker,
             turns.c.lease_until,
-            (-_age(turns.c.lease_until)).label("lease_left_s"),
+            lease_left(),
             _age(turns.c.queued_at).label("waiting_s"),
             turns.c.cancel_requested_at,
         )
@@ -330,6 +330,10 @@ async def last_turn_of(connection: AsyncConnection, session_id: str, *, failed: 
     if row is None:
         return None
     return LastTurn(row.id, row.status, row.finished_at, _error(row) if row.status in ("failed", "cancelled") else None)
+
+
+def lease_left() -> ColumnElement[float]:
+    return (-_age(turns.c.lease_until)).label("lease_left_s")
 
 
 def _age(moment: ColumnElement[datetime] | ColumnElement[datetime | None]) -> ColumnElement[float]:

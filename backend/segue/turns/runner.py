@@ -5,9 +5,11 @@ run and when one stops; readers follow a turn through its event log.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Literal, cast
 
@@ -23,7 +25,7 @@ from segue.agent.tool_choice.choice import ToolChooser
 from segue.db.engine import UNAVAILABLE, outlast, outlasting
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.events import Event, SteerRead, TextEnded
+from segue.domain.events import Event, SteerRead, StepStarted, TextEnded
 from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
@@ -33,6 +35,7 @@ from segue.memory.history import NewMessage
 from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
 from segue.turns import steering, store, terminations
+from segue.turns.activity import LONG_S, Activity, ModelWait
 from segue.turns.claims import Claim
 from segue.turns.context import Answering, load_context
 from segue.turns.deps import TurnDeps
@@ -114,6 +117,8 @@ class TurnRun:
         self._unstored = unstored
         self._task: asyncio.Task[ChatAnswer | None] | None = None
         self._finishing = False
+        self._began = time.monotonic()
+        self._node: str | None = None
         self._said: NewMessage | None = None
         self._account = deps.books.account(claim.owner, claim.key.session_id, claim.key.turn_id, epoch=claim.epoch)
         self._speaker = deps.agents.speaker(claim.agent)
@@ -128,6 +133,14 @@ class TurnRun:
             save=self._save_choice,
         )
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
+
+    def activity(self) -> Activity | None:
+        """Returns None for a run that is younger than LONG_S."""
+        asked, clock = self._model.waits_for, time.monotonic()
+        if clock - self._began < LONG_S:
+            return None
+        waits = ModelWait(asked[0], self._deps.clock() - timedelta(seconds=clock - asked[1])) if asked else None
+        return Activity(self.claim.epoch, self._node, waits)
 
     def start(self) -> asyncio.Task[ChatAnswer | None]:
         """Returns the task of the run; its result is None for a turn that ended without an answer or was lost."""
@@ -195,6 +208,8 @@ class TurnRun:
 
         def emit(event: Event) -> None:
             self._metrics.count(event)
+            if isinstance(event, StepStarted):
+                self._node = event.name
             if isinstance(event, TextEnded) and event.cut_off:
                 said = clean(event.cut_off)
                 self._said = NewMessage("assistant", said, deps.clock(), id=event.message_id, cut_off=True)

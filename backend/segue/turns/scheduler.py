@@ -14,6 +14,7 @@ import structlog
 
 from segue.domain.errors import AppError
 from segue.turns import claims
+from segue.turns.activity import say
 from segue.turns.claims import Claim
 from segue.turns.deps import TurnDeps
 from segue.turns.runner import Stop, TurnRun, UnstoredEnds
@@ -98,6 +99,12 @@ class TurnWorker:
                 log.warning("leases_not_renewed", code=error.code)
             else:
                 renewed = time.monotonic() if due else renewed
+            await self._say_activity()
+
+    async def _say_activity(self) -> None:
+        running = {turn_id: run.activity() for turn_id, run in self._running.items()}
+        if long := {turn_id: activity for turn_id, activity in running.items() if activity is not None}:
+            await say(self._deps.cache, self._name, long, now=self._deps.clock())
 
     async def _drain(self, session_id: str) -> None:
         try:

@@ -30,9 +30,11 @@ class ModelBudget:
 class MeteredModel:
     """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting.
 
-    `name` is that of the model that answered last, the small one aside; `last_request` what was asked last.
+    `name` is that of the model that answered last, the small one aside; `last_request` what was asked last. `waits_for`
+    is the model that is asked now, and since when, in seconds of `time.monotonic`.
     """
 
+    waits_for: tuple[str, float] | None = None
     last_request: tuple[Sequence[BaseMessage], Sequence[ToolSpec]] | None = None
 
     def __init__(self, models: Models, budget: ModelBudget, account: Account) -> None:
@@ -78,6 +80,7 @@ class MeteredModel:
         started = time.monotonic()
         try:
             model = self._models.small if small else self._models.main
+            self.waits_for = model.name, started
             reply = await model.reply(
                 messages,
                 tools,
@@ -88,6 +91,7 @@ class MeteredModel:
                 account=self.account,
             )
         finally:
+            self.waits_for = None
             self.seconds += time.monotonic() - started
         if not small:
             self.name = reply.model

@@ -1,0 +1,157 @@
+"""Routes for operators: turns and sessions of every user, without what was said. HTTP only."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from segue.api.deps import IdentityDep, Ops, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.problem_codes import problems
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
+from segue.domain.doc import doc
+from segue.domain.errors import NotFound
+from segue.domain.identity import MAX_USER_CHARS
+from segue.domain.ids import is_id
+from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
+from segue.domain.session import Message, Session, TurnStatus, UnreadableMessage
+from segue.domain.tool_state import ToolState
+from segue.memory.history import list_messages
+from segue.memory.sessions import get_session, owner_of
+from segue.turns.operations import OpsTurn, find_any, list_any, with_activity
+
+MESSAGES_SHOWN = 50
+FAILED_SHOWN = 5
+MAX_OPEN = 50
+
+router = APIRouter(prefix="/ops", tags=["ops"], route_class=StrictJsonRoute, responses=PROBLEMS)
+
+Named = Annotated[str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")]
+AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
+AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
+_POSITION = id_position("turn")
+_OF_SESSION = ("id", "agent", "created_at", "updated_at", "message_count")
+
+
+@dataclass(frozen=True, slots=True)
+class OpsStep:
+    """A step of a plan, without its words."""
+
+    id: Annotated[int, doc("From 1.")]
+    status: Annotated[StepStatus, doc("How it stands.")]
+    tool: Annotated[str | None, doc("What it calls.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OpsPlan:
+    """The open plan, without its words."""
+
+    id: Annotated[str, doc("Begins with `plan_`.")]
+    version: Annotated[int, doc("Grows with every change.")]
+    status: Annotated[PlanStatus, doc("`waiting` waits for the user's yes.")]
+    expires_at: Annotated[datetime, doc("Until when it waits.")]
+    steps: Annotated[tuple[OpsStep, ...], doc("In their order.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OpsContent:
+    """What was said: for the scope `ops:content`."""
+
+    title: Annotated[str | None, doc("The session's.")]
+    metadata: Annotated[dict[str, Any], doc("What the client keeps with it.")]
+    plan: Annotated[Plan | UnreadablePlan | None, doc("The open plan, whole.")]
+    messages: Annotated[list[Message | UnreadableMessage], doc("The newest ones, newest first.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OpsSession:
+    """A session of any user."""
+
+    id: Annotated[str, doc("Begins with `ses_`.")]
+    owner: Annotated[str, doc("Whose it is.")]
+    agent: Annotated[str, doc("Who answers.")]
+    created_at: Annotated[datetime, doc("When it was made.")]
+    updated_at: Annotated[datetime, doc("When something last happened in it.")]
+    message_count: Annotated[int, doc("How many messages its history has.")]
+    open_turns: Annotated[list[OpsTurn], doc("Those that run or wait.")]
+    failed_turns: Annotated[list[OpsTurn], doc("The newest that failed, five at most.")]
+    plan: Annotated[OpsPlan | None, doc("The open plan.")]
+    tools: Annotated[dict[str, ToolState], doc("Those that cannot be called now, by name.")]
+    content: Annotated[OpsContent | None, doc("Null for callers without the scope `ops:content`.")]
+
+
+@router.get("/turns", responses=problems("forbidden", "unknown_tool", "session_not_found"))
+async def list_any_turns(
+    services: ServicesDep,
+    _: Ops,
+    *,
+    status: Annotated[TurnStatus | None, Query(description="Only those; else all that are open.")] = None,
+    session_id: Annotated[str | None, Query(max_length=200, description="Only those of this session.")] = None,
+    tool: Annotated[Named, Query(description="Only those that wait for this tool, or had called it.")] = None,
+    owner: Annotated[Named, Query(description="Only those of this user.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[OpsTurn]:
+    """Lists the turns of all users, with what each does and where. Newest first. For the scope `ops`."""
+    before = decode_cursor(cursor, _POSITION)
+    if session_id is not None and not is_id("ses", session_id):
+        raise NotFound("session")
+    async with services.database.read_only() as connection:
+        if session_id is not None:
+            await owner_of(connection, session_id)
+        found = await list_any(
+            connection, status=status, session_id=session_id, tool=tool, owner=owner, before=before, limit=limit + 1
+        )
+    if not found:
+        services.tools.specs(tool)
+    return page(await with_activity(services.cache, found), limit, lambda turn: turn.turn_id)
+
+
+@router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
+async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> OpsTurn:
+    """Cancels a turn of any user. Answers once it has ended; one that had ended before stays as it is. For the scope
+    `ops`.
+    """
+    turn = await _turn(services, turn_id)
+    await services.turns.cancel(turn.owner, turn.session_id, turn_id)
+    return await _turn(services, turn_id)
+
+
+@router.get("/sessions/{session_id}", responses=problems("forbidden"))
+async def get_any_session(session_id: AnySessionId, services: ServicesDep, identity: IdentityDep, _: Ops) -> OpsSession:
+    """Shows how a session of any user stands. For the scope `ops`; with `ops:content` also what was said."""
+    async with services.database.read_only() as connection:
+        owner = await owner_of(connection, session_id)
+        session = await get_session(connection, owner, session_id)
+        open_turns = await list_any(connection, session_id=session_id, limit=MAX_OPEN)
+        failed = await list_any(connection, session_id=session_id, status="failed", limit=FAILED_SHOWN)
+    states = await services.tools.session_states(session_id)
+    shown = {name: getattr(session, name) for name in _OF_SESSION}
+    return OpsSession(
+        owner=owner,
+        open_turns=await with_activity(services.cache, open_turns),
+        failed_turns=failed,
+        plan=_plan(session.pending_plan) if session.pending_plan else None,
+        tools={name: state for name, state in states.items() if not state.available},
+        content=await _content(services, owner, session) if "ops:content" in identity.scopes else None,
+        **shown,
+    )
+
+
+async def _turn(services: Services, turn_id: str) -> OpsTurn:
+    async with services.database.read_only() as connection:
+        turn = await find_any(connection, turn_id)
+    [told] = await with_activity(services.cache, [turn])
+    return told
+
+
+async def _content(services: Services, owner: str, session: Session) -> OpsContent:
+    async with services.database.read_only() as connection:
+        said = await list_messages(connection, owner, session.id, limit=MESSAGES_SHOWN, newest_first=True)
+    return OpsContent(session.title, session.metadata, session.pending_plan, said)
+
+
+def _plan(plan: Plan) -> OpsPlan:
+    steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps)
+    return OpsPlan(plan.id, plan.version, plan.status, plan.expires_at, steps)

@@ -1,0 +1,164 @@
+"""What operators see and end: the turns and sessions of all users, and no word of what was said."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from segue.config import Settings
+from tests.support.health import MOODY, QUESTION, connect
+from tests.support.identity import new_key, speaking
+from tests.support.logs import until
+from tests.support.plans import ASK, THREE_STEPS, planned
+from tests.support.provider import Provider, calls
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
+
+CANARY = "zitronenfalter"
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        yield served
+
+
+@pytest.fixture
+async def guarded(settings: Settings, shelf: Shelf) -> Settings:
+    connect(settings, shelf)
+    return settings.model_copy(update={"auth": "api_key"})
+
+
+@pytest.fixture
+async def service(guarded: Settings) -> AsyncIterator[Client]:
+    async with running(guarded) as served:
+        yield served
+
+
+@pytest.fixture
+async def ada(service: Client, guarded: Settings) -> AsyncIterator[Client]:
+    async with speaking(service, await new_key(guarded, "ada")) as client:
+        yield client
+
+
+@pytest.fixture
+async def ops(service: Client, guarded: Settings) -> AsyncIterator[Client]:
+    async with speaking(service, await new_key(guarded, "root", ["ops"])) as client:
+        yield client
+
+
+def problem(response: httpx2.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["code"]
+
+
+async def hanging(ada: Client, provider: Provider, shelf: Shelf) -> tuple[str, str]:
+    """A session and its turn, in which a tool does not answer."""
+    shelf.open.clear()
+    provider.will(calls((MOODY, {"word": CANARY})))
+    session = await ada.new_session(title=CANARY)
+    turn = (await ada.send(session, f"{QUESTION} {CANARY}", background=True)).json()["turn_id"]
+    await shelf.wait_for_effects(1)
+    return session, turn
+
+
+async def told(ops: Client, turn: str, kind: str) -> dict[str, Any]:
+    """The turn, once its process has said what it does."""
+
+    async def found() -> dict[str, Any]:
+        turns = (await ops.get("/ops/turns"))["items"]
+        kinds = {each["turn_id"]: {one["kind"] for one in each["running"]} for each in turns if each["node"]}
+        return next((each for each in turns if each["turn_id"] == turn and kind in kinds.get(turn, ())), {})
+
+    return await until(found)
+
+
+async def test_a_turn_that_hangs_in_a_tool_is_found_by_the_tool_and_ended_by_an_operator(
+    ada: Client, ops: Client, provider: Provider, shelf: Shelf
+) -> None:
+    session, turn = await hanging(ada, provider, shelf)
+    waiting = (await ada.send(session, CANARY, background=True)).json()["turn_id"]
+    seen = await told(ops, turn, "tool")
+    [call] = seen["running"]
+    assert (call["kind"], call["name"], seen["node"]) == ("tool", MOODY, "tool_loop")
+    assert (seen["session_id"], seen["owner"], seen["status"], seen["attempt"]) == (session, "ada", "running", 1)
+    assert ":" in seen["instance"]
+    assert seen["lease_left_s"] > 0
+    assert CANARY not in str(seen)
+    for query, expected in (
+        ({}, {turn, waiting}),
+        ({"tool": MOODY}, {turn}),
+        ({"tool": "current_time"}, set()),
+        ({"status": "queued"}, {waiting}),
+        ({"status": "failed"}, set()),
+        ({"session_id": session, "owner": "ada"}, {turn, waiting}),
+        ({"owner": "root"}, set()),
+    ):
+        listed = (await ops.get("/ops/turns", **query))["items"]
+        assert {each["turn_id"] for each in listed} == expected, query
+    first = await ops.get("/ops/turns", limit=1)
+    second = await ops.get("/ops/turns", limit=1, cursor=first["next_cursor"])
+    assert {each["turn_id"] for each in first["items"] + second["items"]} == {turn, waiting}
+    for each in (waiting, turn):
+        ended = await ops.http.post(f"/ops/turns/{each}/cancel")
+        assert (ended.status_code, ended.json()["status"]) == (200, "cancelled")
+    assert {each["error"]["code"] for each in await ada.turns(session)} == {"turn_cancelled"}
+    assert (await ops.http.post(f"/ops/turns/{turn}/cancel")).json()["error_code"] == "turn_cancelled"
+    [cancelled] = (await ops.get("/ops/turns", status="cancelled", tool=MOODY))["items"]
+    assert (cancelled["turn_id"], cancelled["running"]) == (turn, [])
+
+
+async def test_a_turn_that_waits_for_the_model_says_for_which_and_since_when(
+    ada: Client, ops: Client, provider: Provider, shelf: Shelf
+) -> None:
+    async def silent(_: dict[str, Any]) -> Any:
+        await shelf.awake.wait()
+
+    provider.will(silent)
+    session = await ada.new_session()
+    sent = (await ada.send(session, QUESTION, background=True)).json()
+    seen = await told(ops, sent["turn_id"], "model")
+    [call] = seen["running"]
+    assert call["since"] <= seen["heard_at"]
+    assert (call["name"], seen["node"]) == (provider.requests[0]["model"], "tool_loop")
+    await ops.http.post(f"/ops/turns/{sent['turn_id']}/cancel")
+    shelf.awake.set()
+
+
+async def test_a_session_is_shown_to_operators_without_a_word_of_it_unless_they_may_read(
+    service: Client, ada: Client, ops: Client, guarded: Settings, provider: Provider
+) -> None:
+    session = await ada.new_session(title=CANARY, metadata={"about": CANARY})
+    provider.will(planned([{**THREE_STEPS[0], "args": {"query": CANARY}}, *THREE_STEPS[1:]]))
+    await ada.chat(session, f"{ASK} {CANARY}")
+    seen = await ops.get(f"/ops/sessions/{session}")
+    assert CANARY not in str(seen)
+    assert (seen["owner"], seen["content"], seen["open_turns"]) == ("ada", None, [])
+    assert [step["status"] for step in seen["plan"]["steps"]] == ["complete", "complete", "waiting"]
+    assert seen["tools"].keys() == {"mcp_dependent_tool"}
+    async with speaking(service, await new_key(guarded, "eve", ["ops", "ops:content"])) as reader:
+        content = (await reader.get(f"/ops/sessions/{session}"))["content"]
+    assert (content["title"], content["metadata"]) == (CANARY, {"about": CANARY})
+    assert content["messages"][-1]["content"] == f"{ASK} {CANARY}"
+
+
+async def test_what_is_for_operators_is_refused_to_users_and_what_nobody_has_is_missing(
+    ada: Client, ops: Client
+) -> None:
+    session = await ada.new_session()
+    nothing = "0" * 26
+    for method, path, missing in (
+        ("GET", "/ops/turns", None),
+        ("GET", "/ops/turns?tool=mcp_nobody", "unknown_tool"),
+        ("GET", f"/ops/turns?session_id=ses_{nothing}", "session_not_found"),
+        ("GET", "/ops/turns?session_id=*", "session_not_found"),
+        ("GET", f"/ops/sessions/ses_{nothing}", "session_not_found"),
+        ("GET", f"/ops/sessions/{session}", None),
+        ("POST", f"/ops/turns/turn_{nothing}/cancel", "turn_not_found"),
+        ("POST", "/ops/turns/x/cancel", "turn_not_found"),
+    ):
+        assert problem(await ada.http.request(method, path)) == (403, "forbidden"), path
+        response = await ops.http.request(method, path)
+        assert missing is None or problem(response) == (404, missing), path
+    for query in ("status=asleep", "tool=%00", "owner=" + "x" * 201, "limit=0", "cursor=x", "when=now"):
+        assert (await ops.http.get(f"/ops/turns?{query}")).status_code == 422, query
