@@ -29,7 +29,7 @@ class ModelWait:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class TurnActivity:
     """`epoch` is the turn's: what a process says that has lost the turn counts for nothing."""
 
     epoch: int
@@ -38,21 +38,21 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ActivityReport:
     """What a process said last, and when."""
 
     at: AwareDatetime
-    turns: dict[str, Activity]
+    turns: dict[str, TurnActivity]
 
 
-_read_said = reader(Said)
+_read_said = reader(ActivityReport)
 
 
-async def say(cache: Cache, worker: str, turns: Mapping[str, Activity], *, now: datetime) -> None:
-    await cache.set_json(activity_key(worker), Said(now, dict(turns)), ttl_s=KEPT_S)
+async def say(cache: Cache, worker: str, turns: Mapping[str, TurnActivity], *, now: datetime) -> None:
+    await cache.set_json(activity_key(worker), ActivityReport(now, dict(turns)), ttl_s=KEPT_S)
 
 
-async def heard(cache: Cache, workers: Iterable[str]) -> dict[str, Said]:
+async def heard(cache: Cache, workers: Iterable[str]) -> dict[str, ActivityReport]:
     """Returns what these processes said last, of those that have said something within KEPT_S."""
     names = sorted(set(workers))
     values = await asyncio.gather(*(cache.get_json(activity_key(name)) for name in names))

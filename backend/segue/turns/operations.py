@@ -17,7 +17,7 @@ from segue.db.redis import Cache
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.session import TurnStatus
-from segue.turns.activity import Said, heard
+from segue.turns.activity import ActivityReport, heard
 from segue.turns.queries import RUNS_ITSELF, lease_left, status_of
 
 
@@ -95,7 +95,7 @@ async def with_activity(cache: Cache, listed: Sequence[OpsTurn]) -> list[OpsTurn
     return [_told(turn, said.get(turn.instance or "")) for turn in listed]
 
 
-def _told(turn: OpsTurn, said: Said | None) -> OpsTurn:
+def _told(turn: OpsTurn, said: ActivityReport | None) -> OpsTurn:
     """A call that is in the ledger is what a turn waits for, whatever its process said before."""
     activity = said.turns.get(turn.turn_id) if said else None
     if said is None or activity is None or activity.epoch != turn.epoch or turn.status != "running":

@@ -35,7 +35,7 @@ from segue.memory.history import NewMessage
 from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
 from segue.turns import steering, store, terminations
-from segue.turns.activity import LONG_S, Activity, ModelWait
+from segue.turns.activity import LONG_S, ModelWait, TurnActivity
 from segue.turns.claims import Claim
 from segue.turns.context import Answering, load_context
 from segue.turns.deps import TurnDeps
@@ -134,13 +134,13 @@ class TurnRun:
         )
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
-    def activity(self) -> Activity | None:
+    def activity(self) -> TurnActivity | None:
         """Returns None for a run that is younger than LONG_S."""
         asked, clock = self._model.waits_for, time.monotonic()
         if clock - self._began < LONG_S:
             return None
         waits = ModelWait(asked[0], self._deps.clock() - timedelta(seconds=clock - asked[1])) if asked else None
-        return Activity(self.claim.epoch, self._node, waits)
+        return TurnActivity(self.claim.epoch, self._node, waits)
 
     def start(self) -> asyncio.Task[ChatAnswer | None]:
         """Returns the task of the run; its result is None for a turn that ended without an answer or was lost."""
