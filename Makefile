@@ -103,7 +103,7 @@ bfcl: install  ## replay a public benchmark, killing the service between turns: 
 	$(BIN)/python bench/bfcl.py $(or $(DATA),$(error give the data: make bfcl DATA=path/to/bfcl_multi_turn_base.jsonl))
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	--no-emit-index-url --no-emit-find-links --extra otel --extra anthropic --extra google pyproject.toml
+	--no-emit-index-url --no-emit-find-links --extra otel --extra anthropic --extra google --extra files pyproject.toml
 
 lock: install  ## resolve the dependencies again, for every Python and platform
 	$(LOCK) --upgrade --extra dev --output-file requirements-dev.lock

@@ -135,6 +135,8 @@ class Settings(BaseSettings):
     tool_result_inline_bytes: Bytes = 2000
     tool_result_max_bytes: Bytes = 10_000_000
     tool_result_session_bytes: Bytes = 200_000_000
+    attachment_max_bytes: Bytes = 20_000_000
+    attachment_user_bytes: Bytes = 1_000_000_000
     session_ttl_days: Days | None = None
     tool_failure_threshold: Count = 3
     tool_failure_duration_s: Seconds = 300

@@ -53,6 +53,7 @@ from segue.net.http_client import tls_context
 from segue.telemetry.gauges import ProcessState
 from segue.telemetry.metrics import Metrics
 from segue.telemetry.tracing import tracing
+from segue.tools.attachments.store import Attachments
 from segue.tools.availability import ToolAvailability
 from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
@@ -188,6 +189,10 @@ def forwarded_user(base: Foundation) -> Callable[[str], str] | None:
     from segue.identity.forwarded_users import ForwardedUsers  # noqa: PLC0415 (PyJWT)
 
     return ForwardedUsers(secret.get_secret_value()).user_of_token
+
+
+def attachments(base: Foundation) -> Attachments:
+    return Attachments(base.stores.database, limits.attachment_limits(base.settings), base.clock)
 
 
 def books(base: Foundation) -> Books:

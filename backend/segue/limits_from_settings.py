@@ -8,6 +8,7 @@ from segue.config import Settings
 from segue.domain.providers import provider_and_id
 from segue.memory.history_window import WindowLimits
 from segue.memory.token_count import Count, counter_for
+from segue.tools.attachments.store import AttachmentLimits
 from segue.tools.health import HealthRules
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
@@ -27,6 +28,14 @@ def user_limits(settings: Settings) -> UserLimits:
         requests_per_minute=settings.limit_requests_per_minute,
         turns_per_minute=settings.limit_turns_per_minute,
         concurrent_turns=settings.limit_concurrent_turns,
+    )
+
+
+def attachment_limits(settings: Settings) -> AttachmentLimits:
+    return AttachmentLimits(
+        max_bytes=settings.attachment_max_bytes,
+        user_bytes=settings.attachment_user_bytes,
+        text_bytes=settings.tool_result_max_bytes,
     )
 
 

@@ -12,6 +12,7 @@ from segue import factories
 from segue.api import (
     agents,
     approvals,
+    attachments,
     branches,
     chat,
     events,
@@ -32,6 +33,7 @@ from segue.api import (
     usage,
 )
 from segue.api.access_control import Gate
+from segue.api.attachments import MULTIPART_BYTES
 from segue.api.deps import Services, State
 from segue.api.doors import agui, openai_chat, openai_responses, vercel
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
@@ -54,6 +56,7 @@ RESOURCES = (
     export,
     chat,
     branches,
+    attachments,
     turns,
     events,
     feed,
@@ -134,7 +137,12 @@ async def run_worker(settings: Settings, stopped: asyncio.Event, started: Callab
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
     """The last one added is the first one that sees a request."""
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, max_door_bytes=settings.max_door_body_bytes)
+    app.add_middleware(
+        BodyLimit,
+        max_bytes=settings.max_body_bytes,
+        max_door_bytes=settings.max_door_body_bytes,
+        max_upload_bytes=settings.attachment_max_bytes + MULTIPART_BYTES,
+    )
     app.add_middleware(
         Gate, hosts=settings.hosts, origins=settings.cors_origins, metrics_public=settings.metrics_public
     )
@@ -185,6 +193,7 @@ async def _start(
         turns=service,
         agents=speakers,
         tools=tooling.availability,
+        attachments=factories.attachments(base),
         planning=settings.planning,
         confirm=settings.confirm,
         mcp_states=tooling.mcp_states,

@@ -28,6 +28,7 @@ OWNED: dict[str, Prefix] = {
     "memory_id": "mem",
     "message_id": "msg",
     "chat_id": "ses",
+    "attachment_id": "att",
 }
 SHARED = {"tool": "current_time", "agent_id": "segue"}
 
@@ -66,7 +67,7 @@ def calls_of(app: FastAPI) -> list[Call]:
 
 def body_of(operation: dict[str, Any], description: dict[str, Any]) -> Any:
     content = operation.get("requestBody", {}).get("content", {})
-    return smallest(content["application/json"]["schema"], description) if content else None
+    return smallest(content["application/json"]["schema"], description) if "application/json" in content else None
 
 
 def smallest(schema: dict[str, Any], description: dict[str, Any]) -> Any:
@@ -116,6 +117,7 @@ async def things_of(client: Client) -> Things:
     session = await client.new_session()
     answer = await client.chat(session, "What time is it?")
     [call] = answer["tool_calls"]
+    file = await client.http.post(f"/sessions/{session}/attachments", files={"file": ("notes.txt", b"tea")})
     noted = await client.http.post("/memories", json={"content": "likes tea", "kind": "fact"})
     things = {
         "session_id": session,
@@ -124,6 +126,7 @@ async def things_of(client: Client) -> Things:
         "memory_id": noted.json()["id"],
         "message_id": answer["message"]["id"],
         "chat_id": session,
+        "attachment_id": file.json()["id"],
     }
     assert things.keys() == OWNED.keys(), "make one of each thing in OWNED here"
     return things

@@ -83,6 +83,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
     memory = await client.http.post("/memories", json={"content": "I have a cat", "kind": "fact"})
     edited = await client.new_session()
     await client.chat(edited, "hello")
+    file = await client.http.post(f"/sessions/{edited}/attachments", files={"file": ("notes.txt", b"tea")})
     return {
         "session_id": session,
         "chat_id": session,
@@ -90,6 +91,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
         "tool_call_id": answer["tool_calls"][0]["tool_call_id"],
         "memory_id": memory.json()["id"],
         "message_id": answer["message"]["id"],
+        "/{attachment_id}": {"session_id": edited, "attachment_id": file.json()["id"]},
         "agent_id": "segue",
         "tool": "current_time",
         "version": plan["plan"]["version"],
@@ -166,22 +168,8 @@ def _call(
             case.path_parameters.update({name: here[name] for name in case.path_parameters})
             if isinstance(case.body, dict) and type(case.body.get("version")) is int:
                 case.body["version"] = int(known["version"])
-            is_positive = case.meta is not None and case.meta.generation.mode.is_positive
-            if case.path.endswith("/fork") and is_positive:
-                case.body = {"message_id": here["message_id"]}
-            if case.path == "/approvals/decisions" and is_positive:
-                case.body = {"items": [{**known["approval"], "decision": "reject"}]}
-            if case.path.endswith("/agui") and is_positive:  # what a message says is the client's to choose
-                case.body = {"threadId": "a thread", "runId": "a run", "messages": []}
-            if case.path == "/api/chat" and is_positive:
-                case.body = {
-                    "id": "a chat",
-                    "messages": [{"role": "user", "parts": [{"type": "text", "text": "hello"}]}],
-                }
-            if case.path.endswith("/plan/decision") and is_positive:  # which arguments go with it is the tool's to say
-                case.body = {"decision": "reject", "version": int(known["version"])}
-            if case.path in CONVERSATIONS and is_positive:
-                case.body = CONVERSATIONS[case.path]
+            if case.meta is not None and case.meta.generation.mode.is_positive:
+                _fit(case, here)
         response = case.call(base_url=base_url, session=http, timeout=WAIT_S)
         statuses[response.status_code] += 1
         _check_code(case, response)
@@ -189,3 +177,26 @@ def _call(
         case.validate_response(response, checks=CHECKS[:-1] if is_stream else CHECKS)  # streams are test_streams.py's
 
     call()
+
+
+def _fit(case: Case[Any], here: dict[str, Any]) -> None:
+    """Puts into a body what the description cannot say of it: what exists, and what is a client's to choose."""
+    body: Any = case.body
+    match case.path.rpartition("/")[2]:
+        case "fork":
+            case.body = {"message_id": here["message_id"]}
+        case "decisions":
+            case.body = {"items": [{**here["approval"], "decision": "reject"}]}
+        case "decision":  # which arguments go with it is the tool's to say
+            case.body = {"decision": "reject", "version": int(here["version"])}
+        case "agui":
+            case.body = {"threadId": "a thread", "runId": "a run", "messages": []}
+        case "attachments" if case.method == "POST":
+            body["file"] = b"tea"  # not any bytes are a file that is taken
+        case "chat" if case.path.startswith("/api/"):
+            said: Any = {"role": "user", "parts": [{"type": "text", "text": "hello"}]}
+            case.body = {"id": "a chat", "messages": [said]}
+        case "chat" | "edit":
+            body.pop("attachments", None)
+        case _ if case.path in CONVERSATIONS:
+            case.body = CONVERSATIONS[case.path]

@@ -11,6 +11,7 @@ import pytest
 from segue.config import Settings
 from segue.db.erasure import belongs_to_sessions
 from segue.db.models import metadata
+from tests.api.test_attachments import uploaded
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.plans import ASK, THREE_STEPS, planned
@@ -51,7 +52,8 @@ async def conversation(client: Client, provider: Provider) -> str:
         planned([{**THREE_STEPS[0], "args": {"query": CANARY}}, *THREE_STEPS[1:]]),
     )
     session = await client.new_session(title=CANARY)
-    await client.chat(session, f"find {CANARY}")
+    attachment = await uploaded(client, session, CANARY.encode(), f"{CANARY}.txt")
+    await client.chat(session, f"find {CANARY}", attachments=[attachment])
     await client.chat(session, f"{ASK} {CANARY}")
     return session
 
@@ -105,7 +107,9 @@ async def test_a_deleted_session_leaves_no_word_of_what_was_said(
 ) -> None:
     async with speaking(service, await new_key(settings, "ada")) as ada:
         session = await conversation(ada, provider)
-        assert {"sessions", "messages", "plans", "tool_calls", "tool_results"} <= await rows_with(stores, CANARY)
+        assert {"sessions", "messages", "plans", "tool_calls", "tool_results", "attachments"} <= await rows_with(
+            stores, CANARY
+        )
         assert await keys_with(stores, CANARY)
         assert await stores.everlasting() == []
         assert (await ada.http.delete(f"/sessions/{session}")).status_code == 204
@@ -160,7 +164,7 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
             "turns": 4,
             "api_keys": 1,
             "memories": 1,
-            "tool_calls": 8,
+            "tool_calls": 10,
             "plans": 2,
         }
         assert told["messages"] > 4

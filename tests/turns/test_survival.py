@@ -20,7 +20,9 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns
 from segue.embedded.urls import ServerUrls
+from tests.api.test_attachments import uploaded
 from tests.support.commands import ROOT, python
+from tests.support.files import PNG
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.service import Client, Process
@@ -175,6 +177,34 @@ async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_
     assert {short_id(call["tool_call_id"]): call["status"] for call in ledger} == statuses
     assert answer["memory_used"]["tool_results"] == 2
     assert {short_id(result["tool_call_id"]): result["status"] for result in memory["tool_results"]} == statuses
+
+
+async def test_a_file_is_read_once_by_a_turn_that_another_process_goes_on_with_after_kill_nine(
+    scripted: dict[str, str], provider: Provider
+) -> None:
+    never = asyncio.Event()
+
+    async def silent(_: dict[str, Any]) -> Response:
+        await never.wait()
+        return says("too late")
+
+    scripted = {**scripted, "LLM_MODEL": "gpt-4o"}
+    provider.will(silent)
+    async with serving(scripted) as (process, client):
+        session = await client.new_session()
+        files = [await uploaded(client, session, each, "file") for each in (PNG, b"a letter to Rossi")]
+        await client.send(session, "Look", attachments=files, background=True)
+        await provider.wait_for_requests(1)
+        process.kill()
+    provider.will(says("Seen."))
+    async with serving(scripted) as (_, client):
+        [turn] = await client.ended(session)
+    assert turn["answer"]["message"]["content"] == "Seen."
+    assert [call["tool_name"] for call in turn["answer"]["tool_calls"]] == ["read_attachment"] * 2
+    before, after = (str(provider.requests[request]["messages"]) for request in (0, -1))
+    for sent in (before, after):
+        assert (sent.count("data:image/png;base64,"), sent.count("a letter to Rossi")) == (1, 1)
+    never.set()
 
 
 async def test_sigterm_lets_a_turn_end_hands_back_what_takes_longer_and_leaves_nothing_running(

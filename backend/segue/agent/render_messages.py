@@ -20,6 +20,7 @@ from segue.agent.prompts import (
     Instructions,
     as_json,
     joined,
+    note_of,
     notes_and_message,
     plan_block,
     running_message,
@@ -137,7 +138,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
     before = {name: count(part) for name, part in system.items()} | {
         "messages": sum(cost(key := message_key(each), window.forms[key]) for each in window.history[:begins])
     }
-    told = "\n".join(filter(None, [notes, window.history[begins].metadata.get("note")]))
+    told = "\n".join(filter(None, [notes, note_of(window.history[begins])]))
     brief = {key for key, form in window.forms.items() if form == "brief"}
     opaque = {key: parts for key, parts in session.opaque.items() if window.forms.get(key) == "whole"}
     shown = [
@@ -197,7 +198,7 @@ def shown_text(message: Message, form: Form, *, inline: Mapping[str, str], expir
         case text, _:
             said = f"{text}{CUT_OFF}" if message.cut_off else text
             said = _without_middle(said) if form == "brief" else said
-            return with_notes(said, message.metadata["note"]) if "note" in message.metadata else said
+            return with_notes(said, note) if (note := note_of(message)) else said
 
 
 def _without_middle(text: str) -> str:

@@ -1,5 +1,6 @@
 """The state of a turn in the graph: plain data, every key declared. Live objects are in `TurnContext`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -13,6 +14,7 @@ from segue.memory.short_term import ShortTermMemory
 from segue.plans.acknowledgement import Acknowledgement
 from segue.plans.policy import WEB_SEARCH, SearchDecision, SearchReason
 from segue.plans.store import StoredPlan
+from segue.tools.outcome import Outcome
 from segue.tools.results import LedgerCall
 
 
@@ -28,6 +30,7 @@ class TurnInput(TypedDict):
     """The snapshot a turn starts from.
 
     message, message_id: the user's message. `message_count` counts the session's stored messages.
+    attachments: what reading the message's files comes to, by their ids.
     prompt: what the model is shown: the system message, then the history, which ends with the user's message or with
         what an `earlier` attempt has added to it.
     prompt_parts: the parts of it before the user's message.
@@ -43,6 +46,7 @@ class TurnInput(TypedDict):
     """
 
     message: str
+    attachments: Mapping[str, Outcome]
     message_id: str
     message_count: int
     force_web_search: bool

@@ -20,10 +20,11 @@ from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.session_grants import runs_under_grant
 from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.agent.turn_calls import TurnCalls, call_key
+from segue.domain.attachment import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.events import CallEnded, CallStarted, GrantUsed, ToolOutcome, ToolRan, ToolStateChanged
 from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
-from segue.domain.tool import Tool
+from segue.domain.tool import Reference, Tool, ToolCall
 from segue.memory.history import NewMessage, append_message
 from segue.plans.acknowledgement import asks_about
 from segue.plans.argument_origins import not_from_user
@@ -67,6 +68,15 @@ class SettledCall:
     request: RequestedCall
     tool: Tool | None
     outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEnd:
+    """How a call ended, as its rows have it."""
+
+    call: ToolCall
+    reference: Reference
+    message_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,29 @@ def interrupted_call(request: RequestedCall, tool: Tool | None, *, approved: boo
     if tool is not None and tool.spec.may_repeat:
         return ReadyCall(request, tool, approved)
     return SettledCall(request, tool, lost(request.name))
+
+
+async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> list[BaseMessage]:
+    """Records calls whose outcomes are known before they start, with these, in one transaction. Returns what the model
+    is shown.
+    """
+    ends: list[StoredEnd] = []
+
+    async def end_all(connection: AsyncConnection) -> None:
+        ends.extend([await _store_end(connection, turn.context, call.request, call.outcome) for call in calls])
+
+    await record_start(turn, "", [call.request for call in calls], also=end_all)
+    for end in ends:
+        _tell_end(turn, end)
+    for call in calls:
+        turn.keep_images(call.request, call.outcome)
+    turn.count += len(calls)
+    said = render_messages.assistant_message("", [call.request for call in calls])
+    given = (_keep_answer(turn, call.request, call.tool, call.outcome) for call in calls)
+    return [
+        said,
+        *(ToolMessage(answer, tool_call_id=each.request.id) for each, answer in zip(calls, given, strict=True)),
+    ]
 
 
 async def record_start(
@@ -264,13 +297,8 @@ async def _record_end(
     context.emit(ToolRan(tool.spec.name if tool else None, _tool_outcome(outcome), outcome.duration_ms))
     if not _is_recorded(tool):
         return
-    now = context.clock()
     async with context.transaction() as connection:
-        ledger, reference = await results.finish_call(
-            connection, call.request, outcome, now=now, retention=context.limits.retention
-        )
-        message = NewMessage("tool", asdict(reference), now, tool_call_id=call.request.id)
-        message_id = await append_message(connection, context.turn, message)
+        end = await _store_end(connection, context, call.request, outcome)
         if also is not None:
             await also(connection, outcome)
         changed = await context.guard.record(connection, tool.spec, outcome) if tool else None
@@ -278,13 +306,29 @@ async def _record_end(
         await context.guard.committed(tool.spec, changed)
         if changed.moved:
             context.emit(ToolStateChanged(tool.spec.name, context.guard.state(tool.spec)))
+    _tell_end(turn, end)
+
+
+async def _store_end(
+    connection: AsyncConnection, context: TurnContext, request: RequestedCall, outcome: Outcome
+) -> StoredEnd:
+    now = context.clock()
+    call, reference = await results.finish_call(
+        connection, request, outcome, now=now, retention=context.limits.retention
+    )
+    message = NewMessage("tool", asdict(reference), now, tool_call_id=request.id)
+    return StoredEnd(call, reference, await append_message(connection, context.turn, message))
+
+
+def _tell_end(turn: TurnCalls, end: StoredEnd) -> None:
     turn.stored_messages += 1
-    turn.ledger[call.request.id] = ledger, reference
-    context.emit(CallEnded(reference, message_id))
+    turn.ledger[end.call.tool_call_id] = end.call, end.reference
+    turn.context.emit(CallEnded(end.reference, end.message_id))
 
 
 def _keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: Outcome) -> str:
-    answer = render_messages.fresh_result(request.id, outcome, max_bytes=turn.context.limits.fresh_result_bytes)
+    max_bytes = SHOWN_BYTES if request.name == READ_ATTACHMENT else turn.context.limits.fresh_result_bytes
+    answer = render_messages.fresh_result(request.id, outcome, max_bytes=max_bytes)
     if outcome.status != "failed" and _is_recorded(tool):
         turn.answers[call_key(request)] = answer
     return answer

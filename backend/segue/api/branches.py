@@ -25,14 +25,20 @@ WAIT = Delivery()
 _SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 
 
-@router.post("/messages/{message_id}/edit", **as_chat("not_in_history", "not_the_users", "cannot_edit_steer"))
+@router.post(
+    "/messages/{message_id}/edit",
+    **as_chat("not_in_history", "not_the_users", "cannot_edit_steer", "unknown_attachment"),
+)
 async def edit_message(
     session_id: SessionId, message_id: MessageId, body: EditedMessage, asking: AskingDep
 ) -> Response:
     """Says something in the place of a message of the user's. Answers as `chat` does; what came after the message stays
-    readable as a branch. Cancels the open plan. What tools had done stands, and the model is told of it.
+    readable as a branch. It carries the files that are named anew. Cancels the open plan. What tools had done stands,
+    and the model is told of it.
     """
-    request = asking.request(body.message, body, "edit", message_id, body.message, instead_of=message_id)
+    files = tuple(body.attachments)
+    more = {"instead_of": message_id, "attachment_ids": files}
+    request = asking.request(body.message, body, "edit", message_id, body.message, *files, **more)
     return await asking.answered(session_id, request, body)
 
 

@@ -88,11 +88,13 @@ def as_chat(*codes: str) -> dict[str, Any]:
     return {"response_model": ChatAnswer, "responses": responses}
 
 
-@router.post("/{session_id}/chat", **as_chat("too_many_queued"))
+@router.post("/{session_id}/chat", **as_chat("too_many_queued", "unknown_attachment"))
 async def chat(session_id: SessionId, body: ChatBody, asking: AskingDep) -> Response:
     """Sends a message to the agent. The answer is a ChatAnswer, or with `"stream": true` or `Accept: text/event-stream`
     the events of the turn as they happen, or with `background` a 202 at once. A client that goes away stops nothing.
     """
-    asked = (body.message, body.force_web_search, body.on_busy)
-    request = asking.request(body.message, body, *asked, force_web_search=body.force_web_search, on_busy=body.on_busy)
+    files = tuple(body.attachments)
+    asked: tuple[str | int, ...] = (body.message, body.force_web_search, body.on_busy, *files)
+    more: dict[str, Any] = {"force_web_search": body.force_web_search, "on_busy": body.on_busy, "attachment_ids": files}
+    request = asking.request(body.message, body, *asked, **more)
     return await asking.answered(session_id, request, body)

@@ -28,6 +28,7 @@ from segue.events.user_feed import UserFeeds
 from segue.identity.authenticator import Authenticator
 from segue.memory.long_term import LongTermMemory
 from segue.telemetry.metrics import Metrics
+from segue.tools.attachments.store import Attachments
 from segue.tools.availability import ToolAvailability
 from segue.turns.agents import Agents
 from segue.turns.claims import Origin
@@ -53,6 +54,7 @@ class Services:
     turns: TurnService
     agents: Agents
     tools: ToolAvailability
+    attachments: Attachments
     planning: Planning
     confirm: Confirm
     mcp_states: Callable[[], dict[str, str]]
@@ -130,7 +132,7 @@ async def _origin(request: Request) -> Origin:
 
 
 def _id(
-    prefix: Prefix, thing: Literal["session", "turn", "tool_result", "message", "memory", "branch"]
+    prefix: Prefix, thing: Literal["session", "turn", "tool_result", "message", "memory", "branch", "attachment"]
 ) -> AfterValidator:
     """Raises NotFound for a text that is no id of this kind, without asking a store."""
 
@@ -151,6 +153,7 @@ SessionId = Annotated[str, Path(description="A session of the caller's."), _id("
 TurnId = Annotated[str, Path(description="A turn of the session."), _id("turn", "turn")]
 ToolCallId = Annotated[str, Path(description="A call of the session."), _id("call", "tool_result")]
 MessageId = Annotated[str, Path(description="A message of the session."), _id("msg", "message")]
+AttachmentId = Annotated[str, Path(description="A file of the session."), _id("att", "attachment")]
 BranchId = Annotated[str, _id("br", "branch")]
 MemoryId = Annotated[str, Path(description="A fact of the caller's."), _id("mem", "memory")]
 IdempotencyKey = Annotated[

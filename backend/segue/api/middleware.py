@@ -25,6 +25,7 @@ from segue.telemetry.tracing import untraced
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _SENDS_HISTORY = re.compile(r"/v1/|(/agents/[^/]+)?/agui$|/api/chat$")  # the clients of the doors send all of it
+_UPLOADS = re.compile(r"/sessions/[^/]+/attachments")
 
 UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
@@ -70,25 +71,24 @@ class RequestContext:
 
 class BodyLimit:
     """Answers 413 to a body of more than `max_bytes`: unread if Content-Length says so, else when that many have come.
-    A door takes `max_door_bytes`.
+    A door takes `max_door_bytes`, an upload `max_upload_bytes`.
 
     Then the connection ends: when the body does, or LINGER_S later, for a client that still sends to read the answer.
     As many bytes more are dropped meanwhile, of a door's client three times as many.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, max_door_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int, max_door_bytes: int, max_upload_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._max_door_bytes = max_door_bytes
+        self._max_upload_bytes = max_upload_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        is_door = _SENDS_HISTORY.match(route_path(scope)) is not None
-        max_bytes = self._max_door_bytes if is_door else self._max_bytes
-        dropped = 3 * max_bytes if is_door else max_bytes
+        max_bytes, dropped = self._bounds(scope["method"], route_path(scope))
         if int(headers.get("content-length", 0)) > max_bytes:
             problem = await http_problem(Request(scope), _too_large(max_bytes))
             await problem(scope, receive, partial(_send_and_close, receive, send, dropped))
@@ -96,6 +96,13 @@ class BodyLimit:
             await self._count(scope, receive, send, max_bytes, dropped)
         else:
             await self._app(scope, receive, send)
+
+    def _bounds(self, method: str, path: str) -> tuple[int, int]:
+        """Returns how long a body may be, and how much more of it is dropped."""
+        if _SENDS_HISTORY.match(path):
+            return self._max_door_bytes, 3 * self._max_door_bytes
+        max_bytes = self._max_upload_bytes if method == "POST" and _UPLOADS.fullmatch(path) else self._max_bytes
+        return max_bytes, max_bytes
 
     async def _count(self, scope: Scope, receive: Receive, send: Send, max_bytes: int, dropped: int) -> None:
         received = 0

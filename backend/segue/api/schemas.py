@@ -10,6 +10,7 @@ from fastapi import Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, model_validator
 
 from segue.domain.agent import DEFAULT_AGENT
+from segue.domain.attachment import MAX_ATTACHMENTS
 from segue.domain.clock import known_zone
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
@@ -76,6 +77,11 @@ class EditedMessage(Delivery):
     """What the user says instead."""
 
     message: Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS), doc("What the user says.")]
+    attachments: Annotated[
+        list[Annotated[str, Field(max_length=200)]],
+        Field(max_length=MAX_ATTACHMENTS),
+        doc("The ids of files of the session that go with it."),
+    ] = []
 
 
 class ChatBody(EditedMessage):

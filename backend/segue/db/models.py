@@ -9,6 +9,7 @@ than the column, which their ids order. An id or a time never does: each is of t
 `branch` of a turn or message is set if it is no longer in the history, `left_at` of a message says since when.
 `note` is what the model is told with a message.
 A `definition` is the digest of a tool's; a call was `granted` if it ran under a row of `grants`.
+`attachments` of a message are the files that it carries, as they were then.
 `agent` of a turn is that of its session when it was first claimed.
 `client_id` is what a client calls a session that it has not made here; another user may use the same.
 `summary_references` are the lines of JSON that list the results of the turns in the summary.
@@ -29,6 +30,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Numeric,
     SmallInteger,
@@ -183,6 +185,7 @@ messages = Table(
     Column("branch", Text),
     Column("left_at", _time()),
     Column("note", Text),
+    Column("attachments", _json()),
     Column("created_at", _time(), nullable=False),
     CheckConstraint("role IN ('user', 'assistant', 'tool')", name="role"),
     CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="tool_call"),
@@ -296,6 +299,23 @@ tool_results = Table(
     CheckConstraint("kind IN ('json', 'text')", name="kind"),
     Index("tool_results_expires_at_idx", "expires_at"),
     Index("tool_results_quota_idx", "session_id", "stored_before"),
+)
+
+attachments = Table(
+    "attachments",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    _seq(),
+    Column("session_id", _id(), _session_key(), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("media_type", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("identifiers", _json()),
+    Column("text", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    Column("created_at", _time(), nullable=False),
+    Index("attachments_session_id_seq_idx", "session_id", "seq", "id"),
 )
 
 tool_states = Table(

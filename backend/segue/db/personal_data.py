@@ -9,11 +9,11 @@ from sqlalchemy import ARRAY, ColumnElement, Table, Text, cast, func, literal, s
 
 from segue.db.engine import Database
 from segue.db.erasure import TABLES_OF_OWNERS, tables_of
-from segue.db.models import metadata, sessions, tool_results
+from segue.db.models import attachments, metadata, sessions, tool_results
 
 LEFT_OUT = ("digest", "search")  # the hash of a secret, and what is made of a fact's words to find it
 # SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
-ROWS_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1}
+ROWS_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1, attachments: 1}
 
 
 async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[str, str]]:

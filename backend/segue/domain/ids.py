@@ -9,7 +9,7 @@ import secrets
 from datetime import datetime
 from typing import Literal
 
-Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br"]
+Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br", "att"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64

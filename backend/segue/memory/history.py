@@ -32,6 +32,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions
 from segue.db.reading import opaque_of, read_json, readable, reader
+from segue.domain.attachment import Attached
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.session import Message, RequestedCall, Role, TurnKey, UnreadableMessage
@@ -64,7 +65,7 @@ class NewMessage:
     """A message to store. It has an `id` if it has been shown under one already.
 
     `opaque` is what the provider wants back with the message: `by` names the endpoint and model that made it. `note` is
-    what the model is told with it.
+    what the model is told with it, `attachments` are the files that it carries.
     """
 
     role: Role
@@ -76,6 +77,7 @@ class NewMessage:
     opaque: Mapping[str, Any] | None = None
     cut_off: bool = False
     note: str | None = None
+    attachments: Sequence[Attached] = ()
 
 
 def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
@@ -84,6 +86,7 @@ def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
     values = ids | asdict(message)
     values["id"] = message.id or new_id("msg", message.created_at)
     values["tool_calls"] = values["tool_calls"] or None
+    values["attachments"] = values["attachments"] or None
     if not isinstance(message.content, str):
         values["content"] = orjson.dumps(message.content).decode()
     return {NEW_MESSAGE_COLUMNS[name].key: value for name, value in values.items()}
@@ -341,6 +344,7 @@ class _Said:
     role: Literal["user", "assistant"]
     content: str
     tool_calls: tuple[RequestedCall, ...]
+    attachments: tuple[Attached, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +362,7 @@ def _message(row: Row[Any]) -> Message:
     is_tool = row.role == "tool"
     content = read_json(row.content) if is_tool else row.content
     columns = {"role": row.role, "content": content, "tool_calls": row.tool_calls or ()}
+    columns |= {"attachments": row.attachments} if row.attachments else {}
     read_message: Callable[[Any], _Told | _Said] = _read_told if is_tool else _read_said
     read = readable(read_message, columns, "messages", row.id)
     shared: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
@@ -367,4 +372,6 @@ def _message(row: Row[Any]) -> Message:
     if read is None:
         role: Role = row.role if row.role in get_args(Role) else "assistant"
         return UnreadableMessage(role=role, content="" if is_tool else content, unreadable=True, **shared)
+    if isinstance(read, _Said) and read.attachments:
+        shared["metadata"] |= {"attachments": [asdict(each) for each in read.attachments]}
     return Message(role=read.role, content=content, tool_calls=read.tool_calls, **shared)

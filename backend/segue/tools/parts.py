@@ -171,8 +171,12 @@ def _part(text: str, declared: str | None) -> BinaryPart:
 
 
 def _kind_of(encoded: str) -> str | None:
-    beginning = _decoded(encoded[:60])
-    return next((kind for begins, kind in _BEGINNINGS if begins.match(beginning)), None)
+    return kind_of_bytes(_decoded(encoded[:60]))
+
+
+def kind_of_bytes(content: bytes) -> str | None:
+    """Returns the media type that a file's beginning shows, None if that shows nothing."""
+    return next((kind for begins, kind in _BEGINNINGS if begins.match(content)), None)
 
 
 def _text_or_unknown(encoded: str) -> str:

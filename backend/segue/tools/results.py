@@ -297,11 +297,11 @@ async def _outcome(row: Row[Any], call: ToolCall) -> Outcome | None:
         return lost(call.tool_name)
     if call.status == "running":
         return None
-    payload = await _payload(StoredResult(row.kind or "text", row.payload or "", row.id))
+    payload = await payload_of_stored(StoredResult(row.kind or "text", row.payload or "", row.id))
     return Outcome(call.status, payload, row.error, row.duration_ms or 0)
 
 
-async def _payload(stored: StoredResult) -> Payload:
+async def payload_of_stored(stored: StoredResult) -> Payload:
     text = stored.content or ""
     if len(text) > LARGE:
         with suppress(TooMuch):

@@ -76,7 +76,7 @@ async def admit(
             if await accepted_before(connection, owner, session_id, request.once) is None:
                 await plans.abandon(connection, session_id, *request.abandons)
             return await _admit_locked(connection, owner, session_id, request, now=now)
-    if request.on_busy == "steer":
+    if request.on_busy == "steer" and not request.attachments:  # files are read where a turn begins
         async with database.transaction() as connection:
             await lock_session(connection, owner, session_id)
             request = replace(request, steers=await first_open_turn(connection, session_id))
@@ -118,6 +118,7 @@ async def _cleared(
         request,
         message=request.message or opening.content,
         force_web_search=opening.force_web_search,
+        attachments=request.attachments if request.message else opening.attachments,
         note=await note_of_calls(connection, session_id, read_only=read_only),
     )
 

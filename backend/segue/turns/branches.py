@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import taken_back
 from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
+from segue.domain.attachment import Attached
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
@@ -54,6 +55,7 @@ class Opening:
     seq: int
     content: str
     force_web_search: bool
+    attachments: tuple[Attached, ...]
 
 
 async def opening_of(connection: AsyncConnection, session_id: str, message_id: str) -> Opening:
@@ -72,7 +74,8 @@ async def opening_of(connection: AsyncConnection, session_id: str, message_id: s
     content = "\n\n".join(str(each.content) for each in said)
     steered = row.role == "user" and row.at != row.seq
     forced = asked is not None and asked.force_web_search
-    return Opening(row.role, row.branch, steered, row.seq, content, forced)
+    files = [Attached(**file) for each in said for file in each.metadata.get("attachments", ())]
+    return Opening(row.role, row.branch, steered, row.seq, content, forced, tuple(dict.fromkeys(files)))
 
 
 async def opening_after(connection: AsyncConnection, session_id: str, seq: int) -> str | None:

@@ -14,6 +14,7 @@ from segue.agent.state import EarlierAttempt, TurnInput
 from segue.agent.tool_choice.choice import ToolNeeds
 from segue.db.engine import Database
 from segue.db.redis import Cache
+from segue.domain.attachment import Attached
 from segue.domain.clock import local_time
 from segue.domain.errors import Unreadable
 from segue.domain.plan import Plan
@@ -27,6 +28,8 @@ from segue.memory.long_term import LongTermMemory
 from segue.memory.short_term import ShortTermMemory
 from segue.memory.token_count import Count
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
+from segue.tools.attachments.store import read_attached
+from segue.tools.outcome import Outcome
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
 from segue.turns.claims import Claim
 from segue.turns.store import EndedTurn, last_ended
@@ -104,6 +107,7 @@ async def load_context(
     if (opening := next(asked, None)) is None:
         raise Unreadable("message")
     message = str(opening.content)
+    files = [Attached(**each) for each in opening.metadata.get("attachments", ())]
     facts = await long_term.recall(claim.owner, message, now=now) if message and claim.knows_facts else []
     inline = _inline(window, kept, claim.key.turn_id, max_bytes=limits.turn_inline_bytes)
     expired = frozenset(call_id for call_id, size in in_view.items() if size and call_id not in kept)
@@ -128,6 +132,7 @@ async def load_context(
     prompt = build_prompt(content, recall, limits.count)
     return TurnInput(
         message=message,
+        attachments=await _read_files(database, session_id, files) if files else {},
         message_id=opening.id,
         force_web_search=claim.force_web_search,
         message_count=claim.message_count,
@@ -146,6 +151,11 @@ async def load_context(
         language=claim.language or _language(window),
         earlier=earlier,
     )
+
+
+async def _read_files(database: Database, session_id: str, files: Sequence[Attached]) -> Mapping[str, Outcome]:
+    async with database.read_only() as connection:
+        return await read_attached(connection, session_id, files)
 
 
 def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference], plan: Plan | None) -> ToolNeeds:

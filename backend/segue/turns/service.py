@@ -22,6 +22,7 @@ from segue.events import user_feed
 from segue.memory import sessions, short_term
 from segue.memory.sessions import get_session
 from segue.plans.store import expired
+from segue.tools.attachments.store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
 from segue.turns.claims import Origin
@@ -92,12 +93,18 @@ class TurnService:
         await asyncio.shield(self._leaving)
 
     async def accept(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
-        """Stores a message as a turn and dispatches it. Raises what `admit` raises, and AppError `rate_limited`."""
+        """Stores a message as a turn and dispatches it. Raises what `admit` raises, and AppError `rate_limited`,
+        `unknown_attachment`.
+        """
         deps = self._deps
         known = await self._accepted_before(owner, session_id, request.once)
         if known is not None and not known.failed_for_now:
             return known
         again = known.turn.turn_id if known else None
+        if request.attachment_ids:
+            async with deps.database.read_only() as connection:
+                files = await attached(connection, owner, session_id, request.attachment_ids)
+            request = replace(request, attachments=files)
         async with deps.limiter.starting(owner, request.message, again=again) as turn_id:
             request = replace(request, turn_id=turn_id)
             admitted = await admit(deps.database, owner, session_id, request, now=deps.clock(), tools=deps.tools.tools)

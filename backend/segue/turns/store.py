@@ -33,6 +33,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.db.engine import Database, outlast
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
+from segue.domain.attachment import Attached
 from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
 from segue.domain.tool import Remember, ToolChoice
@@ -75,7 +76,7 @@ class ChatRequest:
     after: an empty message asks the same again. `note` is what the model is told with it. `abandons` is the plan, by id
     and version, that the message is said instead of an answer to: if it waits, it is cancelled.
     A button may have `args_changed` and `remember`; one that `amends` has a text of the user's. `steers` is
-    the turn that is to read the message if it can.
+    the turn that is to read the message if it can. The client named `attachment_ids`, whose files are `attachments`.
     """
 
     message: str
@@ -93,6 +94,8 @@ class ChatRequest:
     note: str | None = None
     abandons: tuple[str, int] | None = None
     steers: str | None = None
+    attachment_ids: tuple[str, ...] = ()
+    attachments: tuple[Attached, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ async def begin_turn(
     moment. Raises KeyTaken.
     """
     turn_id = request.turn_id or new_id("turn", now)
-    said = NewMessage("user", request.message, now, note=request.note)
+    said = NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
     message = message_values(TurnKey(session_id, turn_id, 0), said)
     asked = {
         "force_web_search": request.force_web_search,

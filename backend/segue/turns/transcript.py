@@ -30,6 +30,10 @@ def _shown(message: Message, conversation: StoredConversation) -> Iterator[str]:
     text = f"({said})" if said else str(message.content)
     meanwhile = " (meanwhile)" if STEERED in message.metadata else ""
     yield f"## {_SPEAKERS[message.role]}, {message.created_at:%Y-%m-%d %H:%M}{meanwhile}"
+    if files := message.metadata.get("attachments"):
+        yield "\n".join(
+            f"- `` {_plain(each['name'])} `` ({each['media_type']}, {each['size_bytes']} bytes)" for each in files
+        )
     if text:
         yield f"{text} […]" if message.cut_off else text
     made = (conversation.calls[call.id] for call in message.tool_calls if call.id in conversation.calls)
@@ -41,5 +45,9 @@ def _line(call: ToolCall) -> str:
     """A line of code each, so that nothing in arguments and results is read as Markdown."""
     asked = canonical_args(call.args)
     asked = asked if len(asked) <= MAX_ARGS_CHARS else f"{asked[:MAX_ARGS_CHARS]}…"
-    told = " ".join(f"{call.tool_name} {asked}: {call.status}. {call.metadata.summary}".replace("`", "'").split())
+    told = _plain(f"{call.tool_name} {asked}: {call.status}. {call.metadata.summary}")
     return f"- `` {told} ``"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("`", "'").split())

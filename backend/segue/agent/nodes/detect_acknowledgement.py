@@ -1,5 +1,7 @@
 """Reads the message as a yes, a no or something else, and decides whether a search that was asked for makes sense."""
 
+from dataclasses import replace
+
 from langgraph.runtime import Runtime
 
 from segue.agent.context import TurnContext
@@ -14,6 +16,8 @@ async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]
         acknowledgement = Acknowledgement("amend", "button")
     else:
         acknowledgement = classify(state["message"], question=_question(state))
+        if acknowledgement.verdict == "confirm" and state["attachments"]:
+            acknowledgement = replace(acknowledgement, verdict="amend", rule="attachment", strength=None)
     search = should_search_web(state["message"], force=state["force_web_search"], verdict=acknowledgement.verdict)
     return {"acknowledgement": acknowledgement, "search": search}
 

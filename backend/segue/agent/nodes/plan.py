@@ -114,6 +114,7 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
     is_short = len(state["message"]) <= SHORT_REPLY_CHARS
     if reading == "none" and is_short and acknowledgement.rule not in NEVER_A_YES:
         reading = await classify_reply(context, state, stored.plan)
+        reading = "amend" if reading == "confirm" and state["attachments"] else reading
         acknowledgement = _read_by_model(acknowledgement, reading)
     # What changes the world takes a strong yes, to a question that the last answer asked or mentioned.
     is_sure = acknowledgement.strength == "strong" and stored.asked_in == state["answered_turn_id"]

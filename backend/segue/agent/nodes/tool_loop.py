@@ -11,6 +11,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages, prompts, render_messages
+from segue.agent.attachments import show_attachments
 from segue.agent.context import TurnContext
 from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.plan_executor import blocked_tools, execute_plan, offer_plan
@@ -44,6 +45,7 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     conversation = prompts.with_note(state["prompt"], note) if note else list(state["prompt"])
     if state["earlier"] is not None:
         await _resume(turn, state, state["earlier"], conversation)
+    await show_attachments(turn, state["attachments"], conversation)
     search = await _search_first(turn, state, conversation)
     carry_out = _run_plan if state["plan_runs"] else _ask_and_call
     update = await carry_out(turn, state, conversation)
@@ -90,7 +92,7 @@ async def _search_first(turn: TurnCalls, state: TurnState, conversation: list[Ba
     if tool is None or not turn.context.guard.state(tool.spec).available:
         return SearchDecision(search=False, reason="unavailable")
     ran = None
-    if is_query(state["message"]) and not _is_about_results(state):
+    if is_query(state["message"]) and not state["attachments"] and not _is_about_results(state):
         call = ModelCall(WEB_SEARCH, {"query": state["message"].strip()})
         ran = await run_tool_calls(turn, Reply("", (call,), 0, 0))
     if ran is None or ran.held:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from segue.db.engine import Database
+from segue.domain.attachment import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.errors import AppError, NotFound
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.tools.normalize import clean_text
@@ -66,7 +67,8 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
         if "tool_call_id" not in args:
             return await _search(database, args, context, max_bytes=max_bytes)
         call, stored = await _load(database, args["tool_call_id"], context)
-        is_shown = call.turn_id == context.turn_id and call.metadata.size_bytes <= shown_bytes
+        most = SHOWN_BYTES if call.tool_name == READ_ATTACHMENT else shown_bytes
+        is_shown = call.turn_id == context.turn_id and call.metadata.size_bytes <= most
         if is_shown and not args.keys() & {"path", "part"}:
             raise ToolRetry(f"You already have the whole result of {call.tool_call_id} above, in this turn.")
         if "part" in args:

@@ -17,13 +17,11 @@ import httpx2
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.net.addresses import NoSuchHost, NotPublic
+from segue.tools.html import from_html
 
 MAX_BODY_BYTES = 5_000_000
 MAX_REDIRECTS = 5
 MAX_TEXT_CHARS = 100_000
-MAX_TITLE_CHARS = 300
-# Extraction costs up to 100 µs an element, in a thread that cannot be stopped; very large articles have 20,000.
-MAX_ELEMENTS = 30_000
 
 _HEADERS = {
     "User-Agent": "Mozilla/5.0 (compatible; Segue)",
@@ -184,7 +182,7 @@ def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
 
 def _readable(body: _Body) -> dict[str, object]:
     source = _decoded(body)
-    title, text = _from_html(source) if body.content_type in _HTML_TYPES else ("", source)
+    title, text = from_html(source) if body.content_type in _HTML_TYPES else ("", source)
     return {
         "url": body.url,
         "title": title,
@@ -219,27 +217,3 @@ def _web_codec(declared: str) -> str | None:
     except (LookupError, ValueError):
         return None
     return name if _WEB_CODEC.fullmatch(name) else None
-
-
-def _from_html(source: str) -> tuple[str, str]:
-    import trafilatura  # noqa: PLC0415 (with lxml; most processes fetch no page, and this runs in a thread)
-
-    # Text, not bytes: given bytes trafilatura looks for compression and guesses encodings.
-    tree = trafilatura.load_html(source)
-    if tree is None:  # a fragment, which it takes for no HTML at all
-        tree = trafilatura.load_html(f"<html><body>{source}")
-    if tree is None:
-        return "", source
-    title = " ".join((tree.findtext(".//title") or "").split())[:MAX_TITLE_CHARS]
-    small = tree.xpath("count(//*)") <= MAX_ELEMENTS
-    # Fast: the slow way ends in jusText, whose time grows with the square of the paragraphs.
-    article = trafilatura.extract(tree, fast=True, include_comments=False) if small else None
-    return title, article or _all_text(tree)
-
-
-def _all_text(tree: Any) -> str:
-    unseen = {"head", "script", "style", "noscript", "template"}
-    for element in [element for element in tree.iter(*unseen) if element.getparent() is not None]:
-        element.drop_tree()
-    lines = (" ".join(text.split()) for text in tree.itertext())
-    return "\n".join(line for line in lines if line)

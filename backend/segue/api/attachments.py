@@ -1,0 +1,105 @@
+"""Routes for the files of a session: upload, list, load, delete. A file is typed by its content alone."""
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.problem_codes import problems
+from segue.api.problems import PROBLEMS
+from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
+from segue.domain.attachment import Attachment
+from segue.domain.errors import AppError
+from segue.memory.sessions import get_session
+from segue.tools.attachments import store
+from segue.tools.attachments.kinds import SERVED
+from segue.tools.parts import IMAGES
+
+router = APIRouter(
+    prefix="/sessions/{session_id}/attachments", tags=["attachments"], route_class=StrictJsonRoute, responses=PROBLEMS
+)
+
+MULTIPART_BYTES: Final = 65_536  # of a body beside the file
+_POSITION = id_position("att")
+_FILE = {"type": "string", "format": "binary", "description": "The file; its name is the part's `filename`."}
+_UPLOAD: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {"schema": {"type": "object", "required": ["file"], "properties": {"file": _FILE}}}
+        },
+    }
+}
+_BYTES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {each: {"schema": {"type": "string", "format": "binary"}} for each in sorted(SERVED)}}
+}
+OF_UPLOADS = problems("attachment_quota_exceeded", "unsupported_attachment", "unreadable_attachment")
+
+
+@router.post("", status_code=201, openapi_extra=_UPLOAD, responses=OF_UPLOADS)
+async def upload_attachment(
+    session_id: SessionId, services: ServicesDep, caller: Caller, request: Request
+) -> Attachment:
+    """Stores a file of the session, for `attachments` of a message. An image is shown to models that take them; of any
+    other file the text is read once. What the file is, its content decides.
+    """
+    async with services.database.read_only() as connection:  # before the body is read
+        await get_session(connection, caller, session_id)
+    try:
+        async with request.form(max_files=1, max_fields=0) as form:
+            file = form.get("file")
+            if not isinstance(file, UploadFile):
+                detail = "Send the file as multipart/form-data, in one part called `file` with a file name."
+                raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+            return await _stored(services, caller, session_id, file)
+    except ClientDisconnect:
+        raise HTTPException(400, "The client left before the file had come whole.") from None
+
+
+async def _stored(services: Services, caller: str, session_id: str, file: UploadFile) -> Attachment:
+    attachments = services.attachments
+    if (file.size or 0) > attachments.limits.max_bytes:
+        raise HTTPException(413, f"The file is larger than {attachments.limits.max_bytes} bytes.")
+    async with attachments.places:
+        return await attachments.add(caller, session_id, file.filename or "", await file.read())
+
+
+@router.get("")
+async def list_attachments(
+    session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
+) -> Page[Attachment]:
+    """Lists the files of a session. Newest first."""
+    before = decode_cursor(cursor, _POSITION)
+    async with services.database.read_only() as connection:
+        await get_session(connection, caller, session_id)
+        found = await store.list_attachments(connection, caller, session_id, before=before, limit=limit + 1)
+    return page(found, limit, lambda each: each.id)
+
+
+@router.get("/{attachment_id}", response_class=Response, responses=_BYTES)
+async def get_attachment(
+    session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
+) -> Response:
+    """Loads a file as it was uploaded. An image may be shown, anything else is a download."""
+    async with services.database.read_only() as connection:
+        file, content = await store.get_file(connection, caller, session_id, attachment_id)
+    shown = "inline" if file.media_type in IMAGES else "attachment"
+    headers = {
+        "Content-Disposition": f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}",
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+    }
+    return Response(content, media_type=file.media_type, headers=headers)
+
+
+@router.delete("/{attachment_id}", status_code=204)
+async def delete_attachment(
+    session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
+) -> None:
+    """Deletes a file and what was read from it. Messages still name it; what was said of it stays said."""
+    async with services.database.transaction() as connection:
+        await store.delete_attachment(connection, caller, session_id, attachment_id)

@@ -1,0 +1,94 @@
+"""Small files of every kind that can be attached, made by hand."""
+
+import io
+import zipfile
+from base64 import b64decode
+
+from tests.support.toolbox import PIXEL
+
+PNG = b64decode(PIXEL)
+_TYPES = "http://schemas.openxmlformats.org"
+_WORD = f'xmlns:w="{_TYPES}/wordprocessingml/2006/main"'
+_SHEET = f'xmlns="{_TYPES}/spreadsheetml/2006/main" xmlns:r="{_TYPES}/officeDocument/2006/relationships"'
+
+_COSTS = '<sheet name="Costs" sheetId="1" r:id="r1"/>'
+_HUGE = '<dimension ref="A1:XFD1048576"/>'  # which it is not
+
+
+def pdf(*pages: str) -> bytes:
+    """A PDF with a line of text on each page."""
+    objects = ["<< /Type /Catalog /Pages 2 0 R >>", "", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
+    kids = []
+    for text in pages:
+        stream = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET"
+        objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
+        objects.append(
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {len(objects)} 0 R"
+            " /Resources << /Font << /F1 3 0 R >> >> >>"
+        )
+        kids.append(f"{len(objects)} 0 R")
+    objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {len(kids)} >>"
+    out = "%PDF-1.4\n"
+    offsets = []
+    for number, body in enumerate(objects, start=1):
+        offsets.append(len(out))
+        out += f"{number} 0 obj\n{body}\nendobj\n"
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
+    size = len(objects) + 1
+    out += (
+        f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n<< /Size {size} /Root 1 0 R >>\nstartxref\n{len(out)}\n"
+    )
+    return f"{out}%%EOF\n".encode()
+
+
+def packed(entries: dict[str, str | bytes]) -> bytes:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return written.getvalue()
+
+
+def docx(body: str, **more: str | bytes) -> bytes:
+    """A Word file with this in its body, in WordprocessingML."""
+    return packed(
+        _package("word/document.xml", "wordprocessingml.document")
+        | {
+            "word/document.xml": f"<w:document {_WORD}><w:body>{body}</w:body></w:document>",
+            **more,
+        }
+    )
+
+
+def paragraph(text: str) -> str:
+    return f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+def xlsx(rows: str) -> bytes:
+    """An Excel file with a sheet `Costs`, its rows in SpreadsheetML."""
+    relation = f'{_TYPES}/officeDocument/2006/relationships/worksheet" Target="worksheets/sheet1.xml"'
+    return packed(
+        _package("xl/workbook.xml", "spreadsheetml.sheet")
+        | {
+            "xl/workbook.xml": f"<workbook {_SHEET}><sheets>{_COSTS}</sheets></workbook>",
+            "xl/_rels/workbook.xml.rels": _relations(f'<Relationship Id="r1" Type="{relation}/>'),
+            "xl/worksheets/sheet1.xml": f"<worksheet {_SHEET}>{_HUGE}<sheetData>{rows}</sheetData></worksheet>",
+        }
+    )
+
+
+def _package(part: str, kind: str) -> dict[str, str | bytes]:
+    main = f"application/vnd.openxmlformats-officedocument.{kind}.main+xml"
+    types = (
+        '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        f'<Override PartName="/{part}" ContentType="{main}"/>'
+    )
+    relation = f'{_TYPES}/officeDocument/2006/relationships/officeDocument" Target="{part}"'
+    return {
+        "[Content_Types].xml": f'<Types xmlns="{_TYPES}/package/2006/content-types">{types}</Types>',
+        "_rels/.rels": _relations(f'<Relationship Id="r1" Type="{relation}/>'),
+    }
+
+
+def _relations(inside: str) -> str:
+    return f'<Relationships xmlns="{_TYPES}/package/2006/relationships">{inside}</Relationships>'

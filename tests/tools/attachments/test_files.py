@@ -1,0 +1,117 @@
+"""What a file is, and what is read of it: any file may be made to deceive or to harm its reader."""
+
+import io
+import re
+
+import pytest
+from pypdf import PdfReader, PdfWriter
+
+from segue.tools.attachments import texts
+from segue.tools.attachments.kinds import DOCX, PDF, TEXT, XLSX, UnreadableFile, UnsupportedFile, kind_of
+from segue.tools.attachments.texts import read_file
+from tests.support.files import PNG, docx, packed, paragraph, pdf, xlsx
+
+CELL = '<c t="inlineStr"><is><t>{}</t></is></c>'
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (PNG, "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
+        (pdf("one"), PDF),
+        (docx(""), DOCX),
+        (xlsx(""), XLSX),
+        ("Perché?".encode("utf-16"), TEXT),
+        (b"MZ is a rapper", TEXT),
+    ],
+)
+def test_a_file_is_what_it_begins_with(content: bytes, kind: str) -> None:
+    assert kind_of(content) == kind
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"#!/bin/sh\nrm -rf /",
+        b"\xef\xbb\xbf  #!/usr/bin/env python",
+        b"<?php system('id');",
+        b"@ECHO OFF\r\ndel *.*",
+        b"\x7fELF\x02\x01",
+        b"MZ\x90\x00\x03",
+        b"\xca\xfe\xba\xbe\x00\x00",
+        packed({"evil.exe": b"x"}),
+        b"RIFF\0\0\0\0WAVE",
+        b"text\x00with NUL",
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\x00",
+    ],
+)
+def test_programs_archives_and_what_is_no_text_are_not_taken(content: bytes) -> None:
+    with pytest.raises(UnsupportedFile, match=re.escape("Attach an image")):
+        kind_of(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "media_type", "text"),
+    [
+        (b"a plain line", "text/plain", "a plain line"),
+        ("\ufeffciao\x07".encode(), "text/plain", "ciao"),
+        ("你好".encode("utf-16"), "text/plain", "你好"),
+        (b"name,amount\nRossi,12\nBianchi,7\n", "text/csv", "name,amount\nRossi,12\nBianchi,7\n"),
+        (b"well, this\nis, no, table", "text/plain", "well, this\nis, no, table"),
+    ],
+)
+def test_text_is_told_apart_by_what_it_holds(content: bytes, media_type: str, text: str) -> None:
+    read = read_file(TEXT, content, 1000)
+    assert (read.media_type, read.text) == (media_type, text)
+
+
+def test_office_files_become_lines_of_text() -> None:
+    table = f"<w:tbl><w:tblGrid/><w:tr><w:tc>{paragraph('a')}</w:tc><w:tc>{paragraph('b')}</w:tc></w:tr></w:tbl>"
+    assert read_file(DOCX, docx(paragraph("Dear Ann") + table), 1000).text == "Dear Ann\na\tb"
+    row = f"<row>{CELL.format('Rossi, R.')}<c><v>12</v></c></row>"
+    read = read_file(XLSX, xlsx(row), 1000)
+    assert (read.text, read.summary[:8]) == ('# Costs\n"Rossi, R.",12', "1 sheet;")
+
+
+def test_a_text_that_is_too_long_says_where_it_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = read_file(TEXT, b"x" * 5000, 1000)
+    assert read.text.endswith("[cut by Segue: 1000 of 5000 bytes kept]")
+    assert read.summary.startswith("cut at 1000 bytes; ")
+    monkeypatch.setattr(texts, "MAX_CHARS", 2000)
+    many = read_file(PDF, pdf(*(f"This is page {number}" for number in range(500))), 10_000)
+    assert re.search(r"This is page 9\d.*\n\n\[cut by Segue: 1\d\d of 500 pages were read\]$", many.text, re.DOTALL)
+    assert re.match(r"the first 1\d\d of 500 pages; ", many.summary)
+    rows = read_file(XLSX, xlsx(f"<row>{CELL.format('y' * 100)}</row>" * 100), 10_000)
+    assert re.search(r"\[cut by Segue: the first 20\d\d characters were read\]$", rows.text)
+
+
+def _encrypted() -> bytes:
+    writer, written = PdfWriter(PdfReader(io.BytesIO(pdf("secret")))), io.BytesIO()
+    writer.encrypt("word", algorithm="AES-256")
+    writer.write(written)
+    return written.getvalue()
+
+
+BOMB = docx(paragraph("x"), **{f"word/{number}.xml": b"\0" * 50_000_000 for number in range(5)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "why"),
+    [
+        (TEXT, b"caf\xe9", "not valid UTF-8"),
+        (TEXT, b"\xff\xfea", "not valid UTF-8 or UTF-16"),
+        (TEXT, b"\xff\xfe\x00\xd8", "not valid UTF-8 or UTF-16"),
+        (PDF, b"%PDF-1.7\nnothing more", "damaged"),
+        (PDF, _encrypted(), "encrypted"),
+        (DOCX, packed({"word/document.xml": "<broken"}), "damaged"),
+        (DOCX, BOMB, "unfolds to more"),
+        (XLSX, packed({"xl/workbook.xml": "", **{str(number): "" for number in range(10_001)}}), "10000 entries"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " in value else "",
+)
+def test_what_cannot_be_read_says_why(kind: str, content: bytes, why: str) -> None:
+    with pytest.raises(UnreadableFile, match=why):
+        read_file(kind, content, 1000)
