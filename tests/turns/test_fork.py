@@ -11,6 +11,7 @@ from segue import tool
 from segue.config import Settings
 from segue.domain.clock import utc_now
 from segue.domain.ids import new_id
+from tests.api.test_attachments import uploaded
 from tests.support.provider import Provider, calls, says
 from tests.support.results import listed, loaded
 from tests.support.service import Client, running
@@ -245,3 +246,22 @@ async def test_a_row_that_cannot_be_read_is_copied_as_it_is(
     *_, last = await client.messages(session)
     made = await forked(client, session, last)
     assert [each.get("unreadable") for each in await client.messages(made["id"])] == [None, True, None, None]
+
+
+async def test_a_fork_has_files_of_its_own(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    provider.will(says("Seen."), says("Seen again."))
+    carried, other = [await uploaded(client, session, each, "notes.txt") for each in (b"tea", b"coffee")]
+    answer = await client.chat(session, "Look", attachments=[carried])
+    path = f"/sessions/{session}/fork"
+    fork = (await client.http.post(path, json={"message_id": answer["message"]["id"]})).json()["id"]
+    [file] = (await client.get(f"/sessions/{fork}/attachments"))["items"]
+    [said, *_] = await client.messages(fork)
+    assert [each["id"] for each in said["metadata"]["attachments"]] == [file["id"]]
+    assert file["id"] not in (carried, other)
+    await client.http.delete(f"/sessions/{session}")
+    assert (await client.http.get(f"/sessions/{fork}/attachments/{file['id']}")).content == b"tea"
+    [call] = (await client.get(f"/sessions/{fork}/tool-results"))["items"]
+    assert call["args"] == {"attachment_id": file["id"]}
+    again = (await client.http.post(f"/sessions/{fork}/messages/{said['id']}/regenerate")).json()
+    assert again["tool_calls"][0]["status"] == "succeeded"

@@ -1,8 +1,8 @@
 """A session that begins with another one's history up to a message: rows of its own, under ids of its own.
 
-Copied are messages, their turns, tool calls with their results, and the health of tools; of the plans only what the
-turns tell of them. One id of a copied row is made of the fork's id and of the old one, so that each statement knows the
-ids that the others give, and none of them reads a row into this process.
+Copied are messages with their files, their turns, tool calls with their results, and the health of tools; of the plans
+only what the turns tell of them. One id of a copied row is made of the fork's id and of the old one, so that each
+statement knows the ids that the others give, and none of them reads a row into this process.
 """
 
 from collections.abc import Mapping
@@ -35,9 +35,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import OPEN_TURNS, messages, sessions, tool_calls, tool_results, tool_states, turns
+from segue.db.models import OPEN_TURNS, attachments, messages, sessions, tool_calls, tool_results, tool_states, turns
 from segue.db.order import oldest_first
 from segue.domain import turn_errors
+from segue.domain.attachment import READ_ATTACHMENT
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.session import Session
@@ -56,6 +57,7 @@ _REPORTED = (
     r'("(?:tool_call_id|origin_message_id|plan_id)": "(?:call|msg|plan)_|"id": "plan_|": "(?:message:msg|result:call)_)'
 )
 _LISTED = '("tool_call_id":"call_)'
+_CARRIED, _READ = '("id": "att_)', '("attachment_id": "att_)'
 
 
 async def fork_session(
@@ -228,13 +230,26 @@ def _messages() -> Insert:
             "tool_calls": case((is_list, calls), else_=messages.c.tool_calls),
             "tool_call_id": _own(messages.c.tool_call_id),
             "opaque": case((and_(messages.c.turn_id == _CUT_TURN, is_list), null()), else_=messages.c.opaque),
+            "attachments": cast(_own_ids(cast(messages.c.attachments, Text), _CARRIED), JSONB),
         },
     )
     placed = messages.join(_PLACED, _PLACED.c.id == messages.c.id)
     return insert(messages).from_select(names, select(*values).select_from(placed))
 
 
+def _attachments() -> Insert:
+    """The files that the copied messages carry."""
+    own = _own(attachments.c.id)
+    file = func.jsonb_array_elements(messages.c.attachments).table_valued("value")
+    carried = select(cast(file.c.value, JSONB)["id"].astext).select_from(messages).join(file, literal(True))
+    names, values = _copied(attachments, {"id": own, "session_id": _FORK}, left_out="seq")
+    copied = select(*values).where(attachments.c.session_id == _SOURCE)
+    copied = copied.where(own.in_(carried.where(messages.c.session_id == _FORK))).order_by(*oldest_first(attachments))
+    return insert(attachments).from_select(names, copied)
+
+
 def _calls() -> Insert:
+    read = cast(_own_ids(cast(tool_calls.c.args, Text), _READ), JSONB)
     names, values = _copied(
         tool_calls,
         {
@@ -243,6 +258,7 @@ def _calls() -> Insert:
             "turn_id": _own(tool_calls.c.turn_id),
             "message_id": _own(tool_calls.c.message_id),
             "plan_id": _own(tool_calls.c.plan_id),
+            "args": case((tool_calls.c.tool_name == READ_ATTACHMENT, read), else_=tool_calls.c.args),
         },
         left_out="seq",
     )
@@ -293,4 +309,4 @@ def _counted() -> Update:
 
 
 _CUT = _cut()
-_COPY = (_session(), _turns(), _messages(), _calls(), _results(), _states(), _counted())
+_COPY = (_session(), _turns(), _messages(), _attachments(), _calls(), _results(), _states(), _counted())
