@@ -101,5 +101,18 @@ def test_a_foreign_name_does_not_change_the_language() -> None:
     assert detect_language("cerca la mail di 王伟 e leggila", default="??") == "it"
 
 
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("ar", "أرسل التقرير إلى a@long-name.example و de@c.example"),
+        ("ar", "احذف order_2026-118 من el-ordine.example/la/il"),
+        ("zh", "发给ada@der-und.example吧"),
+        ("en", "send the report to müller@und.example"),
+    ],
+)
+def test_an_address_does_not_change_the_language(language: str, text: str) -> None:
+    assert detect_language(text, default="??") == language
+
+
 def test_an_endless_text_is_told_by_its_beginning() -> None:
     assert detect_language("leggi questa mail: " + "the and of " * 100_000, default="??") in {"it", "en"}

@@ -17,7 +17,8 @@ from segue.language.word_lists import WordList, split_list
 ENGLISH: Final = "en"
 LONGEST_SAMPLE: Final = 400  # characters are enough to know a language by
 
-_LATIN_WORD: Final = re.compile(r"(?<![.@/\w])[^\W\d_]+")  # not of an address
+_NAME_OF_A_THING: Final = re.compile(r"[!-~]*[@/\\_0-9][!-~]*")  # an address, a path, an id
+_LATIN_WORD: Final = re.compile(r"(?<![.\w])[^\W\d_]+")  # not the end of a domain
 _LATIN: Final = re.compile("[A-Za-zÀ-ɏ]")
 _KANA: Final = re.compile("[\u3040-\u30ff]")
 _HAN: Final = re.compile("[\u3400-\u9fff]")
@@ -47,6 +48,7 @@ def detect_language(text: str, *, default: str = ENGLISH) -> str:
 
 @lru_cache(maxsize=2048)  # each turn looks at the messages of the ones before
 def _language_of(sample: str, known: Clues) -> str | None:
+    sample = _NAME_OF_A_THING.sub(" ", sample)
     by_words = _language_by_words(sample, known)
     if sample.isascii():
         return by_words
