@@ -8,6 +8,7 @@ import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
+from tests.support.logs import awaiting
 from tests.support.provider import Provider, fails, says
 from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into
@@ -70,15 +71,15 @@ async def test_a_title_set_by_hand_stays_also_if_it_is_set_while_the_model_think
         await client.chat(cleared, "hello")
         await go_on.wait()
         await client.http.patch(f"/sessions/{cleared}", json={"title": "hello"})
-        go.set()
+        async with awaiting("title_written") as written:
+            go.set()
+            await written.wait()
         assert await settled(stores, cleared) == await settled(stores, named) == "hello"
     assert len(provider.titles) == 1
-    assert await titles_in(small) == {"hello"}
 
 
-async def titles_in(settings: Settings) -> set[str]:
-    async with running(settings) as client:
-        return {each["title"] for each in (await client.get("/sessions"))["items"]}
+async def forked(client: Client, session: str, message: str) -> str:
+    return str((await client.http.post(f"/sessions/{session}/fork", json={"message_id": message})).json()["id"])
 
 
 async def test_a_title_that_a_process_left_unmade_another_one_makes_and_one_that_fails_stays_the_first_words(
@@ -108,6 +109,32 @@ async def test_a_title_that_a_process_left_unmade_another_one_makes_and_one_that
             other = await client.new_session()
             await client.chat(other, "good bye")
             assert await settled(stores, other) == "good bye"
+
+
+async def test_a_fork_that_still_has_the_first_words_gets_a_title_of_its_own_after_its_next_answer(
+    small: Settings, provider: Provider
+) -> None:
+    go = asyncio.Event()
+
+    async def thinking(_: dict[str, Any]) -> Response:
+        await go.wait()
+        return says("Greetings")
+
+    provider.title = thinking
+    async with running(small) as client, looking_into(small) as stores:
+        session = await client.new_session()
+        provider.will(says("Hi."), says("Again."), says("Once more."))
+        message = (await client.chat(session, "hello"))["message"]["id"]
+        waits = await forked(client, session, message)
+        go.set()
+        assert await settled(stores, session) == "Greetings"
+        named = await forked(client, session, message)
+        assert (await title_of(client, waits), await settled(stores, named)) == ("hello", "Greetings")
+        provider.title = says("Good day")
+        await client.chat(named, "and now?")
+        await client.chat(waits, "and now?")
+        assert (await settled(stores, waits), await title_of(client, named)) == ("Good day", "Greetings")
+    assert len(provider.titles) == 2
 
 
 async def test_without_a_small_model_the_first_words_stay(client: Client, provider: Provider) -> None:

@@ -97,7 +97,9 @@ def steered(client: Client, session: str, reply: Response, text: str) -> Reply:
 
 
 async def buttons(client: Client, provider: Provider) -> str:
-    """A button that changes the plan in words no rule reads as a change, and one with other arguments."""
+    """A button that changes the plan in words no rule reads as a change, and one with other arguments, for the rest of
+    the session.
+    """
     session = await client.new_session()
     provider.will(planned([deletion(4), deletion(5)]))
     answer = await client.chat(session, ASK)
@@ -105,7 +107,9 @@ async def buttons(client: Client, provider: Provider) -> str:
     await decide(client, session, "amend", answer["plan"]["version"], message="I would much rather see the sixth go")
     version = (await client.get(f"/sessions/{session}/plan"))["version"]
     provider.will(says("itm-7 is gone."))
-    await decide(client, session, "confirm", version, args={"item_id": "itm-7"})
+    await decide(client, session, "confirm", version, args={"item_id": "itm-7"}, remember="session")
+    provider.will(calls(("mcp_delete_item", {"item_id": "itm-8"})), says("itm-8 is gone."))
+    await client.chat(session, "Delete itm-8")
     return session
 
 

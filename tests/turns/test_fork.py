@@ -18,6 +18,7 @@ from tests.support.service import Client, running
 from tests.support.stores import looking_into
 from tests.support.streams import listening
 from tests.turns.test_branches import branches, burn, code, retry, talk, texts
+from tests.turns.test_steering import TIME, after, told
 
 LETTERS = [f"letter-{number}" for number in range(400)]
 
@@ -158,6 +159,23 @@ async def test_a_turn_that_is_divided_can_be_run_again_or_left_behind(settings: 
             made_calls = [call for each in provider.messages() for call in each.get("tool_calls") or ()]
             assert len(made_calls) == len(provider.messages(role="tool")) == answered
             assert "unknown" not in str(provider.messages(role="tool"))
+
+
+async def test_a_fork_has_what_was_said_to_a_turn_where_the_turn_read_it(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    provider.will(after(client, session, calls(TIME), "in Rome"), says("Noon."))
+    await client.chat(session, "what time is it?")
+    before = await client.messages(session)
+    whole = await client.messages((await forked(client, session, before[-1]))["id"])
+    assert [told(whole), [each["metadata"] for each in whole]] == [told(before), [each["metadata"] for each in before]]
+    assert len({each["turn_id"] for each in whole}) == 1
+    for cut, heard in ((before[2], ["what time is it?"]), (before[3], ["what time is it?", "in Rome"])):
+        made = (await forked(client, session, cut))["id"]
+        [turn] = await client.turns(made)
+        provider.will(says("Noon again."))
+        await retry(client, made, turn["turn_id"])
+        assert texts(provider.messages(role="user")) == heard
+        assert told(await client.messages(made)) == [*told(before[: before.index(cut) + 1]), ("assistant", "Noon again.")]
 
 
 async def test_what_left_the_history_what_waits_and_what_was_remembered_stays_behind(

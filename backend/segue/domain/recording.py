@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from segue.domain.doc import doc
 from segue.domain.plan import Confirm, Planning, PlanStatus, Pressed, StepStatus
 from segue.domain.session import Strength, Verdict
-from segue.domain.tool import DependencyGroup, Effect
+from segue.domain.tool import DependencyGroup, Effect, Remember
 
 VERSION = 1
 SHOWN_FAULTS = 3
@@ -108,6 +108,7 @@ class RecordedTurn(Part):
     message: Annotated[str, doc("The user's message.")]
     decision: Annotated[Pressed | None, doc("Of a button. Its message is its sign, or what an `amend` changes.")] = None
     args: Annotated[dict[str, Any] | None, doc("Typed with a `confirm` in place of those that waited.")] = None
+    remember: Annotated[Remember | None, doc("Given with a `confirm`: the tool need not ask again.")] = None
     force_web_search: Annotated[bool, doc("Whether the request had it.")] = False
     rounds: Annotated[tuple[Round, ...], doc("What was called before the answer.")] = ()
     acknowledgement: Annotated[RecordedAcknowledgement | None, doc("How the message was read.")] = None

@@ -182,6 +182,8 @@ async def _send(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn)
         decision["message"] = turn.message
     if turn.args is not None:
         decision["args"] = turn.args
+    if turn.remember is not None:
+        decision["remember"] = turn.remember
     return await client.post(f"/sessions/{session_id}/plan/decision", json=decision)
 
 

@@ -131,6 +131,7 @@ class _Recorder:
             message=str(opening.content),
             decision=_pressed(request, opening),
             args=self._typed(request, plan) if request and request.args_changed else None,
+            remember=request.remember if request else None,
             force_web_search=request is not None and request.force_web_search,
             rounds=tuple(_rounds(rest, self.conversation, report, opening)),
             acknowledgement=_acknowledgement(report),

@@ -42,6 +42,7 @@ from segue.domain.attachment import READ_ATTACHMENT
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.session import Session
+from segue.memory import titles
 from segue.memory.history import IN_HISTORY
 from segue.memory.sessions import get_session
 from segue.turns.terminations import error_row
@@ -164,6 +165,7 @@ def _session() -> Insert:
     columns = given | {
         "id": _FORK,
         "metadata": case((is_object, sessions.c.metadata), else_=literal({}, JSONB)).op("||")(_FORKED_FROM),
+        "title_due_at": titles.copied(),
         "summary": case((fits, sessions.c.summary)),
         "summary_seq": case((fits, func.coalesce(covered.scalar_subquery(), 0)), else_=0),
         "summary_references": case((and_(fits, is_list), lines)),
