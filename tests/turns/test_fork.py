@@ -175,7 +175,10 @@ async def test_a_fork_has_what_was_said_to_a_turn_where_the_turn_read_it(client:
         provider.will(says("Noon again."))
         await retry(client, made, turn["turn_id"])
         assert texts(provider.messages(role="user")) == heard
-        assert told(await client.messages(made)) == [*told(before[: before.index(cut) + 1]), ("assistant", "Noon again.")]
+        assert told(await client.messages(made)) == [
+            *told(before[: before.index(cut) + 1]),
+            ("assistant", "Noon again."),
+        ]
 
 
 async def test_what_left_the_history_what_waits_and_what_was_remembered_stays_behind(
