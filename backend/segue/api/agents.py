@@ -5,13 +5,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from segue.api.deps import IdentityDep, Ops, Services, ServicesDep
+from segue.api.deps import IdentityDep, Ops, OriginDep, Services, ServicesDep
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Page
 from segue.domain.doc import doc
 from segue.domain.identity import Identity
 from segue.domain.plan import Confirm, Planning
+from segue.identity.audit import record_act
 from segue.plans.policy import WEB_SEARCH
 from segue.turns.agents import Speaker
 
@@ -54,10 +55,14 @@ async def get_agent(agent_id: AgentId, services: ServicesDep, identity: Identity
 
 
 @router.post("/reload", responses=problems("forbidden", "agents_invalid"))
-async def reload_agents(services: ServicesDep, identity: IdentityDep, _: Ops) -> Page[AgentDescription]:
+async def reload_agents(
+    services: ServicesDep, identity: IdentityDep, operator: Ops, origin: OriginDep
+) -> Page[AgentDescription]:
     """Loads the file of agents anew. In this process: turns that run keep the agents they began with, and a file that
     cannot be used changes nothing. For the scope `ops`.
     """
+    async with services.database.transaction() as connection:
+        await record_act(connection, operator, "reload_agents", request_id=origin.request_id)
     await services.agents.reload()
     return _all(services, identity)
 

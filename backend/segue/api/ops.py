@@ -5,8 +5,9 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
+from pydantic import Field, TypeAdapter
 
-from segue.api.deps import IdentityDep, Ops, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.deps import IdentityDep, Ops, OriginDep, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
@@ -17,6 +18,7 @@ from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
 from segue.domain.session import Message, Session, TurnStatus, UnreadableMessage
 from segue.domain.tool_state import ToolState
+from segue.identity.audit import Act, Action, list_acts, record_act
 from segue.memory.history import list_messages
 from segue.memory.sessions import get_session, owner_of
 from segue.turns.operations import OpsTurn, find_any, list_any, with_activity
@@ -31,6 +33,7 @@ Named = Annotated[str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]
 AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
 AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
 _POSITION = id_position("turn")
+_SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 _OF_SESSION = ("id", "agent", "created_at", "updated_at", "message_count")
 
 
@@ -109,23 +112,37 @@ async def list_any_turns(
 
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
-async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> OpsTurn:
+async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: Ops, origin: OriginDep) -> OpsTurn:
     """Cancels a turn of any user. Answers once it has ended; one that had ended before stays as it is. For the scope
     `ops`.
     """
     turn = await _turn(services, turn_id)
+    async with services.database.transaction() as connection:
+        await record_act(
+            connection,
+            operator,
+            "cancel_turn",
+            session_id=turn.session_id,
+            turn_id=turn_id,
+            request_id=origin.request_id,
+        )
     await services.turns.cancel(turn.owner, turn.session_id, turn_id)
     return await _turn(services, turn_id)
 
 
 @router.get("/sessions/{session_id}", responses=problems("forbidden"))
-async def get_any_session(session_id: AnySessionId, services: ServicesDep, identity: IdentityDep, _: Ops) -> OpsSession:
+async def get_any_session(
+    session_id: AnySessionId, services: ServicesDep, identity: IdentityDep, operator: Ops, origin: OriginDep
+) -> OpsSession:
     """Shows how a session of any user stands. For the scope `ops`; with `ops:content` also what was said."""
     async with services.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
         session = await get_session(connection, owner, session_id)
         open_turns = await list_any(connection, session_id=session_id, limit=MAX_OPEN)
         failed = await list_any(connection, session_id=session_id, status="failed", limit=FAILED_SHOWN)
+    content = None
+    if "ops:content" in identity.scopes:
+        content = await _content(services, owner, session, operator=operator, request_id=origin.request_id)
     states = await services.tools.session_states(session_id)
     shown = {name: getattr(session, name) for name in _OF_SESSION}
     return OpsSession(
@@ -134,9 +151,26 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, ident
         failed_turns=failed,
         plan=_plan(session.pending_plan) if session.pending_plan else None,
         tools={name: state for name, state in states.items() if not state.available},
-        content=await _content(services, owner, session) if "ops:content" in identity.scopes else None,
+        content=content,
         **shown,
     )
+
+
+@router.get("/audit", responses=problems("forbidden"))
+async def list_audit(
+    services: ServicesDep,
+    _: Ops,
+    *,
+    action: Annotated[Action | None, Query(description="Only these acts.")] = None,
+    actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[Act]:
+    """Lists what operators did. Newest first. For the scope `ops`."""
+    before = decode_cursor(cursor, _SEQ)
+    async with services.database.read_only() as connection:
+        found = await list_acts(connection, action=action, actor=actor, before=before, limit=limit + 1)
+    return page(found, limit, lambda act: act.seq)
 
 
 async def _turn(services: Services, turn_id: str) -> OpsTurn:
@@ -146,8 +180,11 @@ async def _turn(services: Services, turn_id: str) -> OpsTurn:
     return told
 
 
-async def _content(services: Services, owner: str, session: Session) -> OpsContent:
-    async with services.database.read_only() as connection:
+async def _content(
+    services: Services, owner: str, session: Session, *, operator: str, request_id: str | None
+) -> OpsContent:
+    async with services.database.transaction() as connection:
+        await record_act(connection, operator, "read_session", session_id=session.id, request_id=request_id)
         said = await list_messages(connection, owner, session.id, limit=MESSAGES_SHOWN, newest_first=True)
     return OpsContent(session.title, session.metadata, session.pending_plan, said)
 

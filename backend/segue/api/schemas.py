@@ -3,11 +3,22 @@
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 import orjson
 from fastapi import Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    TypeAdapter,
+    model_validator,
+)
 
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.attachment import MAX_ATTACHMENTS
@@ -36,6 +47,8 @@ Name = Annotated[str, Field(max_length=200)]
 Content = Annotated[Text, Field(max_length=MAX_CONTENT_CHARS)]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$")]
 TimeZone = Annotated[str, AfterValidator(known_zone)]
+_ISO = TypeAdapter(Annotated[str, Field(strict=True, pattern=r"^\d{4}-\d\d-\d\dT")])  # no number, as pydantic takes
+Moment = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_ISO.validate_python)]
 Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)]
 
 
@@ -146,6 +159,18 @@ class StatusChange(Body):
     reason: Annotated[Annotated[str, Field(max_length=500)] | None, doc("Why, to read.")] = None
 
 
+class FleetStatusChange(StatusChange):
+    """What an operator sets of a tool, for all sessions."""
+
+    until: Annotated[Moment | None, doc("When it ends by itself; null for until it is lifted.")] = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.until is not None and self.status == "available":
+            raise ValueError("`until` goes with `maintenance` and `unavailable` only")
+        return self
+
+
 class ToolReset(Body):
     """Which tools to try again."""
 
@@ -153,9 +178,18 @@ class ToolReset(Body):
 
 
 class FleetReset(ToolReset):
-    """Which tools to try again, for everyone."""
+    """Which tools to try again, and where."""
 
-    session_id: Annotated[Name | None, doc("Also the states of this session, whosever it is.")] = None
+    session_id: Annotated[Name | None, doc("Of the sessions only this one, whosever it is.")] = None
+    scope: Annotated[
+        Literal["fleet", "sessions", "all"], doc("What failed or was set for all, the sessions' own states, or both.")
+    ] = "all"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.session_id is not None and self.scope == "fleet":
+            raise ValueError("`session_id` goes with the scopes `sessions` and `all` only")
+        return self
 
 
 class MessageFeedback(Body):

@@ -1,18 +1,19 @@
 """How tools are doing: in a session, with what people may change about it, and in all sessions for ops. HTTP only."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field, TypeAdapter
 
-from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import (
     Cursor,
     FleetReset,
+    FleetStatusChange,
     Limit,
     Page,
     StatusChange,
@@ -22,14 +23,18 @@ from segue.api.schemas import (
     page,
 )
 from segue.domain.doc import doc
-from segue.domain.errors import NotFound
+from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import id_pattern, is_id
+from segue.domain.redaction import without_secret_texts
 from segue.domain.tool_state import SessionToolState, StatusMoved, ToolOverview, ToolState, ToolStatus
+from segue.identity.audit import record_act
 from segue.memory.sessions import get_session, lock_session, owner_of
 from segue.tools.availability import Specs
 from segue.tools.states import Position, list_changes
 
 router = APIRouter(tags=["tool states"], route_class=StrictJsonRoute, responses=PROBLEMS)
+
+LONGEST = timedelta(days=366)
 
 _POSITION = id_position("chg")
 _SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
@@ -109,33 +114,78 @@ async def list_state_changes(
 async def get_fleet_tool_states(
     services: ServicesDep,
     _: Ops,
-    status: Annotated[ToolStatus | None, Query(description="Only sessions where it is this.")] = None,
+    status: Annotated[ToolStatus | None, Query(description="Only tools and sessions where it is this.")] = None,
     tool: Filter = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> FleetToolStates:
-    """Shows how tools are doing in all sessions. Every tool, and the sessions in which one is not available. For the
-    scope `ops`.
+    """Shows how tools are doing in all sessions. Every tool, and the sessions in which one is not available. With
+    `status` the tools that are this for everyone or in a session, and those sessions. For the scope `ops`.
     """
     after = decode_cursor(cursor, _SESSION_AND_TOOL)
     return await _fleet_states(services, services.tools.specs(tool), status=status, after=after, limit=limit)
 
 
-@router.post("/tool-states/reset", responses=problems("forbidden", "unknown_tool", "session_not_found"))
-async def reset_fleet_tool_states(services: ServicesDep, _: Ops, body: FleetReset | None = None) -> FleetToolStates:
-    """Makes tools available again for everyone. A session's own states only if the session is named, whosever it is.
+@router.put("/tool-states/{tool}", responses=problems("forbidden"))
+async def set_fleet_tool_state(
+    tool: ToolName, body: FleetStatusChange, services: ServicesDep, operator: Ops, origin: OriginDep
+) -> ToolState:
+    """Sets the state of a tool over that of every session. Until an operator sets it to `available`, or until a time.
     For the scope `ops`.
+    """
+    specs, reason = services.tools.specs(tool), without_secret_texts(body.reason)
+    if body.until is not None and not timedelta() < body.until - services.clock() <= LONGEST:
+        detail = f"`until` has to be later than now, by {LONGEST.days} days at most."
+        raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+    async with services.database.transaction() as connection:
+        details = {"status": body.status, "reason": reason, "until": body.until and body.until.isoformat()}
+        await record_act(
+            connection, operator, "set_tool_state", tool=tool, details=details, request_id=origin.request_id
+        )
+        await services.tools.set_for_all(connection, tool, body.status, reason, body.until)
+    if body.status == "available":
+        await services.tools.everywhere.reset(specs)
+    tools, _ = await services.tools.overview(specs, status=None, after=None, limit=0)
+    return tools[tool].fleet
+
+
+@router.post("/tool-states/reset", responses=problems("forbidden", "unknown_tool", "session_not_found"))
+async def reset_fleet_tool_states(
+    services: ServicesDep, operator: Ops, origin: OriginDep, body: FleetReset | None = None
+) -> FleetToolStates:
+    """Makes tools available again, for everyone and in every session. With `scope` only the one or the other; of the
+    sessions only the one that is named, whosever it is. What an operator had set for all ends too. For the scope `ops`.
     """
     body = body or FleetReset()
     specs = services.tools.specs(body.tool_name)
-    if body.session_id is not None:
-        if not is_id("ses", body.session_id):
-            raise NotFound("session")
-        async with services.database.read_only() as connection:
-            owner = await owner_of(connection, body.session_id)
+    owner = await _owner_of_any(services, body.session_id) if body.session_id is not None else None
+    details = {"scope": body.scope}
+    async with services.database.transaction() as connection:
+        await record_act(
+            connection,
+            operator,
+            "reset_tool_states",
+            session_id=body.session_id,
+            tool=body.tool_name,
+            details=details,
+            request_id=origin.request_id,
+        )
+        if body.scope != "sessions":
+            await services.tools.lift_for_all(connection, specs)
+    if body.scope != "sessions":
+        await services.tools.everywhere.reset(specs)
+    if owner is not None and body.session_id is not None:
         await _reset_in_session(services, owner, body.session_id, specs)
-    await services.tools.everywhere.reset(specs)
+    elif body.scope != "fleet":
+        await services.tools.reset_in_sessions(specs)
     return await _fleet_states(services, specs, status=None, after=None, limit=50)
+
+
+async def _owner_of_any(services: Services, session_id: str) -> str:
+    if not is_id("ses", session_id):
+        raise NotFound("session")
+    async with services.database.read_only() as connection:
+        return await owner_of(connection, session_id)
 
 
 async def _session_states(services: Services, session_id: str) -> SessionToolStates:

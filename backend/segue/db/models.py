@@ -348,6 +348,30 @@ tool_state_changes = Table(
     Index("tool_state_changes_at_idx", "at"),
 )
 
+tool_holds = Table(
+    "tool_holds",
+    metadata,
+    Column("tool", Text, primary_key=True),
+    Column("status", Text, nullable=False),
+    Column("reason", Text),
+    Column("since", _time(), nullable=False),
+    Column("until", _time()),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", BigInteger, Identity(), primary_key=True),
+    Column("at", _time(), nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("session_id", _id()),  # stays when the session is deleted
+    Column("turn_id", _id()),
+    Column("tool", Text),
+    Column("details", _json(), nullable=False),
+    Column("request_id", Text),
+)
+
 memories = Table(
     "memories",
     metadata,

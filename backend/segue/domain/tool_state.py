@@ -17,6 +17,7 @@ ReasonCode = Literal[
     "half_open",
     "missing_dependencies",
     "set_by_person",
+    "set_for_all",
     "refused_by_model",
     "succeeded",
     "reset",
@@ -28,7 +29,7 @@ ReasonCode = Literal[
 class ToolState:
     """How a tool is doing."""
 
-    status: Annotated[ToolStatus, doc("The tool's own in this session.")]
+    status: Annotated[ToolStatus, doc("The tool's own in this session, unless operators set one for all.")]
     available: Annotated[bool, doc("Whether it can be called: status, dependencies and the fleet together.")]
     reason: Annotated[str | None, doc("Why, to read.")]
     reason_code: Annotated[ReasonCode | None, doc("Why, for programs.")]
@@ -37,7 +38,9 @@ class ToolState:
     last_updated: Annotated[datetime | None, doc("When the state last changed.")]
     last_success_time: Annotated[datetime | None, doc("When it last succeeded.")]
     last_failure_time: Annotated[datetime | None, doc("When it last failed.")]
-    retry_at: Annotated[datetime | None, doc("When a failed tool may be tried once.")]
+    retry_at: Annotated[
+        datetime | None, doc("When a failed tool may be tried once, or what operators set for all ends.")
+    ]
     missing_dependencies: Annotated[tuple[str, ...], doc("Tools that have to succeed first.")]
     suggested_actions: Annotated[tuple[str, ...], doc("What to do about it, to read.")]
 

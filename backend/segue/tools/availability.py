@@ -28,6 +28,7 @@ from segue.tools.health import (
     HealthRules,
     Healths,
     ToolHealth,
+    ToolHold,
     after_call,
     counts,
     is_blocked,
@@ -38,13 +39,15 @@ from segue.tools.health import (
     successes,
     tool_state,
 )
+from segue.tools.holds import lift_holds, load_holds, set_hold
 from segue.tools.outcome import Outcome
-from segue.tools.states import Changed, Position, StoredHealth, change_state, healths, load_states
+from segue.tools.states import Changed, Position, StoredHealth, change_state, healths, load_states, load_with_holds
 
 PROBE_SLACK_S: Final = 5.0
 UNSTORED: Final = StoredHealth()
 
 Specs = Mapping[str, ToolSpec]
+Holds = Mapping[str, ToolHold]
 
 log = structlog.get_logger()
 
@@ -86,15 +89,20 @@ class ToolAvailability:
             )
         return {name: specs[name]}
 
-    def judge(self, specs: Iterable[ToolSpec], session: Healths, for_all: Healths) -> dict[str, ToolState]:
-        now = self.clock()
-        return {spec.name: tool_state(spec, session, for_all, now=now, rules=self.rules) for spec in specs}
+    def judge(
+        self, specs: Iterable[ToolSpec], session: Healths, for_all: Healths, holds: Holds
+    ) -> dict[str, ToolState]:
+        now, rules = self.clock(), self.rules
+        return {
+            spec.name: tool_state(spec, session, for_all, now=now, rules=rules, hold=holds.get(spec.name))
+            for spec in specs
+        }
 
     async def session_states(self, session_id: str) -> dict[str, ToolState]:
         """Returns the state of every tool, also of one that never ran in the session."""
         async with self.database.read_only() as connection:
-            session = healths(await load_states(connection, session_id))
-        return self.judge(self.specs().values(), session, await self.failed_for_all())
+            stored, holds = await load_with_holds(connection, session_id)
+        return self.judge(self.specs().values(), healths(stored), await self.failed_for_all(), holds)
 
     async def set_by_person(
         self, connection: AsyncConnection, session_id: str, tool: str, status: ManualStatus, reason: str | None
@@ -118,6 +126,28 @@ class ToolAvailability:
             if needs_reset(stored[tool].health)
         }
 
+    async def set_for_all(
+        self, connection: AsyncConnection, tool: str, status: ManualStatus, reason: str | None, until: datetime | None
+    ) -> None:
+        """Sets a status over that of every session, which no call changes."""
+        if status == "available":
+            await lift_holds(connection, [tool])
+        else:
+            await set_hold(connection, tool, ToolHold(status, reason, until), now=self.clock())
+
+    async def lift_for_all(self, connection: AsyncConnection, tools: Collection[str]) -> None:
+        """Ends what operators have set for all."""
+        await lift_holds(connection, tools)
+
+    async def reset_in_sessions(self, tools: Collection[str]) -> None:
+        """Resets tools in every session that holds something against them, batch by batch."""
+        after: str | None = ""
+        while after is not None:
+            async with self.database.transaction() as connection:
+                after, changes = await states.reset_sessions(connection, tools, after=after, now=self.clock())
+            for (_, tool), changed in changes.items():
+                self.committed({tool: changed})
+
     def committed(self, changes: Mapping[str, Changed]) -> None:
         """Logs and counts what a person has changed."""
         for tool, changed in changes.items():
@@ -133,14 +163,18 @@ class ToolAvailability:
             counted = await states.count_by_status(connection, specs)
             found = await states.list_not_available(connection, specs, status=status, after=after, limit=limit)
             sessions = await states.load_states_of(connection, {session_id for session_id, _ in found})
+            holds = await load_holds(connection)
         for_all = await self.failed_for_all()
-        globally = self.judge((replace(spec, depends_on=()) for spec in specs.values()), for_all, {})
+        globally = self.judge((replace(spec, depends_on=()) for spec in specs.values()), for_all, {}, holds)
         listed = []
         for session_id, tool in found:
-            [state] = self.judge([specs[tool]], sessions[session_id], for_all).values()
+            [state] = self.judge([specs[tool]], sessions[session_id], for_all, {}).values()
             fields = {name: getattr(state, name) for name in ToolState.__dataclass_fields__}
             listed.append(SessionToolState(session_id=session_id, tool=tool, **fields))
-        return {name: ToolOverview(state, counted.get(name, {})) for name, state in globally.items()}, listed
+        tools = {name: ToolOverview(state, counted.get(name, {})) for name, state in globally.items()}
+        if status is None:
+            return tools, listed
+        return {name: each for name, each in tools.items() if _has(each, status)}, listed
 
 
 class ToolGuard:
@@ -150,7 +184,13 @@ class ToolGuard:
     """
 
     def __init__(
-        self, availability: ToolAvailability, turn: TurnKey, stored: Mapping[str, StoredHealth], *, agent: Agent
+        self,
+        availability: ToolAvailability,
+        turn: TurnKey,
+        stored: Mapping[str, StoredHealth],
+        *,
+        holds: Holds,
+        agent: Agent,
     ) -> None:
         self.may_use = agent.may_use
         self.chosen_names: tuple[str, ...] | None = None
@@ -160,6 +200,7 @@ class ToolGuard:
         self._session_id = turn.session_id
         self._turn_id = turn.turn_id
         self._stored = dict(stored)
+        self._holds = holds
         self._failed_for_all: Mapping[str, ToolHealth] = {}
         self._probing: set[str] = set()
 
@@ -171,7 +212,7 @@ class ToolGuard:
 
     def states(self, specs: Iterable[ToolSpec]) -> dict[str, ToolState]:
         """Returns by name whether each tool may run now, and if not, why."""
-        return self._availability.judge(specs, healths(self._stored), self._failed_for_all)
+        return self._availability.judge(specs, healths(self._stored), self._failed_for_all, self._holds)
 
     def tools(self) -> Mapping[str, Tool]:
         """Returns all tools that the turn may use, by name."""
@@ -202,7 +243,7 @@ class ToolGuard:
     async def refresh(self) -> None:
         """Loads what people and other processes have changed since, right before something runs."""
         async with self._availability.database.read_only() as connection:
-            loaded = await load_states(connection, self._session_id)
+            loaded, self._holds = await load_with_holds(connection, self._session_id)
         newer = {tool: ours for tool, ours in self._stored.items() if ours.version > loaded.get(tool, UNSTORED).version}
         self._stored = loaded | newer  # a call may have ended while this was read
         await self.load_global_state()
@@ -285,6 +326,11 @@ def refusal(spec: ToolSpec, state: ToolState) -> str | None:
         return f"{spec.name} cannot run now. {state.reason}"
     reason = (state.reason or state.status).rstrip(".")
     return f"{spec.name} cannot run now: {reason}. What helps: {'; '.join(state.suggested_actions)}."
+
+
+def _has(tool: ToolOverview, status: ToolStatus) -> bool:
+    """Whether a tool is this for all, or in any session."""
+    return tool.fleet.status == status or status in tool.sessions
 
 
 def _being_probed(spec: ToolSpec) -> str:

@@ -7,7 +7,7 @@ stays through any success or failure.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import AwareDatetime
 
@@ -51,6 +51,18 @@ class ToolHealth:
     last_success_time: AwareDatetime | None = None
     last_failure_time: AwareDatetime | None = None
     marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHold:
+    """What operators set of a tool for all sessions. It ends by itself at `until`, if that is given."""
+
+    status: Literal["unavailable", "maintenance"]
+    reason: str | None = None
+    until: AwareDatetime | None = None
+
+    def lasts(self, now: datetime) -> bool:
+        return self.until is None or now < self.until
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +114,24 @@ def reset(health: ToolHealth, now: datetime) -> ToolHealth:
     return replace(_available(health, "reset", None), consecutive_failures=0, last_updated=now)
 
 
-def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetime, rules: HealthRules) -> ToolState:
+def tool_state(
+    spec: ToolSpec,
+    session: Healths,
+    fleet: Healths,
+    *,
+    now: datetime,
+    rules: HealthRules,
+    hold: ToolHold | None = None,
+) -> ToolState:
     """Returns whether a tool may run now, and if not, why and what would help.
 
     `session` and `fleet` hold the tools with a history, in the session and for all sessions.
     """
+    hold = hold if hold and hold.lasts(now) else None
     own = session.get(spec.name, NEVER_RAN)
     answer = (
-        _held_by_a_person(own)
+        _held_for_all(hold)
+        or _held_by_a_person(own)
         or _failed(own, fleet.get(spec.name, NEVER_RAN), now, rules)
         or _Verdict(available=True, reason=_standing(own, rules), code=own.reason_code)
     )
@@ -125,7 +147,7 @@ def tool_state(spec: ToolSpec, session: Healths, fleet: Healths, *, now: datetim
             met = (name for group in spec.depends_on for name in group.tools if name in done)
             answer = replace(answer, reason=f"Unlocked, since these have succeeded: {', '.join(dict.fromkeys(met))}.")
     return ToolState(
-        status=own.status,
+        status=hold.status if hold else own.status,
         available=answer.available,
         reason=answer.reason,
         reason_code=answer.code,
@@ -191,6 +213,14 @@ def _after_failure(
         reason_code="unauthorized" if unauthorized else "consecutive_failures",
         failed_at=now,
     )
+
+
+def _held_for_all(hold: ToolHold | None) -> _Verdict | None:
+    if hold is None:
+        return None
+    until = f"{hold.until:%Y-%m-%dT%H:%M:%SZ}" if hold.until else "an operator sets it to available again"
+    reason = hold.reason or f"Set to {hold.status} for all by an operator."
+    return _Verdict(False, reason, "set_for_all", (f"wait until {until}",), hold.until)
 
 
 def _held_by_a_person(own: ToolHealth) -> _Verdict | None:

@@ -10,7 +10,22 @@ from datetime import datetime
 from typing import Any, get_args
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Row, ScalarSelect, Text, bindparam, cast, delete, func, insert, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    ScalarSelect,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,7 +34,8 @@ from segue.db.order import came_before, newest_first
 from segue.db.reading import read_json, readable, reader
 from segue.domain.ids import new_id
 from segue.domain.tool_state import StatusMoved, ToolStatus
-from segue.tools.health import NEVER_RAN, ToolHealth
+from segue.tools.health import NEVER_RAN, ToolHealth, ToolHold, needs_reset, reset
+from segue.tools.holds import all_holds, read_holds
 
 ATTEMPTS = 10
 BATCH = 250
@@ -69,6 +85,14 @@ async def load_states(connection: AsyncConnection, session_id: str) -> dict[str,
     return read_states((await connection.execute(_LOAD, {"at_session": session_id})).scalar_one())
 
 
+async def load_with_holds(
+    connection: AsyncConnection, session_id: str
+) -> tuple[dict[str, StoredHealth], dict[str, ToolHold]]:
+    """Returns what decides which tools may run in a session, but for those that failed for all."""
+    row = (await connection.execute(_LOAD_WITH_HOLDS, {"at_session": session_id})).one()
+    return read_states(row.states), read_holds(row.holds)
+
+
 def healths(stored: Mapping[str, StoredHealth]) -> dict[str, ToolHealth]:
     return {tool: state.health for tool, state in stored.items()}
 
@@ -104,10 +128,39 @@ async def change_state(
         if await _swap(connection, session_id, tool, after, now=now):
             changed = Changed(stored.health, after)
             if changed.moved or turn_id is None:
-                await _add_to_history(connection, session_id, tool, changed, turn_id=turn_id, now=now)
+                row = _history_row(session_id, tool, changed, turn_id=turn_id, now=now)
+                await connection.execute(insert(tool_state_changes), row)
             return changed
         stored = None
     raise RuntimeError(f"the state of {tool} changed {ATTEMPTS} times while it was being written")
+
+
+async def reset_sessions(
+    connection: AsyncConnection, tools: Collection[str], *, after: str, now: datetime
+) -> tuple[str | None, dict[Position, Changed]]:
+    """Makes tools available in the next BATCH of sessions after one, in the order of their ids. Of two resets at once,
+    one makes each change. Returns the last of these sessions, None if there are no more, and what changed.
+    """
+    of_tools = tool_states.c.tool.in_(list(tools))
+    found = select(tool_states.c.session_id).distinct().where(of_tools, _HELD_AGAINST, tool_states.c.session_id > after)
+    batch = (await connection.execute(found.order_by(tool_states.c.session_id).limit(BATCH))).scalars().all()
+    if not batch:
+        return None, {}
+    # Sessions before their states, as a turn locks them.
+    locked = select(sessions.c.id).where(sessions.c.id.in_(batch)).order_by(sessions.c.id)
+    kept = (await connection.execute(locked.with_for_update(key_share=True))).scalars().all()
+    stored = select(tool_states).where(tool_states.c.session_id.in_(kept), of_tools)
+    rows = await connection.execute(stored.order_by(tool_states.c.session_id, tool_states.c.tool).with_for_update())
+    changes = {}
+    for row in rows:
+        before = _readable(row.tool, row.health)
+        if row.status != "available" or needs_reset(before):
+            changes[row.session_id, row.tool] = Changed(before, StoredHealth(reset(before, now), row.version + 1))
+    if changes:
+        await connection.execute(_RESET, [_reset_row(where, each, now) for where, each in changes.items()])
+        history = [_history_row(*where, each, turn_id=None, now=now) for where, each in changes.items()]
+        await connection.execute(insert(tool_state_changes), history)
+    return batch[-1], changes
 
 
 async def list_changes(
@@ -186,22 +239,24 @@ async def _swap(connection: AsyncConnection, session_id: str, tool: str, after: 
     return written.one_or_none() is not None
 
 
-async def _add_to_history(
-    connection: AsyncConnection, session_id: str, tool: str, changed: Changed, *, turn_id: str | None, now: datetime
-) -> None:
-    await connection.execute(
-        insert(tool_state_changes).values(
-            id=new_id("chg", now),
-            session_id=session_id,
-            tool=tool,
-            before=changed.before.status,
-            after=changed.after.health.status,
-            reason=changed.after.health.reason,
-            reason_code=changed.after.health.reason_code,
-            turn_id=turn_id,
-            at=now,
-        )
-    )
+def _history_row(session_id: str, tool: str, changed: Changed, *, turn_id: str | None, now: datetime) -> dict[str, Any]:
+    return {
+        "id": new_id("chg", now),
+        "session_id": session_id,
+        "tool": tool,
+        "before": changed.before.status,
+        "after": changed.after.health.status,
+        "reason": changed.after.health.reason,
+        "reason_code": changed.after.health.reason_code,
+        "turn_id": turn_id,
+        "at": now,
+    }
+
+
+def _reset_row(where: Position, changed: Changed, now: datetime) -> dict[str, Any]:
+    session_id, tool = where
+    health = _HEALTH.dump_python(changed.after.health, mode="json")
+    return {"of_session": session_id, "of_tool": tool, "new_health": health, "at": now}
 
 
 def _moved(row: Row[Any]) -> StatusMoved:
@@ -221,6 +276,21 @@ def _readable(tool: str, health: Any) -> ToolHealth:
 
 
 _LOAD = select(states_of(bindparam("at_session")))
+_LOAD_WITH_HOLDS = select(states_of(bindparam("at_session")).label("states"), all_holds().label("holds"))
+_HELD_AGAINST = or_(
+    tool_states.c.status != "available",
+    tool_states.c.health["consecutive_failures"] > literal_column("'0'::jsonb"),
+)
+_RESET = (
+    update(tool_states)
+    .where(tool_states.c.session_id == bindparam("of_session"), tool_states.c.tool == bindparam("of_tool"))
+    .values(
+        version=tool_states.c.version + 1,
+        status="available",
+        health=bindparam("new_health", type_=tool_states.c.health.type),
+        updated_at=bindparam("at"),
+    )
+)
 _NEW = upsert(tool_states)
 _SWAP = _NEW.on_conflict_do_update(
     index_elements=["session_id", "tool"],

@@ -35,6 +35,8 @@ from segue.domain.session import EPOCHS, TurnKey
 from segue.domain.tool import Remember, ToolChoice
 from segue.memory.facts import has_facts
 from segue.plans.store import is_open, just_expired
+from segue.tools.health import ToolHold
+from segue.tools.holds import all_holds, read_holds
 from segue.tools.states import StoredHealth, read_states, states_of
 
 
@@ -113,6 +115,7 @@ class Claim:
     summary_seq: int
     references: tuple[str, ...]
     tool_states: Mapping[str, StoredHealth]
+    tool_holds: Mapping[str, ToolHold]
     tool_choice: ToolChoice | None
     stream: bool
     queued_s: float
@@ -166,6 +169,7 @@ def _of_session() -> tuple[ColumnElement[Any], ...]:
         in_question.label("has_plan_in_question"),
         has_facts(sessions.c.owner).label("knows_facts"),
         states_of(sessions.c.id).label("states"),
+        all_holds().label("holds"),
     )
 
 
@@ -260,7 +264,7 @@ async def claim_of_next(connection: AsyncConnection, owner: str, session_id: str
 
 def _claimed(session_id: str, row: dict[str, Any]) -> Claim:
     key = TurnKey(session_id, row.pop("id"), row.pop("seq"), row["epoch"] // EPOCHS)
-    request, states, choice = row.pop("request"), row.pop("states"), row.pop("tool_choice")
+    request, choice = row.pop("request"), row.pop("tool_choice")
     asked = request_of(request, key.turn_id)
     known = asked or TurnRequest(force_web_search=False)
     if known.steers is not None:  # what was said to a turn that worked is no yes to what was asked before
@@ -270,7 +274,8 @@ def _claimed(session_id: str, row: dict[str, Any]) -> Claim:
         references=readable(_read_references, row.pop("summary_references") or (), "sessions", session_id) or (),
         is_unreadable=asked is None,
         **{name: getattr(known, name) for name in TurnRequest.__slots__ if name in Claim.__slots__},
-        tool_states=read_states(states),
+        tool_states=read_states(row.pop("states")),
+        tool_holds=read_holds(row.pop("holds")),
         tool_choice=readable(_read_choice, choice, "sessions", session_id) if choice else None,
         **row,
     )

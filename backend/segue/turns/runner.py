@@ -123,7 +123,9 @@ class TurnRun:
         self._account = deps.books.account(claim.owner, claim.key.session_id, claim.key.turn_id, epoch=claim.epoch)
         self._speaker = deps.agents.speaker(claim.agent)
         self._model = MeteredModel(self._speaker.models, self._speaker.limits.model, self._account)
-        self._guard = ToolGuard(deps.tools, claim.key, claim.tool_states, agent=self._speaker.agent)
+        self._guard = ToolGuard(
+            deps.tools, claim.key, claim.tool_states, holds=claim.tool_holds, agent=self._speaker.agent
+        )
         self._chooser = ToolChooser(
             deps.tool_search,
             self._guard,

@@ -179,7 +179,7 @@ async def test_the_fleet_is_reset_by_hand_and_a_session_where_it_is_named(
     client: Client, other: Client, provider: Provider, shelf: Shelf
 ) -> None:
     sessions = [await fails_out(client, provider, shelf) for _ in range(3)]
-    after = await reset_fleet(other, tool_name=MOODY)
+    after = await reset_fleet(other, tool_name=MOODY, scope="fleet")
     assert after["tools"][MOODY] == {"fleet": await for_all(client), "sessions": {"failed": 3}}
     assert after["tools"][MOODY]["fleet"]["available"]
     assert await uses(client, provider, await client.new_session()) == "succeeded"

@@ -1,0 +1,85 @@
+"""What operators did: who, when, to what. Owns the table `audit`, from which no user and no session is erased.
+
+Secrets are removed from what an operator wrote; nothing that a user said comes here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal, get_args
+
+from sqlalchemy import func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import audit
+from segue.db.reading import readable, reader
+from segue.domain.doc import doc
+from segue.domain.redaction import without_secret_texts
+
+Action = Literal["cancel_turn", "set_tool_state", "reset_tool_states", "read_session", "reload_agents"]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What an operator did."""
+
+    seq: Annotated[int, doc("Grows with every act.")]
+    at: Annotated[datetime, doc("When.")]
+    actor: Annotated[str, doc("The operator.")]
+    action: Annotated[Action | Literal["unknown"], doc("What was done; `unknown` if a newer release knows it.")]
+    session_id: Annotated[str | None, doc("The session it was done to.")]
+    turn_id: Annotated[str | None, doc("The turn it was done to.")]
+    tool: Annotated[str | None, doc("The tool it was done to.")]
+    details: Annotated[dict[str, Any], doc("What the operator asked for, without secrets.")]
+    request_id: Annotated[str | None, doc("The request, as in the log.")]
+
+
+async def record_act(
+    connection: AsyncConnection,
+    actor: str,
+    action: Action,
+    *,
+    session_id: str | None = None,
+    turn_id: str | None = None,
+    tool: str | None = None,
+    details: Mapping[str, Any] | None = None,
+    request_id: str | None = None,
+) -> None:
+    """Belongs into the transaction of what is done, or before it."""
+    given = {name: value for name, value in (details or {}).items() if value is not None}
+    await connection.execute(
+        insert(audit).values(
+            at=func.now(),
+            actor=actor,
+            action=action,
+            session_id=session_id,
+            turn_id=turn_id,
+            tool=tool,
+            details=without_secret_texts(given),
+            request_id=request_id,
+        )
+    )
+
+
+async def list_acts(
+    connection: AsyncConnection, *, action: Action | None, actor: str | None, before: int | None, limit: int
+) -> list[Act]:
+    """Newest first."""
+    statement = select(audit).order_by(audit.c.seq.desc()).limit(limit)
+    if action is not None:
+        statement = statement.where(audit.c.action == action)
+    if actor is not None:
+        statement = statement.where(audit.c.actor == actor)
+    if before is not None:
+        statement = statement.where(audit.c.seq < before)
+    rows = (await connection.execute(statement)).mappings()
+    return [_act(dict(row)) for row in rows]
+
+
+_read_details = reader(dict[str, Any])
+
+
+def _act(row: dict[str, Any]) -> Act:
+    known = row["action"] if row["action"] in get_args(Action) else "unknown"
+    details = readable(_read_details, row["details"], "audit", str(row["seq"]))
+    return Act(**{**row, "action": known, "details": details or {}})
