@@ -1,5 +1,6 @@
 """Segue itself, served for a test: in this process with real stores, or as the process a user would start."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -164,3 +165,30 @@ class Process:
             with self._said:
                 self.log.append(line)
                 self._said.notify_all()
+
+
+@asynccontextmanager
+async def process(settings: Settings) -> AsyncIterator[tuple[Process, Client]]:
+    """`segue serve` with the test's stores, model and MCP servers, once one is ready. Leaving it is kill -9."""
+    assert settings.database_url is not None
+    assert settings.redis_url is not None
+    served = Process(
+        {
+            "DATABASE_URL": settings.database_url.get_secret_value(),
+            "REDIS_URL": settings.redis_url.get_secret_value(),
+            "OPENAI_BASE_URL": str(settings.openai_base_url),
+            "LLM_MODEL": "scripted",
+            "LLM_MAX_RETRIES": "0",
+            "MCP_CONFIG": str(settings.mcp_config),
+            "WEB_SEARCH_PROVIDER": "none",
+            "MIGRATE_ON_START": "false",
+            "TURN_LEASE_S": "1",
+        }
+    )
+    try:
+        url = await asyncio.to_thread(served.start)
+        await asyncio.to_thread(served.wait_for, "mcp_server_ready")
+        async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
+            yield served, Client(http)
+    finally:
+        served.kill()

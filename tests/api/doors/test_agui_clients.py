@@ -3,10 +3,8 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx2
 import orjson
 import pytest
 
@@ -14,7 +12,7 @@ from segue.config import Settings
 from tests.support.node import needs_node, node
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, says, streams
-from tests.support.service import Client, Process, running
+from tests.support.service import process, running
 from tests.support.shelf import Shelf, serving_shelf
 
 pytestmark = needs_node
@@ -75,33 +73,6 @@ async def test_a_page_talks_approves_is_refused_and_reloads(
     assert foreign["error"].startswith("HTTP 404: ")
     assert "session_not_found" in foreign["error"]
     assert [each["error"] for each in (said, asked, done, other, rejected, reloaded)] == [None] * 6
-
-
-@asynccontextmanager
-async def process(settings: Settings) -> AsyncIterator[tuple[Process, Client]]:
-    """`segue serve` with the test's stores, model and shelf. Leaving it is kill -9."""
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
-    served = Process(
-        {
-            "DATABASE_URL": settings.database_url.get_secret_value(),
-            "REDIS_URL": settings.redis_url.get_secret_value(),
-            "OPENAI_BASE_URL": str(settings.openai_base_url),
-            "LLM_MODEL": "scripted",
-            "LLM_MAX_RETRIES": "0",
-            "MCP_CONFIG": str(settings.mcp_config),
-            "WEB_SEARCH_PROVIDER": "none",
-            "MIGRATE_ON_START": "false",
-            "TURN_LEASE_S": "1",
-        }
-    )
-    try:
-        url = await asyncio.to_thread(served.start)
-        await asyncio.to_thread(served.wait_for, "mcp_server_ready")
-        async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
-            yield served, Client(http)
-    finally:
-        served.kill()
 
 
 async def test_what_was_found_is_read_and_deleted_once_after_a_yes_through_kill_nine(
