@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, StrictJsonRoute
-from segue.api.problem_codes import problems
+from segue.api.problem_codes import OF_FILES, problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.attachment import Attachment
@@ -37,10 +37,9 @@ _UPLOAD: Final[dict[str, Any]] = {
 _BYTES: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {each: {"schema": {"type": "string", "format": "binary"}} for each in sorted(SERVED)}}
 }
-OF_UPLOADS = problems("attachment_quota_exceeded", "unsupported_attachment", "unreadable_attachment")
 
 
-@router.post("", status_code=201, openapi_extra=_UPLOAD, responses=OF_UPLOADS)
+@router.post("", status_code=201, openapi_extra=_UPLOAD, responses=problems(*OF_FILES))
 async def upload_attachment(
     session_id: SessionId, services: ServicesDep, caller: Caller, request: Request
 ) -> Attachment:

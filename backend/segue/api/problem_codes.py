@@ -44,7 +44,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_cursor": (422, "Use `next_cursor` of the page before as it is, or none."),
     "idempotency_key_reused": (422, "Use a new key for a new message."),
     "client_tools": (422, "Send no tools of the page's own: the agent calls its own."),
-    "parts_unsupported": (422, "Send the message as text."),
+    "parts_unsupported": (422, "Send text, and files in the message as `data:` URLs: nothing is fetched."),
     "not_the_users": (422, "Edit a message of the user's, or regenerate the answer."),
     "cannot_edit_steer": (422, "Edit the message that opened its turn."),
     "not_an_answer": (422, "Rate a message of the assistant."),
@@ -92,7 +92,9 @@ OF_TURNS: Final = {
     "model_timeout",
     "unreadable",
 }
+OF_FILES: Final = ("attachment_quota_exceeded", "unsupported_attachment", "unreadable_attachment")
 OF_DOORS: Final = (
+    *OF_FILES,
     "may_not_speak_for",
     "session_not_found",
     "turn_not_found",

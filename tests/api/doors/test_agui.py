@@ -82,10 +82,10 @@ async def refused(client: Client, *messages: dict[str, Any], path: str = "/agui"
     return response.status_code, response.json()["code"]
 
 
-async def asks(client: Client, provider: Provider, *, run_id: str = "run 1") -> dict[str, Any]:
+async def asks(client: Client, provider: Provider, *, thread: str = THREAD) -> dict[str, Any]:
     """What a run that ends with a plan's question is interrupted with."""
     provider.will(calls(("mcp_delete_item", {"item_id": "itm-1"})))
-    return interrupt_of(await run(client, said(ASK), run=run_id))
+    return interrupt_of(await run(client, said(ASK), thread=thread))
 
 
 def interrupt_of(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -160,27 +160,27 @@ async def test_a_plan_that_waits_interrupts_the_run_and_an_empty_answer_approves
     assert (late, shelf.effects) == ((404, "no_open_plan"), ["delete itm-1"])
 
 
-@pytest.mark.parametrize(
-    ("status", "payload", "effects"),
-    [
-        ("resolved", {"approved": True}, ["delete itm-1"]),
-        ("resolved", {"args": {"item_id": "itm-7"}}, ["delete itm-7"]),
-        ("resolved", {"approved": False, "reason": "not now"}, []),
-        ("cancelled", None, []),
-    ],
-)
-async def test_an_interrupt_is_answered_as_by_the_button(
-    shelved: Client, provider: Provider, shelf: Shelf, status: str, payload: dict[str, Any] | None, effects: list[str]
-) -> None:
-    interrupt = await asks(shelved, provider)
-    if effects:
-        provider.will(says("Done."))
+ANSWERS: list[tuple[str, dict[str, Any] | None, list[str]]] = [
+    ("resolved", {"approved": True}, ["delete itm-1"]),
+    ("resolved", {"args": {"item_id": "itm-7"}}, ["delete itm-7"]),
+    ("resolved", {"approved": False, "reason": "not now"}, []),
+    ("cancelled", None, []),
+]
+
+
+async def test_an_interrupt_is_answered_as_by_the_button(shelved: Client, provider: Provider, shelf: Shelf) -> None:
     shown = [said(ASK), said("Shall I?", "assistant")]
-    events = await run(shelved, *shown, run="run 2", resume=answers(interrupt, status, payload=payload))
-    assert "outcome" not in events[-1]
-    assert shelf.effects == effects
-    turn = (await shelved.turns(await session_of(shelved)))[-1]["answer"]
-    assert turn["plan"]["status"] == ("completed" if effects else "cancelled")
+    for at, (status, payload, effects) in enumerate(ANSWERS):
+        shelf.effects.clear()
+        thread = f"thread {at}"
+        interrupt = await asks(shelved, provider, thread=thread)
+        if effects:
+            provider.will(says("Done."))
+        resume = answers(interrupt, status, payload=payload)
+        events = await run(shelved, *shown, run="run 2", thread=thread, resume=resume)
+        assert "outcome" not in events[-1]
+        assert shelf.effects == effects
+        assert events[-1]["result"]["plan"]["status"] == ("completed" if effects else "cancelled")
 
 
 async def test_what_is_said_in_the_place_of_an_answer_cancels_the_plan_also_if_it_is_a_yes(
@@ -212,32 +212,32 @@ async def test_an_answer_to_another_plan_or_version_is_refused_and_a_cancelled_o
     assert (await shelved.get(f"/sessions/{await session_of(shelved)}/plan"))["status"] == "waiting"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "code"),
-    [
-        ({"messages": [{"role": "system", "content": "Obey."}]}, "invalid_request"),
-        ({"messages": [{"role": "user"}]}, "invalid_request"),
-        ({"messages": [said("  ")]}, "invalid_request"),
-        ({"messages": [said("x" * 32_001)]}, "invalid_request"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "parts_unsupported"),
-        ({"messages": [{"role": "user", "content": [{"text": "hello"}]}]}, "invalid_request"),
-        ({"messages": "hello"}, "invalid_request"),
-        ({"threadId": ""}, "invalid_request"),
-        ({"threadId": "ses_1"}, "session_not_found"),
-        ({"runId": "x" * 201}, "invalid_request"),
-        ({"tools": [{"name": "paint", "description": "Paints."}]}, "client_tools"),
-        ({"forwardedProps": {"onDisconnect": "explode"}}, "invalid_request"),
-        ({"resume": answers({"id": "a"}) * 2}, "invalid_request"),
-        ({"resume": answers({"id": "a"}, payload={"accept": False})}, "invalid_request"),
-        ({"resume": answers({"id": "a"}, payload="no")}, "invalid_request"),
-        ({"resume": answers({"id": "a"}, "approved")}, "invalid_request"),
-    ],
-)
-async def test_what_cannot_be_run_is_refused_with_a_problem_and_makes_nothing(
-    client: Client, wrong: dict[str, Any], code: str
-) -> None:
-    response = await client.http.post("/agui", json={**asked(said("hello")), **wrong})
-    assert (response.json()["code"], response.headers["content-type"]) == (code, "application/problem+json")
+TEXT = {"type": "text", "text": "What is this?"}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"messages": [{"role": "system", "content": "Obey."}]}, "invalid_request"),
+    ({"messages": [{"role": "user"}]}, "invalid_request"),
+    ({"messages": [said("  ")]}, "invalid_request"),
+    ({"messages": [said("x" * 32_001)]}, "invalid_request"),
+    ({"messages": [{"role": "user", "content": [TEXT, {"type": "image", "source": {}}]}]}, "parts_unsupported"),
+    ({"messages": [{"role": "user", "content": [{"text": "hello"}]}]}, "invalid_request"),
+    ({"messages": "hello"}, "invalid_request"),
+    ({"threadId": ""}, "invalid_request"),
+    ({"threadId": "ses_1"}, "session_not_found"),
+    ({"runId": "x" * 201}, "invalid_request"),
+    ({"tools": [{"name": "paint", "description": "Paints."}]}, "client_tools"),
+    ({"forwardedProps": {"onDisconnect": "explode"}}, "invalid_request"),
+    ({"resume": answers({"id": "a"}) * 2}, "invalid_request"),
+    ({"resume": answers({"id": "a"}, payload={"accept": False})}, "invalid_request"),
+    ({"resume": answers({"id": "a"}, payload="no")}, "invalid_request"),
+    ({"resume": answers({"id": "a"}, "approved")}, "invalid_request"),
+]
+
+
+async def test_what_cannot_be_run_is_refused_with_a_problem_and_makes_nothing(client: Client) -> None:
+    for wrong, code in REFUSED:
+        response = await client.http.post("/agui", json={**asked(said("hello")), **wrong})
+        found = (response.json()["code"], response.headers["content-type"])
+        assert found == (code, "application/problem+json"), wrong
     assert (await client.get("/sessions"))["items"] == []
 
 

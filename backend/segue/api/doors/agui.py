@@ -3,7 +3,7 @@
 `agui_input` reads what a run asks for, `agui_frames` writes what it brings about.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,8 +18,9 @@ from segue.api.doors.agui_frames import RunFrames, shown_messages
 from segue.api.doors.agui_input import AskedRun, RunAgentInput, asked_of, key_of, nothing_new
 from segue.api.doors.client_sessions import session_of_client
 from segue.api.doors.run_events import Run, run_events
+from segue.api.doors.sent_files import SentFile, sent_files, with_files
 from segue.api.events import EVENTS, EventStream, frame, framed
-from segue.api.problem_codes import OF_DECISIONS, problems
+from segue.api.problem_codes import OF_DECISIONS, OF_FILES, problems
 from segue.api.problems import PROBLEMS
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
@@ -41,7 +42,7 @@ RESPONSES: dict[int | str, Any] = {
     200: {"description": "The events of the run", "content": EVENTS},
     **problems(
         "client_tools", "idempotency_key_reused", "parts_unsupported", "session_not_found", "turn_in_progress",
-        "too_many_queued", "unknown_agent", *OF_DECISIONS,
+        "too_many_queued", "unknown_agent", *OF_DECISIONS, *OF_FILES,
     ),
 }  # fmt: skip
 
@@ -64,8 +65,9 @@ async def _answer(
     body: RunAgentInput, services: Services, caller: str, origin: Origin, *, agent: str | None
 ) -> Response:
     asked = asked_of(body)
+    files = await sent_files(asked.content)
     session = await session_of_client(services, caller, body.thread_id, agent=agent)
-    run = await _begin(asked, services, caller, session, key_of(body), origin)
+    run = await _begin(asked, files, services, caller, session, key_of(body), origin)
     headers, options = {"X-Session-Id": session.id}, dict[str, Any]()
     if (turn := run.turn) is not None:
         bind_contextvars(turn_id=turn.turn_id)
@@ -86,14 +88,22 @@ def _left(cancel: Callable[[], Awaitable[Turn]]) -> Callable[[object], Awaitable
     return left
 
 
-async def _begin(asked: AskedRun, services: Services, caller: str, session: Session, key: str, origin: Origin) -> Run:
-    """Raises what `accept` and `decide` raise."""
+async def _begin(
+    asked: AskedRun,
+    files: Sequence[SentFile],
+    services: Services,
+    caller: str,
+    session: Session,
+    key: str,
+    origin: Origin,
+) -> Run:
+    """Raises what `accept`, `with_files` and `decide` raise."""
     if asked.text is not None:
         if not asked.is_new:
             await _check_known(services, caller, session, key)
-        request = ChatRequest(
-            asked.text, once=once(key, asked.text), stream=True, origin=origin, abandons=asked.abandons
-        )
+        known = once(key, asked.text, *(file.digest for file in files))
+        request = ChatRequest(asked.text, once=known, stream=True, origin=origin, abandons=asked.abandons)
+        request = await with_files(services, caller, session.id, request, files)
         admitted = await services.turns.accept(caller, session.id, request)
         return Run(admitted.turn, None if admitted.fresh else asked.before)
     if asked.decision is None:

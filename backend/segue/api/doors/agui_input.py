@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS
+from segue.api.doors.sent_files import is_file, parts_unsupported
 from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, PlanDecision, Text
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
@@ -81,11 +82,13 @@ class RunAgentInput(_Input):
 class AskedRun:
     """What a run asks for: words of the user's, a decision, or nothing but to be shown how the session stands.
 
-    Words that the assistant has spoken after (not `is_new`) can only be those of a run that is sent again. `before` are
-    the messages up to them. `abandons` is a plan, by id and version, whose question was cancelled.
+    Words that the assistant has spoken after (not `is_new`) can only be those of a run that is sent again. `content` is
+    what they stand in, which may have files. `before` are the messages up to them. `abandons` is a plan, by id and
+    version, whose question was cancelled.
     """
 
     text: str | None = None
+    content: object = None
     is_new: bool = True
     decision: PlanDecision | None = None
     plan_id: str | None = None
@@ -108,7 +111,8 @@ def asked_of(body: RunAgentInput) -> AskedRun:
         return AskedRun()
     if at is None:
         raise nothing_new()
-    return AskedRun(text_of(body.messages[at]), is_new=is_new, before=body.messages[: at + 1])
+    said = body.messages[at]
+    return AskedRun(text_of(said), said["content"], is_new=is_new, before=body.messages[: at + 1])
 
 
 def _newest(messages: Sequence[Json]) -> int | None:
@@ -122,7 +126,8 @@ def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> A
     if entry.status == "cancelled":
         abandons = plan_id, version
         if at is not None:
-            return AskedRun(text_of(messages[at]), abandons=abandons, before=messages[: at + 1])
+            said = messages[at]
+            return AskedRun(text_of(said), said["content"], abandons=abandons, before=messages[: at + 1])
         return AskedRun(decision=PlanDecision(decision="reject", version=version), plan_id=plan_id, abandons=abandons)
     if found is None:
         raise StalePlan
@@ -139,7 +144,7 @@ def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> A
 def text_of(message: Json) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        content = "\n".join(_text_of_part(part) for part in content)
+        content = "\n".join(_text_of_part(part) for part in content if not is_file(part))
     if not isinstance(content, str) or not (text := content.strip()):
         raise invalid("The user's newest message has no text.")
     if len(text) > MAX_MESSAGE_CHARS:
@@ -152,12 +157,7 @@ def _text_of_part(part: object) -> str:
         case {"type": "text", "text": str(text)}:
             return text
         case {"type": str(kind)} if kind != "text":
-            raise AppError(
-                "parts_unsupported",
-                status=422,
-                title="Only text is taken here",
-                detail=f"Nothing was accepted: the message has a part of the type {kind[:40]!r}. Send text.",
-            )
+            raise parts_unsupported(f"A part of the type {kind[:40]!r} cannot be read.")
     raise invalid("A part of the user's newest message is neither text nor a file.")
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.chat import Asking
 from segue.api.doors.client_sessions import NameTaken, find_session, make_session, with_agent
+from segue.api.doors.sent_files import SentFile, with_files
 from segue.domain.session import Session
 from segue.memory.history import final_messages
 from segue.memory.sessions import find_named, name_session
@@ -46,11 +47,18 @@ class AskedTurn:
     message_id: str | None = None
     parent_id: str | None = None
     is_retry: bool = False
+    files: tuple[SentFile, ...] = ()
     stream: bool = False
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        return tuple(file.digest for file in self.files)
 
 
 async def begin(asking: Asking, asked: AskedTurn) -> Admitted:
-    """Accepts the message as a turn, or returns the one it was accepted as before. Raises what `accept` raises."""
+    """Accepts the message as a turn, or returns the one it was accepted as before. Raises what `accept` and
+    `with_files` raise.
+    """
     services, caller = asking.services, asking.caller
     services.agents.check(asked.agent, status=404)
     while True:
@@ -65,6 +73,7 @@ async def begin(asking: Asking, asked: AskedTurn) -> Admitted:
         except NameTaken:  # by the same request, just now: it is found
             continue
     await with_agent(services, caller, session, asked.agent)
+    request = await with_files(services, caller, session.id, request, asked.files)
     return await services.turns.accept(caller, session.id, request)
 
 
@@ -89,7 +98,7 @@ async def _named_now(asking: Asking, asked: AskedTurn, client_id: str) -> Sessio
 async def _in_session(asking: Asking, session: Session, asked: AskedTurn) -> tuple[Session, ChatRequest]:
     """The client has named the session: only the last message is new."""
     caller = asking.caller
-    given = (str(asked.count), asked.agent, asked.after or "", asked.parent_id or "", asked.text)
+    given = (str(asked.count), asked.agent, asked.after or "", asked.parent_id or "", asked.text, *asked.digests)
     key = f"door:message:{_digest(asked.message_id)}" if asked.message_id else f"door:asked:{_digest(*given)}:"
     async with asking.services.database.read_only() as connection:
         if not asked.message_id:
@@ -135,7 +144,7 @@ async def _by_history(asking: Asking, asked: AskedTurn) -> tuple[Session, ChatRe
     """The conversation is what was said before: the session that has just that, else a new one that begins with it."""
     services, caller = asking.services, asking.caller
     history = await _history(asked)
-    key = f"{history.is_asked}:{asked.agent}"
+    key = ":".join((history.is_asked, asked.agent, *asked.digests))
     async with services.database.read_only() as connection:
         known = await find_named(connection, caller, history.is_asked)
         found = known
@@ -182,7 +191,11 @@ def _may_be_retried(turn: Row[Any]) -> bool:
 
 def _request(asking: Asking, asked: AskedTurn, key: str, *, instead_of: str | None = None) -> ChatRequest:
     return ChatRequest(
-        asked.text, once=once(key, asked.text), stream=asked.stream, origin=asking.origin, instead_of=instead_of
+        asked.text,
+        once=once(key, asked.text, *asked.digests),
+        stream=asked.stream,
+        origin=asking.origin,
+        instead_of=instead_of,
     )
 
 

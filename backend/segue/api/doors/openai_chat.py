@@ -71,7 +71,7 @@ async def create_chat_completion(body: CompletionBody, asking: DoorAskingDep) ->
     given, wants_usage = body.model_dump(), bool((body.stream_options or {}).get("include_usage"))
     if is_task(asking, body.messages, model=body.model):
         return await _task(asking, body, given, wants_usage=wants_usage)
-    request = asked(asking.http, body.messages, agent=body.model, body=given)
+    request = await asked(asking.http, body.messages, agent=body.model, body=given)
     turn = (await begin(asking, request)).turn
     head = {"id": f"chatcmpl-{turn.turn_id}", "created": int(asking.services.clock().timestamp()), "model": body.model}
     if body.stream:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from segue.api.doors.client_turns import AskedTurn
+from segue.api.doors.sent_files import is_file, parts_unsupported, sent_files
 from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
@@ -69,9 +70,11 @@ class ResponseBody(BaseModel):
     metadata: MetadataField = None
 
 
-def asked(http: Request, messages: Sequence[Mapping[str, Any]], *, agent: str, body: Mapping[str, Any]) -> AskedTurn:
-    """`body` may name the conversation. Raises AppError `invalid_request`, NotFound for a `previous_response_id` that
-    is none of ours.
+async def asked(
+    http: Request, messages: Sequence[Mapping[str, Any]], *, agent: str, body: Mapping[str, Any]
+) -> AskedTurn:
+    """`body` may name the conversation. Raises AppError `invalid_request`, `parts_unsupported`, NotFound for a
+    `previous_response_id` that is none of ours.
     """
     for message in messages:
         if message.get("role", "tool") not in _ROLES:  # items of `input` without a role are a tool's
@@ -79,12 +82,13 @@ def asked(http: Request, messages: Sequence[Mapping[str, Any]], *, agent: str, b
     spoken = [message for message in messages if message.get("role") in ("user", "assistant")]
     if not spoken or spoken[-1]["role"] != "user":
         raise _invalid("The last message has to be the user's: an answer is not continued, and tools run here.")
-    text = _text(spoken[-1].get("content"), is_new=True)
+    text, files = _text(spoken[-1].get("content"), is_new=True), await sent_files(spoken[-1].get("content"))
     if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
         raise _invalid(f"The last message has to have 1 to {MAX_MESSAGE_CHARS} characters of text.")
     client_id, after = conversation_of(http, body)
     return AskedTurn(
         text=text.strip(),
+        files=files,
         count=sum(message["role"] == "user" for message in spoken),
         earlier=lambda: [Said(each["role"], _text(each.get("content"))) for each in spoken[:-1]],
         agent=agent,
@@ -135,7 +139,7 @@ def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None,
 
 
 def _text(content: object, *, is_new: bool = False) -> str:
-    """Returns the text of a message's content. Of a new message every part has to be text."""
+    """Returns the text of a message's content. Of a new message every part has to be text or a file."""
     match content:
         case str():
             return content
@@ -151,14 +155,9 @@ def _part(part: object, *, is_new: bool) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(part, dict) and isinstance(kind, str) and kind in _TEXTS and isinstance(part.get(_TEXTS[kind]), str):
         return str(part[_TEXTS[kind]])
-    if not is_new:
+    if not is_new or is_file(part):
         return ""
-    raise AppError(
-        "parts_unsupported",
-        status=422,
-        title="Only text is read",
-        detail=f"A part of the type {str(kind)[:50]!r} cannot be read here: send the message as text.",
-    )
+    raise parts_unsupported(f"A part of the type {str(kind)[:50]!r} cannot be read.")
 
 
 def _invalid(detail: str) -> AppError:

@@ -73,7 +73,8 @@ async def create_response(body: ResponseBody, asking: DoorAskingDep) -> Response
             return EventStream(_once(writer.begin() + writer.frames(pieces)))
         writer.frames(pieces)
         return JSONResponse(writer.response)
-    turn = (await begin(asking, asked(asking.http, messages, agent=body.model, body=given))).turn
+    request = await asked(asking.http, messages, agent=body.model, body=given)
+    turn = (await begin(asking, request)).turn
     writer = ResponseWriter(
         {
             "id": response_id(turn),

@@ -20,9 +20,10 @@ from segue.api.doors.agui_frames import RunFrames
 from segue.api.doors.agui_input import Json, invalid, nothing_new, text_of
 from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS, find_session, session_of_client
 from segue.api.doors.run_events import Run, run_events
+from segue.api.doors.sent_files import SentFile, sent_files, with_files
 from segue.api.doors.vercel_frames import MessageChunks
 from segue.api.events import MEDIA_TYPE, EventStream, frame, framed
-from segue.api.problem_codes import OF_DECISIONS, problems
+from segue.api.problem_codes import OF_DECISIONS, OF_FILES, problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import PlanDecision
 from segue.domain import turn_errors
@@ -70,7 +71,7 @@ class UiDecision(PlanDecision):
         200: {"description": "The chunks of the answer", "content": CHUNKS},
         **problems(
             "idempotency_key_reused", "message_not_found", "not_in_history", "parts_unsupported", "session_not_found",
-            "too_many_queued", "turn_in_progress", "unknown_agent", *OF_DECISIONS,
+            "too_many_queued", "turn_in_progress", "unknown_agent", *OF_DECISIONS, *OF_FILES,
         ),
     },
 )  # fmt: skip
@@ -79,14 +80,14 @@ async def ui_chat(body: UiChat, services: ServicesDep, caller: Caller, origin: O
     said = body.messages[-1]
     if said.get("role") != "user":
         raise nothing_new()
-    decision, text = _decision_in(said), ""
+    decision, text, files = _decision_in(said), "", tuple[SentFile, ...]()
     if decision is None and body.trigger == "submit-message":
-        text = text_of({"content": said.get("parts")})
+        text, files = text_of({"content": said.get("parts")}), await sent_files(said.get("parts"))
     session = await session_of_client(services, caller, body.id, agent=body.agent)
     if decision is not None:
         turn = await _decided(services, caller, session, decision, said, origin)
     else:
-        turn = await _accepted(services, caller, session, body, text, origin)
+        turn = await _accepted(services, caller, session, body, text, files, origin)
     return _stream(services, caller, session, turn)
 
 
@@ -142,11 +143,19 @@ async def _decided(
 
 
 async def _accepted(
-    services: Services, caller: str, session: Session, body: UiChat, text: str, origin: Origin
+    services: Services,
+    caller: str,
+    session: Session,
+    body: UiChat,
+    text: str,
+    files: Sequence[SentFile],
+    origin: Origin,
 ) -> TurnKey:
     instead_of = await _instead_of(services, caller, session.id, body)
-    key = _key(body.messages[-1], text) if instead_of is None else None
-    request = ChatRequest(text, once=once(key, text), stream=True, origin=origin, instead_of=instead_of)
+    asked = (text, *(file.digest for file in files))
+    key = _key(body.messages[-1], *asked) if instead_of is None else None
+    request = ChatRequest(text, once=once(key, *asked), stream=True, origin=origin, instead_of=instead_of)
+    request = await with_files(services, caller, session.id, request, files)
     return (await services.turns.accept(caller, session.id, request)).turn
 
 

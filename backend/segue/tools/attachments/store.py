@@ -62,8 +62,10 @@ class Attachments:
         """To be held while a file's content is in memory."""
         return self._places
 
-    async def add(self, owner: str, session_id: str, name: str, content: bytes) -> Attachment:
-        """Raises NotFound, AppError `unsupported_attachment`, `unreadable_attachment`, `attachment_quota_exceeded`."""
+    async def add(self, owner: str, session_id: str, name: str, content: bytes, *, again: bool = False) -> Attachment:
+        """A file that may come `again` is not stored a second time. Raises NotFound, AppError `unsupported_attachment`,
+        `unreadable_attachment`, `attachment_quota_exceeded`.
+        """
         try:
             read = await _read(content, max_bytes=self.limits.text_bytes)
         except UnsupportedFile as refused:
@@ -84,6 +86,8 @@ class Attachments:
         }
         async with self._database.transaction() as connection:
             await connection.execute(_LOCK, {"of_owner": f"attachments of {owner}"})
+            if again and (same := await _stored_as(connection, owner, session_id, values)) is not None:
+                return same
             stored = (await connection.execute(_STORED, {"of_owner": owner})).scalar_one()
             if stored + len(content) + len(read.text.encode()) > self.limits.user_bytes:
                 detail = f"All your files, with their texts, may take {self.limits.user_bytes} bytes. Delete some."
@@ -93,6 +97,15 @@ class Attachments:
                 raise NotFound("session")
             await connection.execute(insert(attachments).values(session_id=session_id, created_at=func.now(), **values))
         return Attachment(**{column.name: values[column.name] for column in _LISTED})
+
+
+async def _stored_as(
+    connection: AsyncConnection, owner: str, session_id: str, values: Mapping[str, Any]
+) -> Attachment | None:
+    """Returns the session's file of this name and content."""
+    same = (attachments.c[column] == values[column] for column in ("size_bytes", "name", "content"))
+    row = (await connection.execute(_owned(owner, session_id, *_LISTED).where(*same).limit(1))).mappings().one_or_none()
+    return Attachment(**row) if row is not None else None
 
 
 async def list_attachments(
