@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check clients npm-clients sweep-rows injections mutants mutants-sample fuzz bench bench-quick bench-against bench-language bfcl lock clean
+.PHONY: help install run test check clients npm-clients sweep-rows injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -95,6 +95,9 @@ bench-quick: install  ## measure it in less than a minute, and only print it
 
 bench-against: install  ## measure another checkout in the same minutes: make bench-against OTHER=path/to/checkout
 	$(BIN)/python -m bench --against $(or $(OTHER),$(error give a checkout with a .venv: make bench-against OTHER=path/to/checkout))
+
+bench-takeover: install  ## kill -9 a process, each way, and time until its turn goes on: twenty minutes, KILLS=5 for five
+	$(BIN)/python -m bench.takeover --kills $(or $(KILLS),20)
 
 bench-language: install  ## measure how well a yes is recognised, on the half not tuned on: make bench-language [DATA=more.jsonl HALF=tune]
 	$(BIN)/python bench/language.py tests/plans/replies.jsonl $(DATA) --half $(or $(HALF),report)
