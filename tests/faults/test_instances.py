@@ -231,3 +231,27 @@ async def interrupted(here: Client, there: Client, session: str) -> None:
             assert response.json() == turn["answer"]
         else:
             assert (response.status_code, response.json()["code"]) == (409, "turn_cancelled")
+
+
+async def test_of_two_edits_of_one_message_at_once_one_is_refused_and_there_is_one_branch(
+    site: Site, here: Client, there: Client
+) -> None:
+    held = Held()
+    site.provider.will_to("at first", says("Well."))
+    site.provider.will_to("edited", held)
+    session = await here.new_session()
+    await here.chat(session, "at first")
+    asked, _ = await here.messages(session)
+    path = f"/sessions/{session}/messages/{asked['id']}/edit"
+    texts_of = {here: "edited here", there: "edited there"}
+    asking = [asyncio.create_task(client.http.post(path, json={"message": text})) for client, text in texts_of.items()]
+    [lost], _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+    held.go.set()
+    won, refused = sorted([await each for each in asking], key=lambda response: response.status_code)
+    assert refused is lost.result()
+    assert (won.status_code, refused.status_code, refused.json()["code"]) == (200, 409, "turn_in_progress")
+    [left] = (await there.get(f"/sessions/{session}/branches"))["items"]
+    assert (left["first_words"], left["message_count"]) == ("at first", 2)
+    said = [row["content"] for row in await there.messages(session)]
+    assert said[1] == won.json()["message"]["content"] == f"answer to {said[0]}"
+    await site.is_unharmed(here, session)

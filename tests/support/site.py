@@ -47,9 +47,9 @@ class Site:
     processes: list[Process] = field(default_factory=list)
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[tuple[Process, Client]]:
+    async def serving(self, **settings: str) -> AsyncIterator[tuple[Process, Client]]:
         """`segue serve`, and a client of it. Leaving it is kill -9."""
-        process = Process(self.environment)
+        process = Process(self.environment | settings)
         with self._living(process):
             url = await asyncio.to_thread(process.start)
             await asyncio.to_thread(process.wait_for, "mcp_server_ready")
