@@ -36,6 +36,7 @@ SERVICE = {
     "migrations",
     "queue",
     "turns",
+    "running_turns",
     "tools",
     "pgvector",
     "mcp",
@@ -133,6 +134,15 @@ async def test_a_session_whose_process_died_says_so_and_what_waits_behind_it(
             "UPDATE turns SET status = 'running', worker = 'w1', epoch = 2, attempts = 2, started_at = now(),"
             " lease_until = now() - interval '90 s' WHERE id = (SELECT min(id) FROM turns WHERE status = 'queued')"
         )
+        await stores.database.execute(
+            "INSERT INTO tool_calls (id, session_id, turn_id, message_id, tool_name, args, status, started_at)"
+            " SELECT 'call_x', t.session_id, t.id, m.id, $1, '{}', 'running', now() - interval '95 s'"
+            " FROM turns t JOIN messages m ON m.turn_id = t.id WHERE t.status = 'running'",
+            MOODY,
+        )
+        hung = await stores.database.fetchval("SELECT id FROM turns WHERE status = 'running'")
+        said = {"at": utc_now().isoformat(), "turns": {hung: {"epoch": 2, "node": "tool_loop", "model": None}}}
+        await stores.redis.set("segue:activity:w1", json.dumps(said), ex=60)
     provider.will(fails(401))
     report, _ = await examined(beside(settings), session)
     service, _ = await examined(beside(settings))
@@ -153,6 +163,10 @@ async def test_a_session_whose_process_died_says_so_and_what_waits_behind_it(
         "longest_running_s": None,
         "oldest_queued_s": None,
     }
+    [told] = service["running_turns"]
+    assert (told["session_id"], told["instance"], told["node"]) == (session, "w1", "tool_loop")
+    [lapsed] = [each["what"] for each in service["problems"] if each["area"] == "turns"]
+    assert f"w1: {hung}, session {session}, tool_loop, tool {MOODY} since " in lapsed
     assert service["queue"]["workers"] == 0
     assert sorted(areas(service["problems"])) == ["model", "queue", "turns"]
 

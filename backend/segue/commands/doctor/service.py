@@ -6,6 +6,7 @@ Each part is read by itself, so that one that is down does not hide the others.
 import asyncio
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from segue.mcp.config import McpConfig, read_mcp_config
 from segue.mcp.servers import McpServers
 from segue.telemetry.tracing import untraced
 from segue.tools.global_state import GlobalToolState
+from segue.turns.operations import OpsTurn, list_any, with_activity
 from segue.turns.queries import TurnsOverview, overview
 from segue.turns.queue import QueueFacts, look_at_queue
 
@@ -40,18 +42,20 @@ _BOUNDED_BY = {
     "tool_timeout_s": "turn_timeout_s",
     "turn_lease_s": "turn_timeout_s",
 }
+RUNNING_SHOWN = 50
 LATE_S = 10.0  # how long a turn may wait while none runs
 
 
 async def look_at_service(
     settings: Settings, stores: OpenStores | None, found: StoresFound, mcp: McpServers, report: Report
 ) -> None:
-    parts = found.parts | dict.fromkeys(("queue", "turns", "tools", "pgvector"))
+    parts = found.parts | dict.fromkeys(("queue", "turns", "running_turns", "tools", "pgvector"))
     if stores is not None and found.redis_answers:
         parts["queue"] = await look_at_queue(stores.urls.redis_url)
         parts["tools"] = await _look_at_tools(settings, stores, report)
     if stores is not None and found.has_schema:
-        parts["turns"] = await _look_at_turns(stores, parts["queue"], report)
+        parts["running_turns"] = await _running_turns(stores)
+        parts["turns"] = await _look_at_turns(stores, parts["queue"], parts["running_turns"] or [], report)
     if found.server:
         parts["pgvector"] = {"version": found.server.pgvector, "embedding_model": settings.embedding_model}
         if settings.embedding_model and found.server.pgvector is None:
@@ -67,7 +71,18 @@ async def look_at_service(
     }
 
 
-async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: Report) -> TurnsOverview | None:
+async def _running_turns(stores: OpenStores) -> list[OpsTurn] | None:
+    """Returns None if they cannot be read: that is a problem of its own."""
+    try:
+        async with asking(stores.database) as connection:
+            return await with_activity(stores.cache, await list_any(connection, status="running", limit=RUNNING_SHOWN))
+    except Unreachable:
+        return None
+
+
+async def _look_at_turns(
+    stores: OpenStores, queue: QueueFacts | None, running: Sequence[OpsTurn], report: Report
+) -> TurnsOverview | None:
     try:
         async with asking(stores.database) as connection:
             turns = await overview(connection)
@@ -78,11 +93,19 @@ async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: R
         report.problem("queue", "No process takes turns.", "Start `segue serve`, or `segue worker` beside the API.")
     if turns.leases_passed:
         what = f"The leases of {turns.leases_passed} running turns have lapsed: their processes have died or hang."
+        what = " ".join([what, *(_place(turn) for turn in running if (turn.lease_left_s or 0) < 0)])
         report.problem("turns", what, "Any running `segue serve` or `segue worker` takes them over within seconds.")
     if turns.oldest_queued_s is not None and turns.oldest_queued_s > LATE_S and not turns.running:
         what = f"A turn has waited for {turns.oldest_queued_s:g} s and none runs."
         report.problem("turns", what, "Start `segue worker`, or look into the log of the one that runs.")
     return turns
+
+
+def _place(turn: OpsTurn) -> str:
+    """Says in which process a turn is, in which session, and what it waited for when it was last heard of."""
+    waits = [f"{each.kind} {each.name} since {each.since:%H:%M:%S} UTC" for each in turn.running]
+    where = [turn.turn_id, f"session {turn.session_id}", *([turn.node] if turn.node else ()), *waits]
+    return f"{turn.instance}: {', '.join(where)}."
 
 
 async def _look_at_tools(settings: Settings, stores: OpenStores, report: Report) -> dict[str, list[str]]:
