@@ -1,5 +1,6 @@
 """The official `openai` client against a running service: chat completions, and what makes a request a turn."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from openai import AsyncOpenAI
 from segue.config import Settings
 from tests.support.openai_client import openai_client
 from tests.support.plans import deletion, planned
-from tests.support.provider import Provider, calls, fails, says
+from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
 
@@ -228,6 +229,42 @@ async def test_an_edit_or_a_regenerate_in_open_webui_begins_anew_from_there(
     assert await ask(ai, *told, user("which is gone?"), extra_headers=headers_of("a4", "a3")) == "It is gone."
     assert len(await session_ids(service)) == 2
     assert [each["content"] for each in provider.messages(role="user")][-1] == "which is gone?"
+
+
+async def test_another_version_of_an_answer_is_asked_for_behind_that_answer(
+    ai: AsyncOpenAI, service: Client, provider: Provider
+) -> None:
+    provider.will(says("The sun is a star."), says("It is hot."), says("Very hot."))
+    sun, told = user("the sun?"), assistant("The sun is a star.")
+    await ask(ai, sun, extra_headers=headers_of("a1", ""))
+    await ask(ai, sun, told, user("and?"), extra_headers=headers_of("a2", "a1"))
+    shorter = (sun, told, user("and?"), assistant("It is hot."), user("More Concise"))
+    assert await ask(ai, *shorter, extra_headers=headers_of("a3", "a1")) == "Very hot."
+    [session] = await session_ids(service)
+    said = ["the sun?", "The sun is a star.", "and?", "It is hot.", "More Concise", "Very hot."]
+    assert await said_in(service, session) == said
+    provider.will(says("A star."), says("Big."))
+    of_the_first = (sun, told, user("More Concise"))  # what came after it leaves the history
+    assert await ask(ai, *of_the_first, extra_headers=headers_of("b1", "")) == "A star."
+    assert await said_in(service, session) == [*said[:2], "More Concise", "A star."]
+    assert await ask(ai, *of_the_first[:2], user("and?"), extra_headers=headers_of("b2", "a1")) == "Big."
+    assert await said_in(service, session) == [*said[:3], "Big."]
+
+
+async def test_a_client_that_leaves_stops_the_turn_if_it_asks_for_that(
+    ai: AsyncOpenAI, service: Client, provider: Provider
+) -> None:
+    provider.will(streams("Hel", asyncio.Event()))
+    leaving = {"X-Session-Id": "c1", "X-On-Disconnect": "cancel"}
+    answer = await ai.chat.completions.create(
+        model="segue", messages=[user("hello")], stream=True, extra_headers=leaving
+    )
+    async for chunk in answer:
+        if chunk.choices[0].delta.content:
+            break
+    await answer.close()
+    [session] = await session_ids(service)
+    assert [turn["status"] for turn in await service.ended(session)] == ["cancelled"]
 
 
 async def test_titles_and_tags_are_answered_outside_of_the_conversation(

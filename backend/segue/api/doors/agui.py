@@ -3,10 +3,8 @@
 `agui_input` reads what a run asks for, `agui_frames` writes what it brings about.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Response
@@ -17,6 +15,7 @@ from segue.api.deps import Caller, OriginDep, Services, ServicesDep, StrictJsonR
 from segue.api.doors.agui_frames import RunFrames, shown_messages
 from segue.api.doors.agui_input import AskedRun, RunAgentInput, asked_of, key_of, nothing_new
 from segue.api.doors.client_sessions import session_of_client
+from segue.api.doors.leaving import cancelling
 from segue.api.doors.run_events import Run, run_events
 from segue.api.doors.sent_files import SentFile, sent_files, with_files
 from segue.api.events import EVENTS, EventStream, frame, framed
@@ -24,7 +23,7 @@ from segue.api.problem_codes import OF_DECISIONS, OF_FILES, problems
 from segue.api.problems import PROBLEMS
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.session import Session, Turn
+from segue.domain.session import Session
 from segue.events import agui
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import list_messages
@@ -74,18 +73,9 @@ async def _answer(
         headers["X-Turn-Id"] = turn.turn_id
         options["farewell"] = frame(Entry(end_of(turn), agui.run_ended(turn, turn_errors.interrupted())))
         if body.forwarded_props is not None and body.forwarded_props.on_disconnect == "cancel":
-            cancel = partial(services.turns.cancel, caller, session.id, turn.turn_id)
-            options["client_close_handler_callable"] = _left(cancel)
+            options["client_close_handler_callable"] = cancelling(services, caller, turn)
     frames = RunFrames(body.thread_id, body.run_id, declares_version=body.protocol_version is not None)
     return EventStream(framed(run_events(services, caller, session, run, frames)), headers=headers, **options)
-
-
-def _left(cancel: Callable[[], Awaitable[Turn]]) -> Callable[[object], Awaitable[None]]:
-    async def left(_: object) -> None:
-        with suppress(AppError):  # its session is gone, or Postgres is away: there is nobody to tell
-            await cancel()
-
-    return left
 
 
 async def _begin(

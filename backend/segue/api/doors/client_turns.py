@@ -17,13 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.api.chat import Asking
 from segue.api.doors.client_sessions import NameTaken, find_session, make_session, with_agent
 from segue.api.doors.sent_files import SentFile, with_files
-from segue.domain.session import Session
+from segue.domain.session import Message, Session
 from segue.memory.history import final_messages
 from segue.memory.sessions import find_named, name_session
 from segue.turns.admission import Admitted
 from segue.turns.branches import opening_after
 from segue.turns.imports import Said
-from segue.turns.queries import find_turn, last_in_history, turn_of_key
+from segue.turns.queries import find_turn, last_in_history, turn_after, turn_of_key
 from segue.turns.store import ChatRequest, once
 
 _BEGINNING = 0
@@ -111,6 +111,10 @@ async def _in_session(asking: Asking, session: Session, asked: AskedTurn) -> tup
         place = await _place(connection, caller, session.id, asked)
         if place is not None and place.branch is None:
             instead_of = await opening_after(connection, session.id, place.seq)
+            if instead_of is not None and (
+                answered := await _answer_shown(connection, caller, session.id, asked, place)
+            ):
+                instead_of = await opening_after(connection, session.id, answered)
             return session, _request(asking, asked, key, instead_of=instead_of)
     if place is None or asked.client_id is None:
         return session, request
@@ -126,18 +130,37 @@ async def _in_session(asking: Asking, session: Session, asked: AskedTurn) -> tup
 @dataclass(frozen=True, slots=True)
 class _Place:
     seq: int
+    turn_id: str | None = None
     branch: str | None = None
 
 
 async def _place(connection: AsyncConnection, caller: str, session_id: str, asked: AskedTurn) -> _Place | None:
     """Returns the turn that the message goes on after; None if the client does not say, or names none of ours."""
     if asked.after is not None:
-        return _Place((await find_turn(connection, caller, session_id, asked.after)).turn_seq)
+        return _Place((await find_turn(connection, caller, session_id, asked.after)).turn_seq, asked.after)
     if not asked.parent_id:
         return _Place(_BEGINNING) if asked.parent_id == "" else None
     key = f"door:message:{_digest(asked.parent_id)}"
     found = await turn_of_key(connection, caller, session_id, key)
-    return _Place(found.seq, found.branch) if found is not None else None
+    return _Place(found.seq, found.id, found.branch) if found is not None else None
+
+
+async def _answer_shown(
+    connection: AsyncConnection, caller: str, session_id: str, asked: AskedTurn, place: _Place
+) -> int | None:
+    """Returns the seq of the turn after this place if the client shows its answer, None if it is to be said anew.
+
+    Asked for another version of an answer («More Concise»), Open WebUI shows it with what the user wants of it behind
+    it, but names the turn before that answer.
+    """
+    if asked.parent_id is None or not (shown := (await _history(asked)).answer):
+        return None
+    following = await turn_after(connection, session_id, place.turn_id)
+    answers = await final_messages(connection, [each for each in (place.turn_id, following) if each is not None])
+    is_of = [turn_id for turn_id, answer in answers.items() if _is_told(shown, answer)]
+    if following is None or is_of != [following]:
+        return None
+    return (await find_turn(connection, caller, session_id, following)).turn_seq
 
 
 async def _by_history(asking: Asking, asked: AskedTurn) -> tuple[Session, ChatRequest]:
@@ -180,8 +203,13 @@ async def _ends_with(connection: AsyncConnection, session: Session, history: "_H
     if last is None or not str(last.idempotency_key).startswith(history.was_asked):
         return False
     stored = (await final_messages(connection, [last.id])).get(last.id)
-    told, kept = _plain(history.answer), _plain(str(stored.content)) if stored is not None else ""
-    return told.endswith(kept) or kept.startswith(told)  # with what was said before the tools, or not read to its end
+    return stored is None or _is_told(history.answer, stored)
+
+
+def _is_told(answer: str, stored: Message) -> bool:
+    """Whether this is the stored answer, with what was said before the tools, or not read to its end."""
+    told, kept = _plain(answer), _plain(str(stored.content))
+    return told.endswith(kept) or kept.startswith(told)
 
 
 def _may_be_retried(turn: Row[Any]) -> bool:

@@ -18,6 +18,7 @@ from segue.api.chat import Asking
 from segue.api.deps import ServicesDep, StrictJsonRoute
 from segue.api.doors.activity import Activity
 from segue.api.doors.client_turns import begin
+from segue.api.doors.leaving import on_disconnect
 from segue.api.doors.openai_answers import Completion, ModelList, ModelOfAgent, completion_usage
 from segue.api.doors.openai_errors import error_body
 from segue.api.doors.openai_request import CompletionBody, asked, is_open_webui, turn_headers
@@ -77,7 +78,8 @@ async def create_chat_completion(body: CompletionBody, asking: DoorAskingDep) ->
     if body.stream:
         chunks = Chunks(head, statuses=is_open_webui(asking.http), usage=wants_usage)
         frames, farewell = chunks.frames(asking.services.events.follow(turn)), chunks.failed(turn_errors.interrupted())
-        return EventStream(frames, headers=turn_headers(turn), farewell=farewell)
+        options = on_disconnect(asking, turn)
+        return EventStream(frames, headers=turn_headers(turn), farewell=farewell, **options)
     try:
         answer = orjson.loads(await asking.services.events.answer(turn))
     except AppError as error:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from segue.api.deps import StrictJsonRoute
 from segue.api.doors.activity import Activity
 from segue.api.doors.client_turns import begin
+from segue.api.doors.leaving import on_disconnect
 from segue.api.doors.openai_answers import OpenAIResponse, response_usage
 from segue.api.doors.openai_errors import error_body
 from segue.api.doors.openai_request import ResponseBody, asked, response_id, turn_headers
@@ -86,7 +87,7 @@ async def create_response(body: ResponseBody, asking: DoorAskingDep) -> Response
     )
     if body.stream:
         events = writer.follow(asking.services.events.follow(turn))
-        return EventStream(events, headers=turn_headers(turn), farewell=_INTERRUPTED)
+        return EventStream(events, headers=turn_headers(turn), farewell=_INTERRUPTED, **on_disconnect(asking, turn))
     try:
         answer = orjson.loads(await asking.services.events.answer(turn))
     except AppError as error:
