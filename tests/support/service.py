@@ -182,7 +182,7 @@ async def process(settings: Settings) -> AsyncIterator[tuple[Process, Client]]:
             "MCP_CONFIG": str(settings.mcp_config),
             "WEB_SEARCH_PROVIDER": "none",
             "MIGRATE_ON_START": "false",
-            "TURN_LEASE_S": "1",
+            "TURN_LEASE_S": "3",
         }
     )
     try:
