@@ -15,7 +15,11 @@ def halves(text: str) -> str:
     return "".join(chr(int.from_bytes(units[place : place + 2], "big")) for place in range(0, len(units), 2))
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(" \n\x00😀𝔸\u3000")), st.data())
+# Without what begins a tag: thinking is no word. Hypothesis draws the tags themselves from our source.
+WORDS = st.characters(exclude_categories=["Cs"], exclude_characters="<[◁") | st.sampled_from(" \n\x00😀𝔸\u3000")
+
+
+@given(st.text(WORDS), st.data())
 def test_the_words_passed_on_are_the_clean_text_however_it_is_cut(text: str, data: st.DataObject) -> None:
     units = halves(text)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(units)))))
