@@ -86,7 +86,7 @@ async def test_a_fork_goes_on_from_a_message_with_results_of_its_own_and_ends_al
             [each[name] for name in kept] for each in before[:5]
         ]
         asked = [call["id"] for call in copied[1]["tool_calls"]]
-        assert asked == [each["content"]["tool_call_id"] for each in copied[2:4]]
+        assert set(asked) == {each["content"]["tool_call_id"] for each in copied[2:4]}  # either may have ended first
         assert asked == [each["tool_call_id"] for each in copied[4]["turn"]["tool_calls"]]
         [second, first] = await listed(there, made["id"])
         assert (await loaded(there, made["id"], first))["result"] == {"query": "a", "letters": LETTERS}
