@@ -81,7 +81,7 @@ async def list_any(
 
 
 async def find_any(connection: AsyncConnection, turn_id: str) -> OpsTurn:
-    """Raises NotFound for a turn that nobody has."""
+    """Raises NotFound for a turn that is in no session."""
     rows = (await connection.execute(_turns().where(turns.c.id == turn_id))).all()
     if not rows:
         raise NotFound("turn")

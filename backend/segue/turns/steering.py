@@ -1,7 +1,7 @@
 """Messages that are to be read by the turn that runs: queued turns until it reads them, then a part of it.
 
-A turn that ends before it reads them leaves them as they are: they run next. Whoever runs the turn reads its rows, so a
-message counts for one turn only, in whichever process.
+A turn that ends before it reads them leaves them as they are: they run next. The process that has
+claimed the turn reads its rows, so a message counts for one turn only, in any process.
 """
 
 from sqlalchemy import ColumnElement, Text, bindparam, exists, func, select, update

@@ -16,7 +16,7 @@ def cancelling(services: Services, caller: str, turn: TurnKey) -> Callable[[obje
     """Returns what a stream does when its client has left."""
 
     async def left(_: object) -> None:
-        with suppress(AppError):  # its session is gone, or Postgres is away: there is nobody to tell
+        with suppress(AppError):  # its session is gone, or Postgres is away: the client has left and hears no error
             await services.turns.cancel(caller, turn.session_id, turn.turn_id)
 
     return left
