@@ -1,17 +1,18 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check clients npm-clients sweep-rows injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-language bfcl lock clean
+.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+CONSOLE := .venv/console
 # uv installs in a fifth of pip's time. Where only pip knows the way to the packages, pip does it.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-install: $(INSTALLED)  ## install the locked dependencies and segue itself into .venv
+install: $(INSTALLED) $(CONSOLE)  ## install the locked dependencies and segue itself into .venv
 
 $(INSTALLED): requirements-dev.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Segue needs Python 3.11 or newer; try make PYTHON=python3.12")'
@@ -21,6 +22,12 @@ $(INSTALLED): requirements-dev.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock \
 		|| $(PIP) --require-hashes -r requirements-dev.lock
 	$(PIP) --no-build-isolation --no-deps -e .
+	@touch $@
+
+# Built again when a source changes. A failure is printed, and the service serves without it.
+$(CONSOLE): $(INSTALLED) $(shell find console -name node_modules -prune -o -type f -print)
+	command -v npm >/dev/null || $(PIP) --require-hashes -r console/requirements.txt || true
+	$(BIN)/python console/build.py || true
 	@touch $@
 
 run: install  ## migrate and serve on http://127.0.0.1:8000 (PORT), with its own PostgreSQL and Redis unless URLs are set
@@ -43,8 +50,24 @@ check: install  ## run all other checks of CI: format, lint, types, imports, con
 sweep-rows: install  ## spoil every column of JSON in every way, a session each, and see the others unharmed
 	SWEEP=1 $(BIN)/python -m pytest tests/api/test_unreadable_rows.py
 
+webhook-kills: install  ## kill -9 twenty times while events go to a webhook that hangs, and see none lost and none out of order
+	SWEEP=1 $(BIN)/python -m pytest tests/jobs/test_webhooks.py -k kill
+
+login-kills: install  ## logins at an MCP server while processes are killed
+	SWEEP=1 $(BIN)/python -m pytest tests/mcp/test_logins.py -k kill
+
+runbook: install  ## make every trouble of docs/runbook.md, and mend it with the commands of the page; CI leaves out the slow ones
+	SWEEP=1 $(BIN)/python -m pytest tests/examples/test_runbook.py
+
 injections: install  ## have a model obey 629 mails, and see that nothing happens unasked; CI runs ten of them
 	SWEEP=1 $(BIN)/python -m pytest -s tests/turns/plans/test_injections.py
+
+console: install  ## click through the console in a browser: all of its tests, where CI runs a few
+	SWEEP=1 $(BIN)/python -m pytest tests/console
+
+pictures: install  ## take the pictures of the docs anew, from a running console, or of every page: make pictures [ALL=folder]
+	$(if $(ALL),mkdir -p $(ALL))
+	$(if $(ALL),ALL_PICTURES=$(ALL),PICTURES=docs/pictures) $(BIN)/python -m pytest tests/console/test_pictures.py
 
 CLIENTS := .venv/clients
 OPENAPI_CLIENT := openapi-python-client==0.29.1
@@ -63,6 +86,25 @@ npm-clients: $(NPM_CLIENTS)  ## install the clients of others that run on Node, 
 
 $(NPM_CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 	cd tests/clients && npm ci --loglevel error
+	@touch $@
+
+MCP_SERVERS := .venv/mcp-servers
+MCP_SERVERS_NPM := tests/mcp/official/node_modules/.package-lock.json
+MCP_SERVERS_PYPI := mcp-server-fetch==2026.10.24 mcp-server-git==2026.10.19 mcp-server-time==2026.10.19
+
+mcp-servers: $(MCP_SERVERS)/bin/mcp-server-time $(MCP_SERVERS_NPM)  ## call every tool of the official MCP servers in turns; prints the table of docs/mcp.md
+	$(BIN)/python -m pytest -s tests/mcp/test_official_servers.py
+
+mcp-conformance: $(MCP_SERVERS_NPM)  ## run MCP's conformance suite on Segue as client and server; needs Node 22: make mcp-conformance NODE=path
+	NODE=$(or $(NODE),node) $(BIN)/python -m pytest tests/mcp/test_conformance.py
+
+$(MCP_SERVERS)/bin/mcp-server-time: | install
+	test -x $(MCP_SERVERS)/bin/python || $(PYTHON) -m venv --without-pip $(MCP_SERVERS)
+	$(BIN)/uv pip install --quiet --python $(MCP_SERVERS)/bin/python $(MCP_SERVERS_PYPI) \
+		|| $(PIP:install=--python $(MCP_SERVERS)/bin/python install) $(MCP_SERVERS_PYPI)
+
+$(MCP_SERVERS_NPM): tests/mcp/official/package.json tests/mcp/official/package-lock.json
+	cd tests/mcp/official && npm ci --loglevel error
 	@touch $@
 
 mutants: install  ## break every promise in turn and see its tests fail; prints a table
@@ -87,7 +129,7 @@ fuzz: install  ## try what comes from outside on the rules and readers, guided b
 	test -d $(ATHERIS) || $(PIP) --target $(ATHERIS) atheris==3.0.0
 	PYTHONPATH=$(ATHERIS) $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 
-bench: install  ## measure what a turn costs in three minutes; writes bench/results.* and the table in docs/performance.md
+bench: install  ## measure what a turn costs in four minutes; writes bench/results.* and the table in docs/performance.md
 	$(BIN)/python -m bench
 
 bench-quick: install  ## measure it in less than a minute, and only print it
@@ -96,7 +138,7 @@ bench-quick: install  ## measure it in less than a minute, and only print it
 bench-against: install  ## measure another checkout in the same minutes: make bench-against OTHER=path/to/checkout
 	$(BIN)/python -m bench --against $(or $(OTHER),$(error give a checkout with a .venv: make bench-against OTHER=path/to/checkout))
 
-bench-takeover: install  ## kill -9 a process, each way, and time until its turn goes on: twenty minutes, KILLS=5 for five
+bench-takeover: install  ## kill -9 a process, each way, and time until its turn goes on: five minutes
 	$(BIN)/python -m bench.takeover --kills $(or $(KILLS),20)
 
 bench-language: install  ## measure how well a yes is recognised, on the half not tuned on: make bench-language [DATA=more.jsonl HALF=tune]
@@ -115,5 +157,5 @@ lock: install  ## resolve the dependencies again, for every Python and platform
 	$(BIN)/python .ci/sbom.py  # the licences are those of what is installed now
 
 clean:  ## remove what the other targets made, except data
-	rm -rf .venv tests/clients/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv tests/clients/node_modules tests/mcp/official/node_modules console/node_modules backend/segue/api/pages build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,15 +3,15 @@
 import asyncio
 import time
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from alembic import context
 from segue.config import Settings
-from segue.db.engine import asyncpg_url
+from segue.db.engine import UNNAMED, asyncpg_url
+from segue.db.migrations import MIGRATION_LOCK
 from segue.db.models import metadata
 
-MIGRATION_LOCK = 0x5E60E
 LOCK_TIMEOUT = "60s"
 WAIT_S = 600
 ASK_AGAIN_S = 0.2
@@ -30,41 +30,46 @@ def database_url() -> str:
 
 
 def migrate(connection: Connection) -> None:
-    connection.exec_driver_sql(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
-    _take_turns(connection)
-    try:
-        context.configure(
-            connection=connection,
-            transaction_per_migration=True,
-            target_metadata=metadata,
-            compare_server_default=True,
-            include_name=lambda name, _, parents: (parents.get("table_name"), name) not in LET_GO,
-        )
-        with context.begin_transaction():
-            context.run_migrations()
+    if schema := context.config.attributes.get("schema"):
+        connection.exec_driver_sql(f"SET search_path = {schema}")
         connection.commit()
-    finally:
-        connection.exec_driver_sql(f"SELECT pg_advisory_unlock({MIGRATION_LOCK})")
-        connection.commit()
+    context.configure(
+        connection=connection,
+        transaction_per_migration=True,
+        target_metadata=metadata,
+        compare_server_default=True,
+        include_name=lambda name, _, parents: (parents.get("table_name"), name) not in LET_GO,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+    connection.commit()
 
 
-def _take_turns(connection: Connection) -> None:
-    """Asks again and again for the lock that keeps others out. A statement that waited for it would be waited for by an
-    index that is built concurrently. Ends its transactions, since a migration may commit in between.
+def take_turns(holder: Connection) -> None:
+    """Asks again and again for the lock that keeps others out: a statement that waited for it would be waited for by an
+    index that is built concurrently. The lock is that of a transaction, for which a pooler in any mode keeps a
+    connection. It stays open, idle, while another connection migrates.
     """
     for _ in range(round(WAIT_S / ASK_AGAIN_S)):
-        taken = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({MIGRATION_LOCK})").scalar()
-        connection.commit()
-        if taken:
+        if holder.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({MIGRATION_LOCK})").scalar():
+            # this also closes the SELECT before it, for whose snapshot an index that is built concurrently would wait
+            holder.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
             return
+        holder.rollback()
         time.sleep(ASK_AGAIN_S)
     raise TimeoutError(f"another process has been migrating it for {WAIT_S} s")
 
 
+def _limit_transaction(connection: Connection) -> None:
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+
+
 async def run() -> None:
-    engine = create_async_engine(asyncpg_url(database_url()))
+    engine = create_async_engine(asyncpg_url(database_url()), connect_args=UNNAMED)
+    event.listen(engine.sync_engine, "begin", _limit_transaction)
     try:
-        async with engine.connect() as connection:
+        async with engine.connect() as holder, engine.connect() as connection:
+            await holder.run_sync(take_turns)
             await connection.run_sync(migrate)
     finally:
         await engine.dispose()

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvloop
@@ -24,6 +24,9 @@ from bench.profiling import profile
 from bench.prompts import measures_of, parts_of, prompt_costs
 from bench.report import Results
 from bench.sessions import BATCH, FILLED, candidate, plain_turns, set_bare_window, streamed_turns, tool_turns
+from bench.start import starts
+from bench.takeover import measures_of as measures_of_takeovers
+from bench.takeover import takeovers
 from segue.embedded.servers import embedded_servers
 
 ALONE = "1 × serve"
@@ -34,6 +37,7 @@ GROUPS = {  # commands, and how many sessions talk at once
 }
 WITH_ANOTHER_VERSION = 2  # of the groups; all of both need more connections than PostgreSQL has
 START_TIMEOUT_S = 60
+STARTS_TIMEOUT_S = 120
 ROUND_TIMEOUT_S = 30
 PROFILE_S = 5
 PROFILE_TIMEOUT_S = 60
@@ -41,17 +45,20 @@ PEER_TIMEOUT_S = 60
 PROMPTS_TIMEOUT_S = 240
 PROMPT_TURNS = 100
 PEER_ROUNDS = 10
+KILLS = 3
+KILLS_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Rounds of turns of each kind, rounds of each load, and the seconds of each of the latter."""
+    """Rounds of turns of each kind, rounds of each load, the seconds of each of the latter, and kills each way."""
 
     plain: int
     tool: int
     streamed: int
     load: int
     load_s: float = 2.5
+    kills: int = KILLS
 
     @property
     def timeout_s(self) -> float:
@@ -98,7 +105,10 @@ class Bench:
                 await self._peers()
                 await self._profile(loads[0])
         for version in self.versions:
+            await self._starts(version)
             await self._prompts(version)
+            if self.sizes.kills:
+                await self._takeovers(version)
 
     @property
     def _all_results(self) -> list[Results]:
@@ -176,12 +186,23 @@ class Bench:
         async with self.own_line("where the time goes", [alone.results], PROFILE_TIMEOUT_S):
             alone.results.profile += await profile(alone, self.within.folder, seconds=PROFILE_S)
 
+    async def _starts(self, version: Version) -> None:
+        log("starts")
+        async with self.own_line("starts", [version.results], STARTS_TIMEOUT_S):
+            version.results.measures += await starts(version.program, self.within.folder)
+
     async def _prompts(self, version: Version) -> None:
         log("what requests cost")
         async with self.own_line("what requests cost", [version.results], PROMPTS_TIMEOUT_S):
             costs = await prompt_costs(version.program, turns=PROMPT_TURNS)
             version.results.measures += measures_of(costs)
             version.results.prompt_parts = parts_of(costs["with a tool"])
+
+    async def _takeovers(self, version: Version) -> None:
+        log("kills")
+        async with self.own_line("kills", [version.results], KILLS_TIMEOUT_S):
+            seconds = await takeovers(version.program, self.within.folder, self.sizes.kills)
+            version.results.measures += measures_of_takeovers(seconds)
 
 
 def log(what: str) -> None:
@@ -199,7 +220,8 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1, help="0.2 takes less than a minute; only 1 writes")
     parser.add_argument("--against", type=Path, help="another checkout with a .venv, to compare with in the same run")
     options = parser.parse_args()
-    sizes = Sizes(*(max(4, round(rounds * options.scale)) for rounds in (60, 30, 20, 8)))
+    rounds = (max(4, round(each * options.scale)) for each in (60, 30, 20, 8))
+    sizes = replace(Sizes(*rounds), kills=int(KILLS * options.scale))
     before = report.read()
     with tempfile.TemporaryDirectory(prefix="segue-bench-") as made:
         folder = Path(made)

@@ -2,6 +2,7 @@
 
 `kill -9` of the only process, which is started again at once, and of one of two; embedded servers, and the settings of
 a user who sets none. The model keeps the first request of each turn waiting; the turn goes on when it is asked again.
+`make bench` has three kills of each.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import uvloop
 from bench.client import Refused, Session, connected
 from bench.processes import INHERITED, free_port
 from bench.provider import Provider
+from bench.report import Measure, deviation
 
 PATIENCE_S = 60
 
@@ -65,7 +67,7 @@ class Instance:
     async def start(self) -> None:
         """Returns when it says that it is ready."""
         settings = {
-            "DATA_DIR": str(self.folder / "data"),
+            "DATA_DIR": str(self.folder / "takeover"),
             "OPENAI_BASE_URL": f"http://127.0.0.1:{self.provider_port}/v1",
             "OPENAI_API_KEY": self.name,
             "LLM_MODEL": "scripted",
@@ -125,21 +127,37 @@ async def one_of_two(instances: Sequence[Instance], word: str) -> float:
     return asked_at - killed_at
 
 
-async def run(program: Path, folder: Path, kills: int) -> None:
+WAYS = {
+    "kill -9 of the only process: ready again → its turn goes on": restarted_in_place,
+    "kill -9 of one of two processes: its death → its turn goes on": one_of_two,
+}
+
+
+async def takeovers(program: Path, folder: Path, kills: int) -> dict[str, list[float]]:
+    """Returns the seconds of each kill, by the way: of the only process, and of one of two. The folder keeps what the
+    processes log.
+    """
     server = await asyncio.get_running_loop().create_server(Witness, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     instances = [Instance(name, program, folder, port) for name in ("one", "two")]
+    Witness.asked = asyncio.Queue()
+    seconds: dict[str, list[float]] = {}
     try:
-        for way, count in ((restarted_in_place, 1), (one_of_two, 2)):
-            for each in instances[count - 1 : count]:
-                await each.start()
-            seconds = [await way(instances[:count], f"{way.__name__} {number}.") for number in range(kills)]
-            told = f"median {median(seconds):.2f} s, worst {max(seconds):.2f} s of {kills} kills"
-            print(f"{way.__name__.replace('_', ' ')}: {told}", flush=True)
+        for count, (name, way) in enumerate(WAYS.items(), start=1):
+            await instances[count - 1].start()
+            seconds[name] = [await way(instances[:count], f"{way.__name__} {number}.") for number in range(kills)]
     finally:
         for each in instances:
             await each.kill()
         server.close()
+    return seconds
+
+
+def measures_of(seconds: dict[str, list[float]]) -> list[Measure]:
+    return [
+        Measure(f"{name}, worst of {len(each)}", max(each), "s", digits=2, spread=deviation(each), at_most=2)
+        for name, each in seconds.items()
+    ]
 
 
 def main() -> None:
@@ -151,7 +169,13 @@ def main() -> None:
         folder = Path(made)
         folder.chmod(0o711)  # PostgreSQL cannot run as root, and its own user must get through
         started = time.perf_counter()
-        uvloop.run(run(options.program.resolve(), folder, options.kills))
+        try:
+            seconds = uvloop.run(takeovers(options.program.resolve(), folder, options.kills))
+        except (TimeoutError, Refused):
+            print((folder / "processes.log").read_text("utf-8"), file=sys.stderr)
+            raise
+        for name, each in seconds.items():
+            print(f"{name}: median {median(each):.2f} s, worst {max(each):.2f} s of {len(each)} kills")
         print(f"It took {time.perf_counter() - started:.0f} s.")
 
 

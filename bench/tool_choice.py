@@ -75,7 +75,9 @@ class Measurement:
             stored = choice
 
         for seq, turn in enumerate(conversation["turns"], start=1):
-            guard = ToolGuard(self._tools, TurnKey("ses", f"turn_{seq}", seq), {}, holds={}, agent=Agent())
+            guard = ToolGuard(
+                self._tools, TurnKey("ses", f"turn_{seq}", seq), {}, holds={}, agent=Agent(), agent_id="", owner=""
+            )
             chooser = ToolChooser(self._search, guard, self._limits, stored=stored, seq=seq, save=save)
             started = time.perf_counter()
             await chooser.choose(ToolNeeds(turn["user"], tuple(said)))

@@ -124,10 +124,20 @@ async def kept_database(servers: ServerUrls, template: str) -> AsyncIterator[Kep
 
 
 @pytest.fixture
-async def database_url(kept_database: KeptDatabase) -> str:
-    """A database with no rows, and no connections that a service left."""
+async def database_url(kept_database: KeptDatabase) -> AsyncIterator[str]:
+    """A database with no rows, and no connections that a service left. It is the next test's too: one that changes the
+    schema puts `own_database_url` in its place.
+    """
     await kept_database.empty()
-    return kept_database.url
+    yield kept_database.url
+    assert await kept_database.is_as_it_was(), "the test has changed the schema of the database of all tests"
+
+
+@pytest.fixture
+async def own_database_url(servers: ServerUrls, template: str) -> AsyncIterator[str]:
+    """A database for one test alone."""
+    async with new_database(servers, template) as url:
+        yield url
 
 
 @pytest.fixture

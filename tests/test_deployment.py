@@ -17,9 +17,11 @@ import typer
 import yaml  # type: ignore[import-untyped]  # it ships no types
 from packaging.requirements import Requirement
 
+from segue.api.console import FOLDER
 from segue.commands.cli import app
 from segue.config import Settings
 from tests.support.commands import ROOT, fresh
+from tests.support.pages import needs_pages
 from tests.support.service import Process
 
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::([-?])([^}]*))?\}")
@@ -228,6 +230,13 @@ def test_an_installed_segue_has_the_migrations_and_the_words_of_a_checkout(insta
     assert wheel == checkout
     assert wheel["revisions"]
     assert len(wheel["words"]) > 4
+
+
+@needs_pages
+def test_the_wheel_has_the_pages_that_a_checkout_serves(installed: Path) -> None:
+    served = {file.name: file.read_bytes() for file in FOLDER.iterdir()}
+    assert {file.name: file.read_bytes() for file in (installed / "segue" / "api" / "pages").iterdir()} == served
+    assert {"index.html.gz", "docs.html.gz"} <= served.keys()
 
 
 async def test_an_installed_segue_serves_beside_a_backend_of_somebody_elses(

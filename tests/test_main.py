@@ -35,8 +35,9 @@ def imported_by(statement: str) -> set[str]:
 
 
 def test_the_application_its_settings_and_what_tools_are_made_of_are_all_that_is_public() -> None:
-    made_of = {"Agent", "Deny", "DependencyGroup", "ProposedCall", "ToolContext", "ToolFailed", "ToolRetry", "tool"}
-    assert set(segue.__all__) == {"Settings", "create_app", *made_of}
+    made_of = {"Agent", "Deny", "DependencyGroup", "ProposedCall", "ToolContext", "UserRequest", "tool"}
+    raised = {"ToolAsks", "ToolFailed", "ToolRetry"}
+    assert set(segue.__all__) == {"Settings", "create_app", *made_of, *raised}
     assert all(getattr(segue, name) for name in segue.__all__)
     assert isinstance(segue.create_app(segue.Settings(_env_file=None)), FastAPI)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -45,6 +46,11 @@ def test_the_application_its_settings_and_what_tools_are_made_of_are_all_that_is
 
 def test_the_package_itself_imports_nothing_heavy() -> None:
     assert not HEAVY & imported_by("import segue")
+
+
+def test_a_doctor_without_a_model_and_servers_imports_neither_and_no_agent() -> None:
+    imported = imported_by("import segue.commands.doctor")
+    assert not {*PROVIDERS, "mcp", "mcp_types", "langgraph", "langchain_core", "segue.agent", "fastapi"} & imported
 
 
 def test_a_service_imports_only_what_its_settings_need() -> None:

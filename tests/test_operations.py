@@ -1,15 +1,21 @@
 """Whoever watches the service by docs/ watches what it exports: the rules, the dashboard and the tables."""
 
+import asyncio
 import json
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from tests.support.commands import ROOT
+from tests.support.logs import until
 from tests.support.metrics import scraped
 from tests.support.service import Client
 
@@ -19,6 +25,7 @@ TABLE = dict(
 )
 LABELS = {name: set(labels.split(",")) - {""} for name, labels in TABLE.items()}
 FROM_PROMETHEUS = {"instance", "le"}
+PROGRAMS = [shutil.which("prometheus"), shutil.which("promtool")]
 
 
 def rules() -> list[dict[str, Any]]:
@@ -64,3 +71,58 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"]
         assert rule["alert"] in procedures
+
+
+@asynccontextmanager
+async def prometheus(folder: Path, target: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """Debian's, which scrapes `target` and evaluates our rules every second."""
+    scrapes = {"job_name": "segue", "static_configs": [{"targets": [target]}]}
+    every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config = {"global": every, "rule_files": [str(DOCS / "alerts.yml")], "scrape_configs": [scrapes]}
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    options = {
+        "config.file": folder / "prometheus.yml",
+        "storage.tsdb.path": folder,
+        "web.listen-address": "127.0.0.1:0",
+    }
+    with (folder / "log").open("wb") as log:
+        arguments = (f"--{name}={value}" for name, value in options.items())
+        process = await asyncio.create_subprocess_exec("prometheus", *arguments, stderr=log)
+
+    async def addresses() -> list[str]:
+        return re.findall(r'msg="Listening on" address=(127\.0\.0\.1:\d+)', (folder / "log").read_text("utf-8"))
+
+    try:
+        [address] = await until(addresses)
+        async with httpx2.AsyncClient(base_url=f"http://{address}/api/v1") as client:
+            yield client
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def promtool(*arguments: str, given: bytes = b"") -> None:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec("promtool", *arguments, stdin=pipe, stdout=pipe, stderr=pipe)
+    said = await process.communicate(given)
+    assert process.returncode == 0, said
+
+
+@pytest.mark.skipif(None in PROGRAMS, reason="Debian's package prometheus is not installed")
+async def test_prometheus_itself_takes_what_is_exported_the_rules_and_every_query(
+    client: Client, tmp_path: Path
+) -> None:
+    await promtool("check", "rules", str(DOCS / "alerts.yml"))
+    await promtool("check", "metrics", given=(await scraped(client)).text.encode())
+    async with prometheus(tmp_path, client.http.base_url.netloc.decode()) as asked:
+
+        async def is_scraped() -> bool:
+            up = (await asked.get("/query", params={"query": "segue_build_info == 1"})).json()
+            rules = (await asked.get("/rules")).json()
+            told = [rule["health"] for group in rules["data"]["groups"] for rule in group["rules"]]
+            return bool(up["data"]["result"]) and set(told) == {"ok"}
+
+        await until(is_scraped)
+        for query in queries():
+            answer = await asked.get("/query", params={"query": query.replace("$__rate_interval", "1m")})
+            assert answer.json()["status"] == "success", answer.text

@@ -6,7 +6,8 @@
 
 `Settings` reads the environment and `.env`, and takes the same names as arguments. `create_app(settings)` returns the
 FastAPI application; it connects to nothing before its lifespan starts. `@tool` makes a tool of a function, which may
-take a `ToolContext` and raise `ToolRetry` and `ToolFailed`. Each is imported at first use.
+take a `ToolContext` and raise `ToolRetry`, `ToolFailed` and, with a `UserRequest`, `ToolAsks`. Each is imported at
+first use.
 """
 
 from importlib import import_module
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from segue.config import Settings
     from segue.domain.agent import Agent
     from segue.domain.tool import DependencyGroup, ToolContext, ToolFailed, ToolRetry
+    from segue.domain.user_request import ToolAsks, UserRequest
     from segue.main import create_app
     from segue.plans.call_policy import Deny, ProposedCall
     from segue.tools.native import tool
@@ -26,9 +28,11 @@ __all__ = [
     "DependencyGroup",
     "ProposedCall",
     "Settings",
+    "ToolAsks",
     "ToolContext",
     "ToolFailed",
     "ToolRetry",
+    "UserRequest",
     "create_app",
     "tool",
 ]
@@ -39,9 +43,11 @@ _MODULES = {
     "DependencyGroup": "segue.domain.tool",
     "ProposedCall": "segue.plans.call_policy",
     "Settings": "segue.config",
+    "ToolAsks": "segue.domain.user_request",
     "ToolContext": "segue.domain.tool",
     "ToolFailed": "segue.domain.tool",
     "ToolRetry": "segue.domain.tool",
+    "UserRequest": "segue.domain.user_request",
     "create_app": "segue.main",
     "tool": "segue.tools.native",
 }

@@ -10,6 +10,7 @@ from segue.config import Settings
 from segue.domain.agent import DEFAULT_AGENT, OF_THE_ENGINE, Agent
 from segue.mcp.config import McpConfig, read_mcp_config
 from segue.plans.policy import WEB_SEARCH
+from segue.secret_files import read_secrets
 from segue.tools.catalog import BUILTIN
 from segue.tools.native import native_tools
 from segue.usage.prices import read_prices
@@ -83,7 +84,7 @@ def tools_before_start(settings: Settings) -> MayExist:
     """Returns what is known of tools before any server has been asked for its own. Raises AppError for mcp.json
     and for a native tool.
     """
-    prefixes = tuple(mcp_prefixes(read_mcp_config(settings.mcp_config)).values())
+    prefixes = tuple(mcp_prefixes(read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir))).values())
     off = {*settings.disabled_tools, *([WEB_SEARCH] if settings.web_search_provider == "none" else [])}
     known = (BUILTIN - off) | {tool.spec.name for tool in native_tools(disabled=settings.disabled_tools)}
     return lambda name: name in known or name.startswith(prefixes)

@@ -3,6 +3,7 @@
 `.env.example` holds every field with the same default; `make check` compares the two.
 """
 
+import base64
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -23,13 +24,20 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from segue.domain.clock import known_zone
 from segue.domain.identity import is_loopback
 from segue.domain.plan import Confirm, Planning
 from segue.domain.providers import Api, Provider, provider_and_id
 from segue.domain.redaction import header_secrets, is_recognisable
+from segue.secret_files import read_secrets
 from segue.usage.prices import ANSWER_TOKENS, read_prices
 
 _OWN_TO_A_REQUEST = frozenset({"model", "messages", "input", "tools", "stream"})
@@ -37,6 +45,9 @@ _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _HEADER_VALUE = re.compile(r"[ -~]*")
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/]+", re.IGNORECASE)
 _PASSWORD_IN_URL = re.compile(r"(?:://[^/:@]*:|[?&]password=)([^/@&]+)(?=@|&|$)")
+_WEBHOOK_SECRET_BYTES = (24, 64)
+_KEY_BYTES = 32
+_HOW_TO_MAKE_ONE = "Make one: echo whsec_$(openssl rand -base64 32)"
 _HTTP = ("openai_base_url", "anthropic_base_url", "google_base_url", "searxng_url", "jwt_jwks_url")
 
 # The settings that name a model. What they name may be the same, or nothing.
@@ -63,9 +74,13 @@ class Settings(BaseSettings):
     jwt_issuer: str | None = None
     jwt_audience: str | None = None
     openwebui_jwt_secret: Annotated[SecretStr, Field(min_length=32)] | None = None
+    console: bool = True
     metrics_public: bool = False
     worker_metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     otel_exporter_otlp_endpoint: str | None = None
+    webhook_url: SecretStr | None = None
+    webhook_secret: SecretStr | None = None
+    webhook_content: bool = False
     limit_requests_per_minute: Limit = 0
     limit_turns_per_minute: Limit = 0
     limit_concurrent_turns: Limit = 0
@@ -79,9 +94,11 @@ class Settings(BaseSettings):
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)] = "info"
     log_format: Literal["console", "json"] = "console"
     shutdown_grace_s: Seconds = 20
+    secrets_dir: Path | None = None
 
     data_dir: Path = Path(".segue")
     database_url: SecretStr | None = None
+    database_pooler: Literal["none", "session", "transaction"] = "none"
     redis_url: SecretStr | None = None
     migrate_on_start: bool = True
 
@@ -129,6 +146,8 @@ class Settings(BaseSettings):
     time_zone: Annotated[str, AfterValidator(known_zone)] = "UTC"
 
     mcp_config: Path = Path("mcp.json")
+    mcp_token_key: SecretStr | None = None
+    public_url: str | None = None
     tool_timeout_s: Seconds = 30
     tool_result_ttl_days: Days = 30
     tool_result_preview_chars: Count = 500
@@ -146,15 +165,32 @@ class Settings(BaseSettings):
     searxng_url: str | None = None
     tavily_api_key: SecretStr | None = None
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's, which warns and knows no SECRETS_DIR)
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Files in SECRETS_DIR are asked last."""
+        given = init_settings, env_settings, dotenv_settings
+        folder = next((found["secrets_dir"] for source in given if (found := source()).get("secrets_dir")), None)
+        secrets = {name.lower(): value for name, value in read_secrets(folder and Path(folder)).items()}
+        known = {name: value for name, value in secrets.items() if name in cls.model_fields}
+        return *given, InitSettingsSource(settings_cls, known)
+
     @field_validator("cors_origins", "allowed_hosts", "disabled_tools", mode="before")
     @classmethod
     def _split_commas(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator(*_HTTP, "otel_exporter_otlp_endpoint")
+    @field_validator(*_HTTP, "public_url", "otel_exporter_otlp_endpoint", "webhook_url")
     @classmethod
-    def _is_a_url(cls, value: str | None) -> str | None:
-        if value is not None and not _leads_somewhere(value):
+    def _is_a_url(cls, value: str | SecretStr | None) -> str | SecretStr | None:
+        url = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if url is not None and not _leads_somewhere(url):
             raise ValueError("has to be a URL, such as https://api.example.com/v1")
         return value
 
@@ -181,6 +217,13 @@ class Settings(BaseSettings):
         found = next(path for path in (value.expanduser(), *value.expanduser().parents) if os.path.lexists(path))
         if not found.is_dir():
             raise ValueError(f"has to be a folder, and {found} is none")
+        return value
+
+    @field_validator("secrets_dir")
+    @classmethod
+    def _is_a_folder(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.expanduser().is_dir():
+            raise ValueError(f"has to be a folder of files, and {value} is none")
         return value
 
     @field_validator("llm_extra_body", "llm_extra_headers", mode="before")
@@ -232,6 +275,23 @@ class Settings(BaseSettings):
             raise ValueError(f"AUTH=jwt also needs {', '.join(missing)}")
         if self.jwt_jwks_url and self.jwt_key:
             raise ValueError("JWT_JWKS_URL and JWT_KEY are both set: which of the two counts? Set one")
+        return self
+
+    @model_validator(mode="after")
+    def _webhook_is_signed(self) -> Self:
+        secrets = self.webhook_secrets
+        if self.webhook_url is not None and not secrets:
+            raise ValueError("WEBHOOK_URL needs WEBHOOK_SECRET. " + _HOW_TO_MAKE_ONE)
+        if not all(_WEBHOOK_SECRET_BYTES[0] <= len(secret) <= _WEBHOOK_SECRET_BYTES[1] for secret in secrets):
+            raise ValueError(
+                "WEBHOOK_SECRET is none: it has to be whsec_ and 24 to 64 bytes in Base64. " + _HOW_TO_MAKE_ONE
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_can_be_sealed(self) -> Self:
+        if self.mcp_token_key is not None and not (self.mcp_token_keys and all(map(_is_key, self.mcp_token_keys))):
+            raise ValueError("MCP_TOKEN_KEY has to be 32 bytes in Base64. Make one: openssl rand -base64 32")
         return self
 
     @model_validator(mode="after")
@@ -289,13 +349,38 @@ class Settings(BaseSettings):
         return (self.host, *self.allowed_hosts)
 
     @property
+    def webhook_secrets(self) -> tuple[bytes, ...]:
+        """Returns what signs the events of the webhook; empty bytes for one that is no secret."""
+        return tuple(map(_webhook_secret, self._webhook_secrets))
+
+    @property
+    def _webhook_secrets(self) -> list[str]:
+        given = self.webhook_secret.get_secret_value() if self.webhook_secret else ""
+        return given.replace(",", " ").split()
+
+    @property
+    def mcp_token_keys(self) -> list[str]:
+        """Returns the keys that tokens are sealed with, the newest first."""
+        given = self.mcp_token_key.get_secret_value() if self.mcp_token_key else ""
+        return given.replace(",", " ").split()
+
+    @property
+    def base_url(self) -> str:
+        """Returns where browsers reach the service."""
+        if self.public_url is not None:
+            return self.public_url.rstrip("/")
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 (what it means to a browser)
+        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
+
+    @property
     def secrets(self) -> set[str]:
         """Returns the values of all secret settings, and the passwords within URLs by themselves."""
         given = (getattr(self, name) for name in type(self).model_fields)
         values = [value.get_secret_value() for value in given if isinstance(value, SecretStr)]
         values += header_secrets(value.get_secret_value() for value in self.llm_extra_headers.values())
         passwords = [unquote(found) for value in values for found in _PASSWORD_IN_URL.findall(value)]
-        return {secret for secret in (*values, *passwords) if is_recognisable(secret)}
+        signing = [*self._webhook_secrets, *self.mcp_token_keys]
+        return {secret for secret in (*values, *passwords, *signing) if is_recognisable(secret)}
 
     @property
     def model_configured(self) -> bool:
@@ -314,6 +399,20 @@ class Settings(BaseSettings):
     def access_to(self, provider: Provider) -> tuple[SecretStr | None, str | None]:
         """Returns the key and the base URL that are set for a provider."""
         return getattr(self, provider.key.lower()), getattr(self, provider.base_url.lower())
+
+
+def _webhook_secret(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.removeprefix("whsec_"), validate=True) if text.startswith("whsec_") else b""
+    except ValueError:
+        return b""
+
+
+def _is_key(text: str) -> bool:
+    try:
+        return len(base64.urlsafe_b64decode(text)) == _KEY_BYTES
+    except ValueError:
+        return False
 
 
 def _leads_somewhere(url: str) -> bool:

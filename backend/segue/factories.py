@@ -9,15 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import httpx2
+import structlog
 from langchain_core.language_models import BaseChatModel
 
 from segue import limits_from_settings as limits
 from segue.agent.graph import build_graph
 from segue.agent.llm.model_choice import Models
 from segue.agent.tool_choice.search import ToolSearch
-from segue.agents_from_settings import declared_agents, mcp_prefixes
+from segue.agents_from_settings import declared_agents
 from segue.config import Settings
 from segue.db.clock import StoreClock
 from segue.db.engine import Database
@@ -25,14 +28,18 @@ from segue.db.rate_limits import Rates
 from segue.db.reading import unreadable_reads
 from segue.db.redis import Cache, Streams
 from segue.db.redis_server import RedisServer
+from segue.db.revision import is_newest
+from segue.doctor.examination import Doctor
+from segue.doctor.stores import OpenStores
 from segue.domain.agent import Agent
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.memory import Memory
-from segue.domain.telemetry import OpenSpan
-from segue.domain.tool import Tool
-from segue.embedded.urls import server_urls
+from segue.domain.providers import OFFLINE
+from segue.domain.telemetry import GlobalToolStateChanged, Observation, Observe, OpenSpan, TurnEnded
+from segue.embedded.urls import ServerUrls, server_urls
 from segue.events.log import EventLog
+from segue.events.outbox import Outbox
 from segue.events.user_feed import UserFeeds, fact_noted
 from segue.identity.api_keys import ApiKeys
 from segue.identity.authenticator import Anonymous, Authenticator
@@ -41,21 +48,25 @@ from segue.jobs.fact_upkeep import FactUpkeep
 from segue.jobs.leased_loop import JobLoop
 from segue.jobs.summaries import Summaries
 from segue.jobs.titles import Titles
-from segue.log import never_log
-from segue.mcp.config import read_mcp_config
+from segue.jobs.webhooks import TIMEOUT_S, Webhooks
+from segue.mcp.servers import McpServers
+from segue.mcp_file import McpFile
 from segue.memory.history_window import LEAST_LISTED
 from segue.memory.long_term import LongTermMemory
 from segue.memory.summary import DueSummary
 from segue.memory.titles import DueTitle
 from segue.memory.token_count import estimate
-from segue.models_from_settings import OFFLINE, ChatModels, provider_options
-from segue.net.http_client import tls_context
+from segue.models_from_settings import ChatModels, provider_options
+from segue.net.addresses import allowed_for_operator
+from segue.net.http_client import checked_client, tls_context
+from segue.secret_files import SecretFiles
 from segue.telemetry.gauges import ProcessState
 from segue.telemetry.metrics import Metrics
 from segue.telemetry.tracing import tracing
 from segue.tools.attachments.store import Attachments
 from segue.tools.availability import ToolAvailability
 from segue.tools.catalog import ToolCatalog
+from segue.tools.definitions import DefinitionNotes
 from segue.tools.native import native_tools
 from segue.tools_from_settings import builtin_tools, tool_availability
 from segue.turns.agents import Agents, Speaker
@@ -65,14 +76,24 @@ from segue.turns.limits import Limiter
 from segue.turns.queries import outcomes_of
 from segue.turns.service import TurnService
 from segue.usage.account import Books
+from segue.usage.user_limits import LimitsInForce
 
 EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes time too
+
+
+if TYPE_CHECKING:
+    from segue.mcp.oauth.grants import Servers
+    from segue.mcp.oauth.logins import Logins
+    from segue.mcp.oauth.personal_server import PersonalServers
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
     """The clients of PostgreSQL and Redis, and the event log, which uses both."""
 
+    urls: ServerUrls
     redis: RedisServer
     database: Database
     cache: Cache
@@ -92,7 +113,9 @@ class Extensions:
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """What every other part is made from. `models` are those of the settings."""
+    """What every other part is made from. `models` are those of the settings. `observe` is for what may be an event of
+    the webhook, which it wakes.
+    """
 
     settings: Settings
     clock: Clock
@@ -101,17 +124,18 @@ class Foundation:
     chat_models: ChatModels
     models: Models
     stores: Stores
+    observe: Observe
 
 
 @dataclass(frozen=True, slots=True)
 class Tooling:
-    """`mcp_states` returns each MCP server's state by its name, `may_exist` whether there is a tool of a name or a
+    """`mcp` are the MCP servers; `may_exist` says whether there is a tool of a name or a
     server that has not connected yet may bring it.
     """
 
     availability: ToolAvailability
     search: ToolSearch
-    mcp_states: Callable[[], dict[str, str]]
+    mcp: McpServers
     may_exist: Callable[[str], bool]
 
 
@@ -133,30 +157,54 @@ async def foundation(
     span = await stack.enter_async_context(tracing(settings.otel_exporter_otlp_endpoint))
     metrics = Metrics()
     models_stack = await stack.enter_async_context(AsyncExitStack())  # agents that are loaded later add to it
-    chat_models = ChatModels(models_stack, settings, model, metrics.observe, span)
+    files = await stack.enter_async_context(SecretFiles(settings.secrets_dir))
+    chat_models = ChatModels(models_stack, settings, model, metrics.observe, span, files)
     models = await chat_models.of(Agent())
     opened = await stores(stack, settings)
     if clock is None:
         clock = await stack.enter_async_context(StoreClock(opened.database))
-    return Foundation(settings, clock, metrics, span, chat_models, models, opened)
+    observe = await _waking_webhook(stack, settings, opened, clock, metrics.observe)
+    return Foundation(settings, clock, metrics, span, chat_models, models, opened, observe)
+
+
+async def _waking_webhook(
+    stack: AsyncExitStack, settings: Settings, stores: Stores, clock: Clock, observe: Observe
+) -> Observe:
+    """Sends the events of the outbox if there is a webhook. What is observed has been committed."""
+    if settings.webhook_url is None:
+        return observe
+    url = settings.webhook_url.get_secret_value()
+    is_allowed = allowed_for_operator(urlsplit(url).hostname or "", allow_private=True)
+    client = await stack.enter_async_context(checked_client(is_allowed=is_allowed, timeout=httpx2.Timeout(TIMEOUT_S)))
+    kind = Webhooks(stores.database, stores.cache, client, url, settings.webhook_secrets, clock, observe)
+    sending = await stack.enter_async_context(JobLoop(kind, interval_s=settings.turn_lease_s / 4))
+
+    def observe_and_wake(observation: Observation) -> None:
+        observe(observation)
+        if isinstance(observation, TurnEnded | GlobalToolStateChanged):
+            sending.wake()
+
+    return observe_and_wake
 
 
 async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
     """Raises AppError if embedded servers do not start or the database cannot be migrated."""
     urls = await stack.enter_async_context(server_urls(settings.database_url, settings.redis_url, settings.data_dir))
-    if settings.migrate_on_start:
-        from segue.db.migrations import upgrade  # noqa: PLC0415 (alembic is not needed after `segue migrate`)
-
-        await asyncio.to_thread(upgrade, urls.database_url)
-    database, redis = Database(urls.database_url), RedisServer(urls.redis_url)
+    told = Outbox(settings.webhook_content).options if settings.webhook_url is not None else {}
+    database = Database(urls.database_url, pooler=settings.database_pooler, options=told)
+    redis = RedisServer(urls.redis_url)
     cache, streams, rates = Cache(redis), Streams(redis), Rates(redis)
     for client in (redis, database, cache, streams, rates):
         stack.push_async_callback(client.close)
+    if settings.migrate_on_start and not await is_newest(database):
+        from segue.db.migrations import upgrade  # noqa: PLC0415 (alembic is not needed if there is nothing to migrate)
+
+        await asyncio.to_thread(upgrade, urls.database_url)
     events = await stack.enter_async_context(
         EventLog(streams, partial(outcomes_of, database), outage_s=settings.turn_lease_s)
     )
     feeds = await stack.enter_async_context(UserFeeds(streams))
-    return Stores(redis, database, cache, streams, rates, events, feeds)
+    return Stores(urls, redis, database, cache, streams, rates, events, feeds)
 
 
 async def authenticator(stack: AsyncExitStack, base: Foundation) -> Authenticator:
@@ -195,18 +243,21 @@ def attachments(base: Foundation) -> Attachments:
     return Attachments(base.stores.database, limits.attachment_limits(base.settings), base.clock)
 
 
-def books(base: Foundation) -> Books:
+async def limits_in_force(stack: AsyncExitStack, base: Foundation) -> LimitsInForce:
+    return await stack.enter_async_context(LimitsInForce(base.stores.database, limits.user_limits(base.settings)))
+
+
+def books(base: Foundation, in_force: LimitsInForce) -> Books:
     """Raises AppError if a cap counts dollars and the model has no price."""
-    caps = limits.caps(base.settings)
-    if caps.cost_per_day and base.models.main.tariff.at_most(0).cost is None:
+    if in_force.usual.cost_per_day and base.models.main.tariff.at_most(0).cost is None:
         detail = f"LIMIT_COST_PER_DAY needs a price of {base.models.main.name} in the file PRICES_FILE."
         raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
-    return Books(base.stores.database, base.clock, caps)
+    return Books(base.stores.database, base.clock, in_force.of)
 
 
 def limiter(base: Foundation, books: Books) -> Limiter:
     return Limiter(
-        limits.user_limits(base.settings),
+        books.limits_of,
         base.stores.rates,
         base.stores.cache,
         books=books,
@@ -224,7 +275,7 @@ async def long_term_memory(stack: AsyncExitStack, base: Foundation) -> LongTermM
         return LongTermMemory(base.stores.database, None, noted)
     from segue.agent.llm.embeddings import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
 
-    embedder = openai_embedder(provider_options(settings, f"openai:{settings.embedding_model}"))
+    embedder = openai_embedder(provider_options(settings, f"openai:{settings.embedding_model}", base.chat_models.files))
     return LongTermMemory(base.stores.database, await stack.enter_async_context(embedder), noted)
 
 
@@ -232,36 +283,60 @@ async def tooling(
     stack: AsyncExitStack, base: Foundation, long_term: LongTermMemory, extensions: Extensions
 ) -> Tooling:
     """Raises AppError if mcp.json or a native tool cannot be used, or if two tools have one name."""
-    config = read_mcp_config(base.settings.mcp_config)
-    never_log(config.never_logged)
     native = native_tools(extensions.tools, disabled=base.settings.disabled_tools)
-    mcp_tools: Callable[[], tuple[Tool, ...]] = tuple
-    mcp_states: Callable[[], dict[str, str]] = dict
-    if not all(server.off for server in config.servers.values()):
-        from segue.mcp.servers import McpServers  # noqa: PLC0415 (mcp is not needed without servers)
-
-        taken = [tool.spec.name for tool in native]
-        servers = McpServers(config, timeout_s=base.settings.tool_timeout_s, taken=taken)
-        await stack.enter_async_context(servers)
-        mcp_tools, mcp_states = servers.tools, servers.states
+    taken, files = [tool.spec.name for tool in native], base.chat_models.files
+    file = McpFile(base.settings.mcp_config, lambda: files.secrets)
+    notes = await stack.enter_async_context(DefinitionNotes(base.stores.database, base.clock))
+    servers = McpServers(
+        file.read(),
+        timeout_s=base.settings.tool_timeout_s,
+        taken=taken,
+        disabled=base.settings.disabled_tools,
+        personal=partial(_personal_servers, base),
+        listed=notes.listed,
+    )
+    await stack.enter_async_context(servers)
+    await stack.enter_async_context(file.followed_by(servers))
+    files.on_change(file.secrets_changed)
     builtin = await builtin_tools(stack, base.settings, base.stores.database, long_term)
     availability = tool_availability(
         base.settings,
-        ToolCatalog((*builtin, *native), mcp_tools),
+        ToolCatalog((*builtin, *native), servers.tools, servers.away),
         base.stores.database,
         base.stores.cache,
         clock=base.clock,
-        observe=base.metrics.observe,
+        observe=base.observe,
     )
-    prefixes = mcp_prefixes(config)
 
     def may_exist(name: str) -> bool:
-        late = (prefixes[server] for server, state in mcp_states().items() if state != "ready" and server in prefixes)
-        return name in availability.tools() or name.startswith(tuple(late))
+        return name in availability.tools() or name.startswith(servers.awaited_prefixes())
 
     search = ToolSearch(long_term.embed)
     stack.push_async_callback(search.close)
-    return Tooling(availability, search, mcp_states, may_exist)
+    return Tooling(availability, search, servers, may_exist)
+
+
+def _personal_servers(base: Foundation, servers: "Servers") -> "PersonalServers":
+    """Raises AppError `mcp_token_key_missing` if the tokens of users, who are to log in, cannot be kept."""
+    from segue.mcp.oauth.personal_server import PersonalServers  # noqa: PLC0415 (needed with such servers only)
+
+    return PersonalServers(mcp_logins(base.settings, servers, base.stores.database, base.clock), base.stores.database)
+
+
+def mcp_logins(settings: Settings, servers: "Servers", database: Database, clock: Clock) -> "Logins":
+    """Raises AppError `mcp_token_key_missing`."""
+    from segue.mcp.oauth.logins import Logins  # noqa: PLC0415 (cryptography is needed with such servers only)
+    from segue.mcp.oauth.sealing import Seal  # noqa: PLC0415 (the same)
+
+    if not settings.mcp_token_keys:
+        raise AppError(
+            "mcp_token_key_missing",
+            status=500,
+            title="Tokens could not be kept",
+            detail=f"Users log in at {', '.join(servers()) or 'a server'} (oauth in mcp.json), and their tokens are "
+            "kept encrypted: set MCP_TOKEN_KEY to what `openssl rand -base64 32` prints, the same in all processes.",
+        )
+    return Logins(database, Seal(settings.mcp_token_keys), servers, settings.base_url, clock)
 
 
 async def agents(base: Foundation, tooling: Tooling, extensions: Extensions) -> Agents:
@@ -274,6 +349,8 @@ async def agents(base: Foundation, tooling: Tooling, extensions: Extensions) -> 
 
     async def load() -> dict[str, Speaker]:
         declared = await asyncio.to_thread(declared_agents, base.settings, tooling.may_exist, extensions.agents)
+        if unknown := sorted(tooling.mcp.agents() - declared.keys()):
+            log.warning("mcp_config_unknown_agents", agents=unknown)
         return {agent_id: await speaker(agent_id, agent) for agent_id, agent in declared.items()}
 
     loaded = Agents(load)
@@ -343,9 +420,15 @@ def turn_deps(
         summaries=jobs.summaries,
         titles=jobs.titles,
         limits=limits.turn_limits(settings, jobs.context, choice),
-        observe=base.metrics.observe,
+        observe=base.observe,
         span=base.span,
     )
+
+
+def doctor(base: Foundation, tooling: Tooling) -> Doctor:
+    opened = base.stores
+    stores = OpenStores(opened.urls, opened.database, opened.cache, opened.streams)
+    return Doctor(base.settings, stores, tooling.mcp, tooling.availability, base.clock)
 
 
 def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> Callable[[], ProcessState]:

@@ -14,20 +14,21 @@ from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
 from segue.turns.context import ContextLimits
 from segue.turns.deps import TurnLimits
-from segue.turns.limits import UserLimits
 from segue.turns.maintenance import KeepLimits
-from segue.usage.account import Caps
+from segue.usage.user_limits import Limits
 
 FRESH_RESULT_FACTOR = 10
 LEASE_SHARE = 0.8  # the rest is for recovery to find the turn and to end it, within TURN_LEASE_S
 SHUTDOWN_SHARE = 0.6  # for turns to end; the rest gives them back, answers requests and closes the stores
 
 
-def user_limits(settings: Settings) -> UserLimits:
-    return UserLimits(
+def user_limits(settings: Settings) -> Limits:
+    return Limits(
         requests_per_minute=settings.limit_requests_per_minute,
         turns_per_minute=settings.limit_turns_per_minute,
         concurrent_turns=settings.limit_concurrent_turns,
+        tokens_per_day=settings.limit_tokens_per_day,
+        cost_per_day=settings.limit_cost_per_day,
     )
 
 
@@ -37,10 +38,6 @@ def attachment_limits(settings: Settings) -> AttachmentLimits:
         user_bytes=settings.attachment_user_bytes,
         text_bytes=settings.tool_result_max_bytes,
     )
-
-
-def caps(settings: Settings) -> Caps:
-    return Caps(settings.limit_tokens_per_day, settings.limit_cost_per_day)
 
 
 def health_rules(settings: Settings) -> HealthRules:

@@ -15,22 +15,30 @@ from segue.api import (
     attachments,
     branches,
     chat,
+    console,
+    diagnosis,
     events,
     export,
     feed,
     feedback,
     health,
+    keys,
+    mcp,
+    mcp_logins,
     me,
     memories,
     metrics,
     ops,
+    overview,
     plans,
+    prompts,
     sessions,
     tool_results,
     tool_states,
     tools,
     turns,
     usage,
+    users,
 )
 from segue.api.access_control import Gate
 from segue.api.attachments import MULTIPART_BYTES
@@ -38,7 +46,7 @@ from segue.api.deps import Services, State
 from segue.api.doors import agui, openai_chat, openai_responses, vercel
 from segue.api.middleware import BodyLimit, RequestContext, StartupErrors
 from segue.api.openapi import DescribedApp
-from segue.api.problems import REQUEST_ID_HEADER, add_problem_handlers
+from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, add_problem_handlers
 from segue.config import Settings
 from segue.domain.agent import Agent
 from segue.domain.clock import Clock
@@ -49,6 +57,7 @@ from segue.telemetry.loop_lag import LoopLag
 from segue.telemetry.metrics_server import metrics_served
 from segue.turns.agents import Agents
 from segue.turns.service import TurnService
+from segue.version import VERSION
 
 RESOURCES = (
     agents,
@@ -61,6 +70,7 @@ RESOURCES = (
     events,
     feed,
     plans,
+    prompts,
     approvals,
     tool_results,
     tools,
@@ -72,6 +82,12 @@ RESOURCES = (
     health,
     metrics,
     ops,
+    overview,
+    diagnosis,
+    mcp,
+    mcp_logins,
+    keys,
+    users,
     agui,
     vercel,
     openai_chat,
@@ -112,11 +128,18 @@ def create_app(
 
     app = DescribedApp(
         title="Segue",
-        version="0.1.0",
+        version=VERSION,
         summary="An agent that picks up where it left off.",
         lifespan=lifespan,
         redirect_slashes=False,
-        routes=list(ROUTES),
+        docs_url=None,
+        redoc_url=None,
+        routes=[
+            *ROUTES,
+            *console.docs_router.routes,
+            *mcp_logins.browser_router.routes,
+            *(console.router.routes if settings.console else ()),
+        ],
     )
     _add_middleware(app, settings)
     add_problem_handlers(app)
@@ -152,7 +175,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
             allow_origins=settings.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],  # those that are asked for
-            expose_headers=[REQUEST_ID_HEADER, "X-Session-Id", "X-Turn-Id", "Retry-After"],
+            expose_headers=[REQUEST_ID_HEADER, VERSION_HEADER, "X-Session-Id", "X-Turn-Id", "Retry-After"],
         )
     app.add_middleware(RequestContext)
     app.add_middleware(StartupErrors)
@@ -170,9 +193,10 @@ async def _start(
     """Starts the parts in order; the stack stops them in reverse order."""
     base = await factories.foundation(stack, settings, model, clock)
     stack.enter_context(LoopLag(lambda seconds: base.metrics.observe(LoopLagged(seconds))))
-    books = factories.books(base)
-    limiter = factories.limiter(base, books)
     authenticator = await factories.authenticator(stack, base)
+    in_force = await factories.limits_in_force(stack, base)
+    books = factories.books(base, in_force)
+    limiter = factories.limiter(base, books)
     long_term = await factories.long_term_memory(stack, base)
     tooling = await factories.tooling(stack, base, long_term, extensions)
     speakers = await factories.agents(base, tooling, extensions)
@@ -181,11 +205,12 @@ async def _start(
         base, agents=speakers, tooling=tooling, long_term=long_term, jobs=jobs, limiter=limiter, books=books
     )
     service = await stack.enter_async_context(TurnService(deps, base.stores.redis, takes_turns=takes_turns))
-    base.metrics.add_process_state(factories.gauges(base.stores, service, tooling.mcp_states))
+    base.metrics.add_process_state(factories.gauges(base.stores, service, tooling.mcp.states))
     return Services(
         authenticator=authenticator,
         forwarded_user=factories.forwarded_user(base),
         limiter=limiter,
+        limits=in_force,
         database=base.stores.database,
         cache=base.stores.cache,
         events=base.stores.events,
@@ -196,7 +221,8 @@ async def _start(
         attachments=factories.attachments(base),
         planning=settings.planning,
         confirm=settings.confirm,
-        mcp_states=tooling.mcp_states,
+        mcp=tooling.mcp,
+        examine=factories.doctor(base, tooling).examine,
         clock=base.clock,
         long_term=long_term,
         memory_ttl_s=settings.short_term_memory_ttl,

@@ -15,12 +15,13 @@ from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.tool_schemas import Bounds
 from segue.config import Settings
 from segue.domain.agent import Agent
-from segue.domain.providers import provider_and_id
+from segue.domain.providers import OFFLINE, provider_and_id
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.offline.model import OfflineModel
+from segue.secret_files import SecretFiles
 from segue.usage.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
 
-OFFLINE = "offline"
+NO_FILES = SecretFiles(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class ChatModels:
     model: BaseChatModel | None
     observe: Observe
     span: OpenSpan
+    files: SecretFiles
     opened: dict[tuple[object, ...], ChatModel] = field(default_factory=dict)
 
     async def of(self, agent: Agent) -> Models:
@@ -58,7 +60,7 @@ class ChatModels:
         key = name, asked.llm_temperature, asked.llm_reasoning_effort, fallback
         if key not in self.opened:
             self.opened[key] = await _model_named(
-                self.stack, asked, name, setting, fallback, observe=self.observe, span=self.span
+                self.stack, asked, name, setting, fallback, observe=self.observe, span=self.span, files=self.files
             )
         return self.opened[key]
 
@@ -94,11 +96,22 @@ async def _model_named(
     *,
     observe: Observe,
     span: OpenSpan,
+    files: SecretFiles = NO_FILES,
 ) -> ChatModel:
-    model = await _provider(stack, provider_options(settings, name))
+    options = provider_options(settings, name, files)
+    model = await _provider(stack, options)
     opened = ChatModel if fallback is None else partial(ModelWithFallback, fallback=fallback)
     limits, tariff = _limits(settings), _tariff(settings, name)
-    return opened(model, name=name, setting=setting, limits=limits, observe=observe, span=span, tariff=tariff)
+    return opened(
+        model,
+        name=name,
+        setting=setting,
+        limits=limits,
+        observe=observe,
+        span=span,
+        tariff=tariff,
+        key=options.live_key,
+    )
 
 
 def _limits(settings: Settings) -> ModelLimits:
@@ -116,7 +129,7 @@ def _tariff(settings: Settings, name: str) -> Tariff:
     return Tariff(name, price, settings.answer_tokens or ANSWER_TOKENS)
 
 
-def provider_options(settings: Settings, name: str) -> ProviderOptions:
+def provider_options(settings: Settings, name: str, files: SecretFiles = NO_FILES) -> ProviderOptions:
     provider, model = provider_and_id(name)
     key, base_url = settings.access_to(provider)
     # What is meant for the main model's provider, secrets among it, goes to no other.
@@ -136,6 +149,7 @@ def provider_options(settings: Settings, name: str) -> ProviderOptions:
         extra_headers=headers if is_main else {},
         provider=provider,
         api=settings.llm_api,
+        live_key=files.follow(provider.key, key.get_secret_value() if key else None),
     )
 
 

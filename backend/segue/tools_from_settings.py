@@ -30,7 +30,7 @@ def tool_availability(
     return ToolAvailability(
         catalog,
         database,
-        GlobalToolState(cache, rules, observe),
+        GlobalToolState(cache, rules, observe, tells=settings.webhook_url is not None),
         rules=rules,
         clock=clock,
         observe=observe,

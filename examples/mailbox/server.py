@@ -301,5 +301,13 @@ def delete_email(
     raise ToolError(f"There is no mail with the id {email_id!r}. Find the ids of mails with search_emails.")
 
 
+@server.prompt(title="Answer a mail")
+def answer_mail(
+    sender: Annotated[str, Field(description="Who wrote it; anybody if it is not said.")] = "anybody",
+) -> str:
+    """Find the newest mail of somebody and write an answer."""
+    return f"Find the newest mail of {sender}, read it, and propose an answer. Send nothing before I have read it."
+
+
 if __name__ == "__main__":
     server.run()

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 
 from segue.config import Settings
+from segue.version import VERSION
 from tests.support.logs import until
 from tests.support.provider import Provider, says
 from tests.support.proxy import Outage, Proxy, proxied
@@ -52,7 +53,13 @@ async def test_a_live_process_says_so_and_nothing_else(client: Client) -> None:
 
 
 async def test_a_ready_service_names_each_part_of_it(client: Client) -> None:
-    assert await client.get("/health/ready") == {"postgres": "ok", "redis": "ok", "worker": "ok", "mcp": {}}
+    assert await client.get("/health/ready") == {
+        "postgres": "ok",
+        "redis": "ok",
+        "worker": "ok",
+        "mcp": {},
+        "version": VERSION,
+    }
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
@@ -101,14 +108,29 @@ async def test_a_postgres_that_only_reads_is_an_outage_and_heals(
     session = await client.new_session()
     async with read_only(settings):
         ready = await client.http.get("/health/ready")
-        assert (ready.status_code, ready.json()["postgres"]) == (503, "down")
+        assert (ready.status_code, ready.json()["postgres_cause"]) == (503, "read_only")
         refused = [await client.send(session, "is anyone there?"), await client.http.post("/sessions", json={})]
-        assert {(each.status_code, each.json()["code"]) for each in refused} == {(503, "storage_unavailable")}
+        assert {(each.status_code, each.json()["code"]) for each in refused} == {(503, "storage_read_only")}
         assert all(int(each.headers["retry-after"]) > 0 for each in refused)
         assert (await client.get(f"/sessions/{session}"))["id"] == session
     provider.will(says("back again"))
     assert (await client.chat(session, "and now?"))["message"]["content"] == "back again"
     assert (await client.get("/health/ready"))["postgres"] == "ok"
+
+
+async def test_while_the_turns_are_locked_it_is_not_ready_and_says_so(client: Client, settings: Settings) -> None:
+    async def is_locked() -> bool:
+        ready = (await client.http.get("/health/ready")).json()
+        return (ready["postgres"], ready.get("postgres_cause")) == ("down", "locked")
+
+    async with looking_into(settings) as stores, stores.database.transaction():
+        await stores.database.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
+        await until(is_locked)
+
+    async def is_ready() -> bool:
+        return (await client.http.get("/health/ready")).status_code == 200
+
+    await until(is_ready)
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
@@ -120,7 +142,7 @@ async def test_without_redis_it_stays_ready_and_answers_with_what_postgres_knows
     await client.chat(session, "There is a cat")
     await redis.begin(outage)
     ready = await client.get("/health/ready")
-    assert ready == {"postgres": "ok", "redis": "down", "worker": "ok", "mcp": {}}
+    assert ready == {"postgres": "ok", "redis": "down", "worker": "ok", "mcp": {}, "version": VERSION}
     async with asyncio.timeout(QUICK_S):
         answer = await client.chat(session, "what is there?")
     assert answer["message"]["content"] == "a cat"

@@ -21,11 +21,12 @@ from tests.support.logs import awaiting
 from tests.support.metrics import Scrape, scraped
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import THREE_STEPS, Frozen, deletion, offered, planned
-from tests.support.provider import Provider, calls, fails, says, streams
+from tests.support.provider import Provider, calls, fails, raw, says, streams
 from tests.support.proxy import proxied
 from tests.support.results import use_toolbox
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
+from tests.support.stores import looking_into
 from tests.support.streams import chatting
 
 
@@ -56,8 +57,8 @@ async def test_a_conversation_shows_in_the_metrics(client: Client, provider: Pro
     assert after("segue_turn_queue_wait_seconds_count") == 1
     assert after("segue_model_calls_total", outcome="answered") == 2
     assert after("segue_model_call_duration_seconds_count") == 2
-    assert after("segue_model_tokens_total", direction="input") > 0
-    assert after("segue_model_tokens_total", direction="output") > 0
+    assert after("segue_model_tokens_total", direction="input", model="scripted", agent="segue") > 0
+    assert after("segue_model_tokens_total", direction="output", model="scripted", agent="segue") > 0
     assert after("segue_tool_calls_total", tool="current_time", outcome="succeeded") == 1
     assert after("segue_tool_calls_total", tool="current_time", outcome="bad_arguments") == 1
     assert after("segue_tool_calls_total", tool="other", outcome="refused") == 1
@@ -65,8 +66,27 @@ async def test_a_conversation_shows_in_the_metrics(client: Client, provider: Pro
     assert after("segue_acknowledgements_total", verdict="none") == 1
     assert after("segue_web_search_decisions_total", performed="false", reason="not_asked") == 1
     assert after("segue_http_requests_total", method="POST", status=200) == 1
+    chat = {"method": "POST", "route": "/sessions/{session_id}/chat"}
+    assert after("segue_http_request_duration_seconds_count", **chat) == 1
+    assert after("segue_http_request_duration_seconds_sum", **chat) > 0
     assert "no_such_tool" not in after.text
     assert session not in after.text
+
+
+async def test_a_turn_queued_by_a_clock_that_was_ahead_has_waited_for_no_time(
+    settings: Settings, provider: Provider
+) -> None:
+    async with running(settings, takes_turns=False) as accepts:
+        await accepts.send(await accepts.new_session(), "hello", background=True)
+    async with looking_into(settings) as stores:
+        await stores.database.execute("UPDATE turns SET queued_at = now() + interval '1 hour'")
+    provider.will(says("hi"))
+    async with awaiting("turn_finished") as finished, running(settings) as client:
+        async with asyncio.timeout(PATIENCE_S):
+            await finished.wait()
+        after = await scraped(client)
+    waited = [after(f"segue_turn_queue_wait_seconds_{end}") for end in ("count", "sum")]
+    assert waited == [1, 0]
 
 
 async def test_how_things_stand_is_read_as_it_is_asked_for(client: Client, provider: Provider) -> None:
@@ -101,6 +121,31 @@ async def test_failures_and_retries_of_the_model_are_told_apart(settings: Settin
     assert after("segue_model_calls_total", outcome="answered") == 1
     assert after("segue_model_calls_total", outcome="key") == 1
     assert after("segue_turns_total", outcome="failed", code="model_unavailable") == 1
+
+
+async def test_why_the_model_gave_no_answer_is_counted_and_logged_with_what_to_do(
+    settings: Settings, provider: Provider
+) -> None:
+    no_quota = fails(429, body='{"error": {"code": "insufficient_quota", "message": "You have spent it all."}}')
+    failures = {
+        "rate_limit": (fails(429), "WORKER_CONCURRENCY"),
+        "quota": (no_quota, "top it up"),
+        "refused": (fails(400), "what the provider said is above"),
+        "failing": (fails(503), "LLM_FALLBACK_MODEL"),
+        "no_answer": (raw("<html>Hello</html>", media_type="text/html"), "does not speak this protocol"),
+    }
+    with capture_logs() as logs:
+        async with running(settings.model_copy(update={"llm_max_retries": 0})) as client:
+            for reply, _ in failures.values():
+                provider.will(reply)
+                assert (await client.send(await client.new_session(), "hello")).status_code == 502
+            after = await scraped(client)
+    assert {outcome: after("segue_model_calls_total", outcome=outcome) for outcome in failures} == dict.fromkeys(
+        failures, 1
+    )
+    told = {line["outcome"]: line["advice"] for line in logs if line["event"] == "model_failed"}
+    assert told.keys() == failures.keys()
+    assert all(advice in told[outcome] for outcome, (_, advice) in failures.items()), told
 
 
 async def test_every_end_of_a_plan_is_counted_once(settings: Settings, provider: Provider, shelf: Shelf) -> None:

@@ -6,20 +6,30 @@ from typing import Any
 
 from segue.api.event_types import CUSTOM_EVENTS, EVENT_TYPES, tables
 from segue.api.problem_codes import WHAT_TO_DO
+from segue.db import causes
 from tests.support.commands import ROOT
+from tests.support.pages import needs_pages
 from tests.support.service import Client
 
 NOT_OVER_HTTP = {  # a process that cannot start, or a command that cannot go on
+    "backup_too_new",
+    "backup_unreadable",
+    "copy_failed",
     "database_too_new",
     "database_unreachable",
     "embedded_unavailable",
     "jwt_key_unusable",
-    "key_not_found",
     "language_invalid",
     "mcp_config_invalid",
+    "mcp_token_key_missing",
     "mcp_name_collision",
+    "migrating",
+    "no_store",
     "port_taken",
-    "price_missing",
+    "restoring",
+    "store_in_use",
+    "store_not_empty",
+    "store_too_new",
     "tool_dependencies_invalid",
     "tool_invalid",
     "turn_steered",  # the event log goes on with another turn's
@@ -36,11 +46,11 @@ async def schemas(client: Client) -> dict[str, dict[str, Any]]:
     return found
 
 
+@needs_pages
 async def test_the_docs_page_shows_the_description(client: Client) -> None:
     page = await client.http.get("/docs")
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
-    assert "/openapi.json" in page.text
 
 
 async def test_every_operation_describes_what_it_answers(client: Client) -> None:
@@ -126,3 +136,4 @@ def raised() -> Iterator[str]:
         codes = re.findall(r'\(\s*(?:"(\w+)"|([A-Z_]+)),\s*status=', source)
         yield from (code or named[name] for code, name in codes)
         yield from (f"{thing}_not_found" for thing in re.findall(r'NotFound\("(\w+)"\)', source))
+    yield from (cause.code for cause in vars(causes).values() if isinstance(cause, causes.OutageCause))

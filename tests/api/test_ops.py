@@ -11,7 +11,7 @@ from tests.support.health import MOODY, QUESTION, connect
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, planned
-from tests.support.provider import Provider, calls
+from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
 
@@ -136,10 +136,43 @@ async def test_a_session_is_shown_to_operators_without_a_word_of_it_unless_they_
     assert (seen["owner"], seen["content"], seen["open_turns"]) == ("ada", None, [])
     assert [step["status"] for step in seen["plan"]["steps"]] == ["complete", "complete", "waiting"]
     assert seen["tools"].keys() == {"mcp_dependent_tool"}
+    [waits] = (await ops.get("/ops/approvals"))["items"]
+    assert "Rossi" not in str(waits)
+    assert (waits["session_id"], waits["user"], waits["tool"]) == (session, "ada", "mcp_delete_item")
+    assert (waits["plan_id"], waits["version"]) == (seen["plan"]["id"], seen["plan"]["version"])
+    assert waits["since"] < waits["expires_at"] == seen["plan"]["expires_at"]
     async with speaking(service, await new_key(guarded, "eve", ["ops", "ops:content"])) as reader:
         content = (await reader.get(f"/ops/sessions/{session}"))["content"]
+        examined = await reader.get("/ops/doctor", session_id=session)
     assert (content["title"], content["metadata"]) == (CANARY, {"about": CANARY})
     assert content["messages"][-1]["content"] == f"{ASK} {CANARY}"
+    assert CANARY in examined["plan"]["goal"]
+    hidden = await ops.get("/ops/doctor", session_id=session)
+    assert CANARY not in str(hidden)
+    assert "Rossi" not in str(hidden)
+    assert hidden["plan"]["current_step"]["tool"] == "mcp_delete_item"
+    assert {"session", "tools", "problems"} <= hidden.keys()
+    provider.will(says("ok"))
+    whole = await ops.get("/ops/doctor")
+    assert (whole["healthy"], whole["problems"], whole["postgres"]["reachable"]) == (True, [], True)
+    assert (whole["mcp"][0]["state"], whole["model"]["answers"], whole["queue"]["workers"]) == ("ready", True, 1)
+    assert {act["action"] for act in (await ops.get("/ops/audit", actor="eve"))["items"]} == {"read_session"}
+
+
+async def test_an_mcp_server_is_shown_with_its_tools_and_connected_anew_by_an_operator(ops: Client) -> None:
+    await ops.connected("shelf")
+    [before] = (await ops.get("/mcp/servers"))["items"]
+    assert (before["name"], before["state"], before["last_error"], before["stderr"]) == ("shelf", "ready", None, [])
+    assert MOODY in before["tools"]
+    assert (await ops.http.post("/mcp/servers/shelf/reconnect")).status_code == 202
+
+    async def anew() -> dict[str, Any]:
+        [now] = (await ops.get("/mcp/servers"))["items"]
+        return now if now["state"] == "ready" and now["since"] > before["since"] else {}
+
+    assert (await until(anew, logged="mcp_server_ready"))["tools"] == before["tools"]
+    [act] = (await ops.get("/ops/audit", action="reconnect_mcp_server"))["items"]
+    assert (act["actor"], act["details"]) == ("root", {"server": "shelf"})
 
 
 async def test_what_is_for_operators_is_refused_to_users_and_what_nobody_has_is_missing(
@@ -149,11 +182,18 @@ async def test_what_is_for_operators_is_refused_to_users_and_what_nobody_has_is_
     nothing = "0" * 26
     for method, path, missing in (
         ("GET", "/ops/turns", None),
+        ("GET", "/ops/overview", None),
+        ("GET", "/ops/approvals", None),
+        ("GET", "/mcp/servers", None),
+        ("POST", "/mcp/servers/nobody/reconnect", "mcp_server_not_found"),
+        ("GET", "/ops/doctor?session_id=*", "session_not_found"),
+        ("GET", f"/ops/doctor?session_id=ses_{nothing}", "session_not_found"),
         ("GET", "/ops/turns?tool=mcp_nobody", "unknown_tool"),
         ("GET", f"/ops/turns?session_id=ses_{nothing}", "session_not_found"),
         ("GET", "/ops/turns?session_id=*", "session_not_found"),
         ("GET", f"/ops/sessions/ses_{nothing}", "session_not_found"),
         ("GET", f"/ops/sessions/{session}", None),
+        ("GET", f"/ops/turns/turn_{nothing}/timeline", "turn_not_found"),
         ("POST", f"/ops/turns/turn_{nothing}/cancel", "turn_not_found"),
         ("POST", "/ops/turns/x/cancel", "turn_not_found"),
     ):
@@ -162,3 +202,4 @@ async def test_what_is_for_operators_is_refused_to_users_and_what_nobody_has_is_
         assert missing is None or problem(response) == (404, missing), path
     for query in ("status=asleep", "tool=%00", "owner=" + "x" * 201, "limit=0", "cursor=x", "when=now"):
         assert (await ops.http.get(f"/ops/turns?{query}")).status_code == 422, query
+    assert (await ops.http.get("/ops/overview?window=year")).status_code == 422

@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from segue.config import Settings
+from segue.version import VERSION
 from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into
 
@@ -119,7 +120,7 @@ async def test_an_unexpected_error_says_nothing_of_our_insides_to_anyone(client:
     assert [entry["status"] for entry in logs if entry["event"] == "request"] == [500]
 
 
-async def test_every_response_carries_the_callers_request_id(client: Client) -> None:
+async def test_every_response_carries_the_callers_request_id_and_the_release(client: Client) -> None:
     answers = {
         ("GET", "/sessions"): 200,
         ("GET", "/health/live"): 200,
@@ -135,14 +136,16 @@ async def test_every_response_carries_the_callers_request_id(client: Client) -> 
         response = await client.http.request(method, path, headers={"X-Request-Id": "my-id_1.2"})
         assert response.status_code == status, path
         assert response.headers.get_list("x-request-id") == ["my-id_1.2"], path
+        assert response.headers.get_list("x-segue-version") == [VERSION], path
 
 
-async def test_an_unexpected_error_carries_the_request_id_too(client: Client, stores: Stores) -> None:
+async def test_an_unexpected_error_carries_the_request_id_and_the_release_too(client: Client, stores: Stores) -> None:
     async with stores.hidden("sessions"):
         with capture_logs():
             response = await client.http.get("/sessions", headers={"X-Request-Id": "lost"})
     assert_problem(response, 500, "internal_error")
     assert response.headers.get_list("x-request-id") == ["lost"]
+    assert response.headers.get_list("x-segue-version") == [VERSION]
 
 
 async def test_a_request_id_that_is_not_a_plain_word_is_replaced(client: Client) -> None:

@@ -13,6 +13,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
+from pydantic import SecretStr
 from schemathesis import APIOperation, Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.failures import Failure
@@ -25,7 +26,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from segue.config import Settings
-from tests.support.logs import awaiting
+from segue.domain.identity import SCOPES
+from tests.support.identity import new_key, speaking
+from tests.support.login_server import serving_logins
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
@@ -52,15 +55,21 @@ async def test_no_operation_fails_or_answers_otherwise_than_described(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segue.events.user_feed.LASTS_S", 0)  # a stream without an end otherwise
-    write_mailbox_config(settings.mcp_config.parent)
-    offline = settings.model_copy(update={"openai_base_url": None})
-    async with awaiting("mcp_server_ready") as ready, running(offline) as client:
-        await ready.wait()
+    config, _ = write_mailbox_config(settings.mcp_config.parent)
+    sealing = SecretStr("bmV3" * 10 + "bmU=")
+    offline = settings.model_copy(update={"openai_base_url": None, "auth": "api_key", "mcp_token_key": sealing})
+    key = await new_key(settings, "ada", SCOPES)
+    async with (
+        serving_logins(config) as _,
+        running(offline) as service,
+        speaking(service, key) as client,
+    ):
+        await client.connected("mailbox")
         known = await _things_that_exist(client)
         known["/retry"] = await _failed_turn(client, settings)
         base_url = str(client.http.base_url).rstrip("/")
         description = (await client.http.get("/openapi.json")).json()
-        answered, faults = await asyncio.to_thread(_call_everything, description, base_url, known)
+        answered, faults = await asyncio.to_thread(_call_everything, description, base_url, known, key)
     assert faults == {}
     operations = {f"{method.upper()} {path}" for path, item in description["paths"].items() for method in item}
     assert answered.keys() == operations
@@ -84,7 +93,10 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
     edited = await client.new_session()
     await client.chat(edited, "hello")
     file = await client.http.post(f"/sessions/{edited}/attachments", files={"file": ("notes.txt", b"tea")})
+    key = await client.http.post("/ops/keys", json={"user": "bob"})
     return {
+        "confirm": (await client.get("/me"))["user"],
+        "key_id": key.json()["key"]["id"],
         "session_id": session,
         "chat_id": session,
         "turn_id": answer["turn_id"],
@@ -93,6 +105,9 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
         "message_id": answer["message"]["id"],
         "/{attachment_id}": {"session_id": edited, "attachment_id": file.json()["id"]},
         "agent_id": "segue",
+        "mcp_server": "mailbox",
+        "/login": {"mcp_server": "diary"},
+        "user": "bob",
         "tool": "current_time",
         "version": plan["plan"]["version"],
         "/edit": {"session_id": edited, "message_id": (await client.messages(edited))[0]["id"]},
@@ -112,7 +127,7 @@ async def _failed_turn(client: Client, settings: Settings) -> dict[str, str]:
 
 
 def _call_everything(
-    description: Any, base_url: str, known: dict[str, Any]
+    description: Any, base_url: str, known: dict[str, Any], key: str
 ) -> tuple[dict[str, Counter[int]], dict[str, str]]:
     """How often each operation answered with which status, and what was wrong. What exists is deleted last."""
     schema = schemathesis.openapi.from_dict(description)
@@ -120,6 +135,7 @@ def _call_everything(
     faults: dict[str, str] = {}
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
     with requests.Session() as http:
+        http.headers["X-API-Key"] = key
         for operation in sorted(operations, key=_looks_decides_changes_deletes):
             name = f"{operation.method.upper()} {operation.path}"
             statuses = answered.setdefault(name, Counter())
@@ -133,7 +149,7 @@ def _call_everything(
 
 
 def _looks_decides_changes_deletes(operation: APIOperation[Any, Any, Any, Any]) -> tuple[int, bool]:
-    rank = {"GET": 0, "DELETE": 2}.get(operation.method.upper(), 1)
+    rank = {"GET": 0, "DELETE": 3 if operation.path == "/me" else 2}.get(operation.method.upper(), 1)
     return rank, not operation.path.endswith("/decision")
 
 
@@ -166,6 +182,7 @@ def _call(
         if exists:
             here = known | known.get(case.path[case.path.rindex("/") :], {})
             case.path_parameters.update({name: here[name] for name in case.path_parameters})
+            case.query.update({name: here[name] for name in case.query.keys() & {"confirm"}})
             if isinstance(case.body, dict) and type(case.body.get("version")) is int:
                 case.body["version"] = int(known["version"])
             if case.meta is not None and case.meta.generation.mode.is_positive:
@@ -179,16 +196,20 @@ def _call(
     call()
 
 
-def _fit(case: Case[Any], here: dict[str, Any]) -> None:
+def _fit(case: Case[Any], here: dict[str, Any]) -> None:  # noqa: C901 (one case for each body)
     """Puts into a body what the description cannot say of it: what exists, and what is a client's to choose."""
     body: Any = case.body
     match case.path.rpartition("/")[2]:
+        case "{mcp_server}":
+            body.update(name="answer_mail", arguments={})
         case "fork":
             case.body = {"message_id": here["message_id"]}
         case "decisions":
             case.body = {"items": [{**here["approval"], "decision": "reject"}]}
         case "decision":  # which arguments go with it is the tool's to say
             case.body = {"decision": "reject", "version": int(here["version"])}
+        case "keys":  # who may be named, and until when
+            case.body = {"user": "bob"}
         case "agui":
             case.body = {"threadId": "a thread", "runId": "a run", "messages": []}
         case "attachments" if case.method == "POST":

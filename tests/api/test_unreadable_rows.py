@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects.postgresql import JSONB
 
-from segue.commands.doctor.command import examine
 from segue.config import Settings
 from segue.db.models import metadata
+from segue.doctor.examination import examine
 from segue.domain.clock import utc_now
 from tests.support.copies import TABLES, copied
 from tests.support.facts import tell
@@ -140,6 +140,8 @@ async def test_every_way_to_spoil_a_row_harms_its_own_session_at_most(
         assert {item["id"] for item in listed} == {kept, *sessions}
         assert [await found(client, kept, route) for route in TIMELESS] == before
         assert (await client.get("/tool-states"))["tools"]
+        assert "items" in await client.get("/ops/approvals")
+        assert (await client.get("/ops/overview", window="day"))["figures"]["total"]["accepted"]
         for session, spoiled in zip(sessions, ways, strict=True):
             await visit(client, settings, session, spoiled)
         assert [await found(client, kept, route) for route in TIMELESS] == before
@@ -152,6 +154,7 @@ async def visit(client: Client, settings: Settings, session: str, spoiled: dict[
         assert how not in spoiled or f'"{name}":{json.dumps(mark)}' in read[route], how
     [turn, *_] = await client.turns(session)
     assert (await client.get(f"/sessions/{session}/turns/{turn['turn_id']}")) == turn
+    assert (await client.get(f"/ops/turns/{turn['turn_id']}/timeline"))["turn"]["session_id"] == session
     for call in (await client.get(f"/sessions/{session}/tool-results"))["items"]:
         await client.get(f"/sessions/{session}/tool-results/{call['tool_call_id']}")
     assert (await client.chat(session, "Hello there."))["message"]["content"].startswith("Hi."), spoiled

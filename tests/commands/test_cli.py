@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx2
@@ -69,6 +70,9 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"OPENAI_BASE_URL": "http://[::1/v1"}, "OPENAI_BASE_URL has to be a URL"),
         ({"WEB_SEARCH_PROVIDER": "searxng", "SEARXNG_URL": "searx"}, "SEARXNG_URL has to be a URL"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "127.0.0.1:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT has to be a URL"),
+        ({"WEBHOOK_URL": "file:///sk-canary"}, "WEBHOOK_URL has to be a URL"),
+        ({"WEBHOOK_URL": "https://a.example"}, "WEBHOOK_URL needs WEBHOOK_SECRET"),
+        ({"WEBHOOK_URL": "https://a.example", "WEBHOOK_SECRET": "whsec_sk-canary"}, "WEBHOOK_SECRET is none"),
         ({"CORS_ORIGINS": "https://a.example,https://b.example/"}, "CORS_ORIGINS has to be origins"),
         ({"DATABASE_URL": "sk-canary"}, "DATABASE_URL has to be a URL, such as postgresql://"),
         ({"DATABASE_URL": "mysql://me:sk-canary@db/segue"}, "DATABASE_URL has to be a URL"),
@@ -154,12 +158,17 @@ def test_a_database_that_is_not_there_is_a_sentence_without_its_password() -> No
     assert "canary" not in said
 
 
+def test_the_version_is_that_of_the_package() -> None:
+    code, said = segue("--version")
+    assert (code, said) == (0, f"segue {version('segue-agent')}\n")
+
+
 def test_the_list_of_commands_imports_none_of_them(tmp_path: Path) -> None:
     script = tmp_path / "help.py"
     script.write_text(
         "import sys\nfrom typer.testing import CliRunner\nfrom segue.commands.cli import COMMANDS, app\n"
         "print(CliRunner().invoke(app, ['--help']).output)\n"
-        "print([name for name in sys.modules if name.startswith(('segue.', 'pydantic', 'fastapi'))])"
+        "print([name for name in sys.modules if name.startswith(('segue.', 'pydantic', 'fastapi', 'asyncio'))])"
     )
     done = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert all(f" {name} " in done.stdout for name in COMMANDS)
@@ -204,6 +213,10 @@ def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_i
         assert {"ada", "ops", "laptop"} < set(line.split())
         assert key not in listed
         key_id = line.split()[0]
+        code, rotated = segue("keys", "rotate", key_id, "--hours", "1", **stores)
+        assert (code, key in rotated) == (0, False)
+        for each in (key, rotated.split()[-1]):
+            assert httpx2.get(f"{url}/tool-states", headers={"X-API-Key": each}).status_code == 200
         assert segue("keys", "revoke", key_id, **stores)[0] == 0
         assert "revoked" in segue("keys", "list", "--user", "ada", **stores)[1]
         assert segue("keys", "list", "--user", "bob", **stores) == (0, "")

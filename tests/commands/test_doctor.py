@@ -13,15 +13,16 @@ import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
-from segue.commands.doctor.command import examine
-from segue.commands.doctor.report import Report
 from segue.config import Settings
 from segue.db.migrations import missing_revisions, upgrade
+from segue.doctor.examination import examine
+from segue.doctor.report import Report
 from segue.domain.clock import utc_now
 from segue.domain.errors import NotFound
 from segue.embedded.servers import embedded_servers
 from tests.support.commands import piped, segue
 from tests.support.health import MOODY, connect, fails_out, put
+from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, fails, raw, says
 from tests.support.service import running
@@ -230,14 +231,26 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
         "PostgreSQL at 127.0.0.1:1/x cannot be used: nothing listens there.",
         "Redis at 127.0.0.1:1/0 cannot be used.",
         "The MCP server gone is not ready",
-        "gpt-5-mini at 127.0.0.1 does not answer: The model provider cannot be reached: check OPENAI_BASE_URL.",
-        "small at 127.0.0.1 does not answer: The model provider cannot be reached: check OPENAI_BASE_URL.",
+        "gpt-5-mini at 127.0.0.1 does not answer (unreachable): The model provider cannot be reached: check",
+        "small at 127.0.0.1 does not answer (unreachable): The model provider cannot be reached: check OPENAI_BASE",
         "AUTH=none on HOST=0.0.0.0",
         "LLM_TIMEOUT_S is not below TURN_TIMEOUT_S=900",
         "LLM_FIRST_TOKEN_TIMEOUT_S is not below LLM_TIMEOUT_S=1000",
     ):
         assert what in said
     assert areas(report["problems"]) == ["postgres", "redis", "mcp"]
+
+
+async def test_turns_that_another_connection_locks_are_told_with_who_it_is(settings: Settings) -> None:
+    async with looking_into(settings) as stores, stores.database.transaction():
+        await stores.database.execute("LOCK TABLE turns IN SHARE MODE")  # as CREATE INDEX does: they can be read
+
+        async def is_told() -> bool:
+            _, said = await examined(beside(settings, openai_base_url="http://127.0.0.1:1/v1"))
+            return f"another connection holds a lock, probably blocked by pid {pid} (" in said
+
+        pid = stores.database.get_server_pid()
+        await until(is_told)
 
 
 async def test_embedded_servers_are_looked_at_as_they_are_and_none_is_made(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from segue.config import Settings
 from tests.support.service import running
 from tests.support.stores import looking_into
 
-POSTGRES = 10
+POSTGRES = 11
 REDIS = 24
 
 

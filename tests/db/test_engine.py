@@ -1,17 +1,27 @@
 """What each way to Postgres allows."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import asyncpg
 import pytest
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, make_url, select, text
 from sqlalchemy.exc import DBAPIError
+from structlog.testing import capture_logs
 
+from segue.db.causes import StorageUnavailable
 from segue.db.engine import Database
 from segue.db.models import sessions
 from segue.domain.clock import utc_now
-from segue.domain.errors import AppError
 from segue.memory.sessions import create_session
+from segue.turns.queries import CHANGES_NOTHING
+from tests.support.logs import awaiting, until
+from tests.support.patience import PATIENCE_S
+from tests.support.stores import plain
 
 READ_ONLY_TRANSACTION = "25006"
 
@@ -47,7 +57,7 @@ async def test_reading_takes_no_connection_from_writing(database_url: str) -> No
 async def test_a_socket_that_is_not_there_yet_is_an_outage(tmp_path: Path) -> None:
     database = Database(f"postgresql://segue@/segue?host={tmp_path}")
     for opened in (database.autocommit, database.transaction, database.read_only):
-        with pytest.raises(AppError, match="storage_unavailable"):
+        with pytest.raises(StorageUnavailable):
             async with opened():
                 pass
     await database.close()
@@ -59,7 +69,7 @@ async def test_a_connection_that_no_longer_writes_is_an_outage_once_and_then_gon
         reader = await connection.scalar(text("SELECT pg_backend_pid()"))
     async with database.autocommit() as connection:
         await connection.exec_driver_sql("SET default_transaction_read_only = on")
-    with pytest.raises(AppError, match="storage_unavailable"):
+    with pytest.raises(StorageUnavailable):
         async with database.transaction() as connection:
             await connection.execute(delete(sessions))
     async with database.transaction() as connection:
@@ -69,25 +79,134 @@ async def test_a_connection_that_no_longer_writes_is_an_outage_once_and_then_gon
     await database.close()
 
 
-@pytest.mark.parametrize("state", ["08006", "53100", "53300", "57P01", "57P03", "58030"])
-async def test_what_the_server_has_run_out_of_is_an_outage(database: Database, state: str) -> None:
-    with pytest.raises(AppError, match="storage_unavailable"):
+@pytest.mark.parametrize(
+    ("state", "cause", "code"),
+    [
+        ("08006", "lost", "storage_unavailable"),
+        ("26000", "pooler", "storage_pooler"),
+        ("53300", "too_many_connections", "storage_too_many_connections"),
+        ("57014", "statement_timeout", "storage_slow"),
+        ("57P03", "starting", "storage_unavailable"),
+        ("58030", "failing", "storage_unavailable"),
+    ],
+)
+async def test_what_the_server_refuses_is_an_outage_with_its_cause(
+    database: Database, state: str, cause: str, code: str
+) -> None:
+    with pytest.raises(StorageUnavailable) as refused:
         async with database.read_only() as connection:
             await connection.exec_driver_sql(f"DO $$ BEGIN RAISE SQLSTATE '{state}'; END $$")
+    assert (refused.value.cause.name, refused.value.code) == (cause, code)
+
+
+async def test_a_full_disk_of_this_machine_is_no_outage_of_postgres(database: Database) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        async with database.read_only():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@asynccontextmanager
+async def told(cause: str, code: str) -> AsyncIterator[None]:
+    """Within the block Postgres fails with this cause, which is in the log."""
+    with pytest.raises(StorageUnavailable) as failed, capture_logs() as logs:
+        yield
+    assert (failed.value.cause.name, failed.value.code, failed.value.status) == (cause, code, 503)
+    assert [line["cause"] for line in logs if line["event"] == "storage_failed"] == [cause]
+
+
+async def cannot_connect(url: str, cause: str, code: str) -> None:
+    database = Database(url, writing=1, reading=1)
+    async with told(cause, code), database.autocommit():
+        pass
+    await database.close()
+
+
+async def test_a_wrong_role_and_a_wrong_database_are_told_apart(database_url: str) -> None:
+    nowhere = make_url(database_url).set(database="nowhere").render_as_string(hide_password=False)
+    await cannot_connect(nowhere, "no_database", "storage_access_denied")
+    await cannot_connect(database_url.replace("segue@", "stranger@"), "access_denied", "storage_access_denied")
+
+
+@contextmanager
+def asking_for_a_password(role: str, access: Path) -> Iterator[None]:
+    """For the server to read: its pg_hba.conf."""
+    before = access.read_text("utf-8")
+    access.write_text(f"local all {role} scram-sha-256\n{before}", "utf-8")
+    try:
+        yield
+    finally:
+        access.write_text(before, "utf-8")
+
+
+async def test_a_wrong_password_is_told_and_the_right_one_connects(database_url: str) -> None:
+    right, wrong = (database_url.replace("segue@", f"guarded:{password}@") for password in ("right", "wrong"))
+
+    async def is_asked_for_it() -> bool:
+        try:
+            await asyncpg.connect(plain(wrong))
+        except asyncpg.InvalidAuthorizationSpecificationError as refused:  # before the server has read its file, too
+            return isinstance(refused, asyncpg.InvalidPasswordError)
+        return False
+
+    admin = await asyncpg.connect(plain(database_url.replace("segue@", "postgres@")))
+    await admin.execute("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+    try:
+        with asking_for_a_password("guarded", Path(await admin.fetchval("SHOW hba_file"))):
+            await admin.execute("SELECT pg_reload_conf()")
+            await until(is_asked_for_it)
+            await cannot_connect(wrong, "access_denied", "storage_access_denied")
+            database = Database(right, writing=1, reading=1)
+            assert await database.time()
+            await database.close()
+    finally:
+        await admin.execute("SELECT pg_reload_conf()")
+        await admin.execute("DROP ROLE guarded")
+        await admin.close()
+
+
+async def test_a_role_that_has_no_connections_left_says_so(database_url: str) -> None:
+    admin = await asyncpg.connect(plain(database_url.replace("segue@", "postgres@")))
+    try:
+        await admin.execute("ALTER ROLE segue CONNECTION LIMIT 0")
+        await cannot_connect(database_url, "too_many_connections", "storage_too_many_connections")
+    finally:
+        await admin.execute("ALTER ROLE segue CONNECTION LIMIT -1")
+        await admin.close()
+
+
+async def test_a_slow_statement_and_a_lock_are_told_apart_and_the_log_names_who_holds_it(database_url: str) -> None:
+    database = Database(database_url, writing=1, reading=1)
+    async with database.autocommit() as connection:
+        for limit in ("lock_timeout = '20ms'", "statement_timeout = '50ms'"):
+            await connection.exec_driver_sql(f"SET {limit}")
+    async with told("statement_timeout", "storage_slow"), database.autocommit() as connection:
+        await connection.exec_driver_sql("SELECT pg_sleep(9)")
+    holder = await asyncpg.connect(plain(database_url))
+    pid = holder.get_server_pid()
+    async with holder.transaction(), awaiting("storage_locked") as looked_up:
+        await holder.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
+        async with told("locked", "storage_locked"), database.autocommit() as connection:
+            await connection.execute(delete(sessions))
+        found = await database.blocker()
+        assert found is not None
+        assert found.blocking_pid == pid
+        async with asyncio.timeout(PATIENCE_S):
+            await looked_up.wait()
+    await holder.close()
+    await database.close()
 
 
 async def test_a_server_whose_disk_is_full_is_down_until_it_takes_a_file(database_url: str) -> None:
     database = Database(database_url.replace("segue@", "postgres@"), writing=1)
     async with database.autocommit() as connection:
         await connection.exec_driver_sql("SET temp_file_limit = 0")
-    await database.ping()
-    with pytest.raises(AppError, match="storage_unavailable"):
-        async with database.autocommit() as connection:
-            await connection.exec_driver_sql("DO $$ BEGIN RAISE SQLSTATE '53100'; END $$")
+    await database.ping(CHANGES_NOTHING)
+    async with told("disk_full", "storage_full"), database.autocommit() as connection:
+        await connection.exec_driver_sql("COPY (SELECT 'a turn') TO '/dev/full'")
     for _ in range(2):
-        with pytest.raises(AppError, match="storage_unavailable"):
-            await database.ping()
+        with pytest.raises(StorageUnavailable):
+            await database.ping(CHANGES_NOTHING)
     async with database.autocommit() as connection:
         await connection.exec_driver_sql("SET temp_file_limit = -1")
-    await database.ping()
+    await database.ping(CHANGES_NOTHING)
     await database.close()

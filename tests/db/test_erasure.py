@@ -21,7 +21,8 @@ from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import Stores, looking_into
 
 CANARY = "zitronenfalter"
-OF_THE_SERVICE = {"tool_holds", "audit"}  # of tools and operators: docs/data-protection.md
+# Of tools, operators and authorization servers: docs/data-protection.md.
+OF_THE_SERVICE = {"tool_definitions", "tool_holds", "audit", "mcp_clients", "mcp_tool_lists"}
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def exported_rows(user: str, output: Path, urls: dict[str, str]) -> dict[str, li
     assert code == 0, said
     assert output.stat().st_mode & 0o777 == 0o600
     code, said = segue("export", "--user", user, "--output", str(output), **urls)
-    assert (code, "--output takes the name of a new file" in said) == (2, True)
+    assert (code, "Give the name of a new file" in said) == (2, True)
     rows: dict[str, list[dict[str, Any]]] = {}
     for line in map(json.loads, output.read_text("utf-8").removesuffix("\n").split("\n")):
         rows.setdefault(line["table"], []).append(line["row"])
@@ -147,10 +148,19 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
             "INSERT INTO tool_state_changes (id, session_id, tool, before, after, at)"
             " SELECT id, id, 'x', 'available', 'failed', now() FROM sessions WHERE owner = 'ada*'"
         )
+        await stores.database.execute("INSERT INTO user_limits (owner, tokens_per_day) VALUES ('ada*', 9000000)")
         await stores.database.execute("INSERT INTO client_sessions VALUES ('ada*', 'a chat of hers', $1)", gone[0])
         await stores.database.execute(
             "INSERT INTO grants SELECT id, 'x', 'digest of x', id, now() FROM sessions WHERE owner = 'ada*'"
         )
+        await stores.database.execute(
+            "INSERT INTO webhook_events (id, session_id, type, data, created_at, due_at)"
+            " SELECT id, id, 'turn.completed', '{}', now(), now() FROM sessions WHERE owner = 'ada*'"
+        )
+        await stores.database.execute(
+            "INSERT INTO mcp_logins VALUES ('ada*', 'diary', 'login', 1, 'sealed', '', now())"
+        )
+        await stores.database.execute("INSERT INTO mcp_login_attempts VALUES ('of', 'ada*', 'diary', 'sealed', now())")
         (folder := tmp_path / "exports").mkdir()
         export = ("export", "--user", "ada*", "--output", str(folder / "ada.ndjson"))
         async with stores.hidden("usage"):
@@ -175,7 +185,7 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
         assert {name: len(exported.get(name, ())) for name in tables} == {name: told[name] for name in tables}
         assert exported.keys() == tables, "give ada a row of each table, so that its export is seen"
         assert {row["id"] for row in exported["sessions"]} == set(gone)
-        assert not {"digest", "search"} & {name for rows in exported.values() for row in rows for name in row}
+        assert not {"digest", "sealed", "search"} & {name for rows in exported.values() for row in rows for name in row}
         for session in gone:
             assert await rows_with(stores, session) == set()
             assert await keys_with(stores, session) == set()

@@ -14,6 +14,7 @@ from alembic import command
 from segue.config import Settings
 from segue.db.migrations import config
 from segue.db.models import metadata
+from segue.db.revision import newest
 from segue.embedded.urls import ServerUrls
 from tests.support.provider import Provider, calls, says
 from tests.support.service import running
@@ -35,6 +36,10 @@ WITH rules (name, at, keys) AS (
 )
 SELECT name, array_agg(at::regclass::text || '.' || attname) AS columns
 FROM rules JOIN pg_attribute ON attrelid = at AND attnum = ANY(keys) GROUP BY name
+"""
+# An index that is built concurrently waits as long as another connection has an older snapshot.
+NO_WAITING = """
+DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lock_timeout = ''20s''', current_database()); END $$
 """
 
 BREAKING = {
@@ -99,6 +104,11 @@ def breaks(before: Schema, after: Schema) -> list[str]:
 
 
 @pytest.fixture
+def database_url(own_database_url: str) -> str:
+    return own_database_url
+
+
+@pytest.fixture
 async def connection(settings: Settings) -> AsyncIterator[asyncpg.Connection]:
     async with looking_into(settings) as stores:
         yield stores.database
@@ -106,6 +116,9 @@ async def connection(settings: Settings) -> AsyncIterator[asyncpg.Connection]:
 
 async def test_every_migration_leaves_alone_what_the_version_before_it_uses(servers: ServerUrls) -> None:
     async with new_database(servers, "template0") as url:
+        connection = await asyncpg.connect(plain(url))
+        await connection.execute(NO_WAITING)
+        await connection.close()
         made = config(url)
         revisions = [found.revision for found in ScriptDirectory.from_config(made).walk_revisions()][::-1]
         before = Schema({}, {})
@@ -117,6 +130,7 @@ async def test_every_migration_leaves_alone_what_the_version_before_it_uses(serv
             assert not breaks(before, after), f"{revision}: let it go one release after the code has let go of it"
             before = after
     assert before.tables == metadata.tables.keys()
+    assert revisions[-1] == newest()
 
 
 async def test_a_migration_that_would_break_the_version_before_is_told(connection: asyncpg.Connection) -> None:

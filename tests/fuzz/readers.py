@@ -222,7 +222,7 @@ def _listed(said: dict[str, Any]) -> None:
     if isinstance(kept["tools"], list):
         validate_server_result("tools/list", "2025-11-25", {"tools": kept["tools"]})
         listed = ListToolsResult.model_validate({"tools": kept["tools"]})
-        tools = tools_of("odd", McpServerConfig(command="odd"), listed.tools, _never, 10)
+        tools, _ = tools_of("odd", McpServerConfig(command="odd"), listed.tools, _never, 10)
         names = [tool.spec.name for tool in tools]
         assert len(set(names)) == len(names)
         for tool in tools:
@@ -238,8 +238,8 @@ def _schema(said: dict[str, Any]) -> None:
             assert len(schema.faults(args)) <= 5
 
 
-async def _never(name: str, arguments: dict[str, Any], *, wrapped: bool) -> object:
-    raise AssertionError(name, arguments, wrapped)
+async def _never(name: str, arguments: dict[str, Any], **more: object) -> object:
+    raise AssertionError(name, arguments, more)
 
 
 def tokens(data: bytes) -> None:

@@ -24,6 +24,11 @@ FIELDS = {
     "unknown": {"number": 3, "description": "Send it"},
     "nothing_waiting": {},
     "interrupted": {},
+    "tool_asks": {"tool": "mcp_book_table", "source": "mcp:tables"},
+    "answer_form": {},
+    "answer_url": {"host": "bank.example"},
+    "still_needed": {"fields": "name, date"},
+    "runs_anew": {},
 }
 QUESTION_MARKS = {"ar": "؟", "zh": "？", "ja": "？", "fr": "\u202f?"}
 MINIMAL = {"en": {"hello": "Hi {name}"}}

@@ -24,6 +24,7 @@ def odd_tools() -> list[object]:
         {"name": "list", "inputSchema": {"type": "array"}},
         {"name": "wrong", "inputSchema": deep},
         {"name": "away", "inputSchema": away},
+        {"name": "vast", "inputSchema": {"type": "object", "properties": {"x": {"maximum": 10**30}}}},
         {"name": "nested", "inputSchema": nested},
         {"name": "huge", "inputSchema": {**fine, "description": "x" * 40_000}},
         {"name": "wordy", "description": "x" * 70_000, "inputSchema": fine},

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+import signal
 import socket
 import sys
 from typing import Any
@@ -53,6 +54,10 @@ def refuse() -> str:
 
 @server.tool()
 async def hang(note: str) -> str:
+    """Returns once this process, which it names on stderr, gets SIGUSR1."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, stay.set)
+    sys.stderr.write(f"hangs in {os.getpid()}\n")
+    sys.stderr.flush()
     try:
         await stay.wait()
     except asyncio.CancelledError:

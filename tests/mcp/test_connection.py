@@ -5,6 +5,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from segue.domain.tool import ToolFailed
+from segue.domain.tool import ToolContext, ToolFailed
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES
-from segue.mcp.config import read_mcp_config
+from segue.mcp.config import McpConfig, read_mcp_config
 from segue.mcp.servers import McpServers
 from segue.tools.normalize import Unread
 from tests.support.server import serving
 
+WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 SECRET = "canary-8f3a91"  # noqa: S105 (made up for the test)
 PRIVATE = 'failed: its host is a private address; if that is meant, set "allow_private": true for it in mcp.json'
 INITIALIZED = {
@@ -77,10 +79,14 @@ async def state_of(folder: Path, server: dict[str, Any]) -> str:
 
 @asynccontextmanager
 async def connected(folder: Path, server: dict[str, Any]) -> AsyncIterator[McpServers]:
+    async with McpServers(configured(folder, server), timeout_s=10) as servers:
+        yield servers
+
+
+def configured(folder: Path, server: dict[str, Any]) -> McpConfig:
     file = folder / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"peer": server}}))
-    async with McpServers(read_mcp_config(file), timeout_s=10) as servers:
-        yield servers
+    return read_mcp_config(file)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +136,70 @@ async def test_a_redirect_to_another_origin_is_not_followed_and_gets_no_header(s
     assert elsewhere.headers == []
 
 
+class OlderPeer(Peer):
+    """A server of 2024-11-05: it streams what it answers, and takes messages at an address that the stream names."""
+
+    def __init__(self, endpoint: str = "/messages?session_id=s") -> None:
+        super().__init__(lambda body: said(body, {"content": [{"type": "text", "text": "seen"}]}))
+        self.endpoint = endpoint
+        self.events: asyncio.Queue[str] = asyncio.Queue()
+
+    async def stream(self, _: Request) -> Response:
+        self.events.put_nowait(f"event: endpoint\ndata: {self.endpoint}\n\n")
+
+        async def events() -> AsyncIterator[str]:
+            while True:
+                yield await self.events.get()
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def take(self, request: Request) -> Response:
+        answer = bytes((await self.serve(request)).body).decode()
+        if answer:
+            self.events.put_nowait(f"event: message\ndata: {answer}\n\n")
+        return Response(status_code=202)
+
+
+@asynccontextmanager
+async def streaming(peer: OlderPeer) -> AsyncIterator[str]:
+    routes = [Route("/sse", peer.stream), Route("/messages", peer.take, methods=["POST"])]
+    async with serving(Starlette(routes=routes)) as url:
+        yield f"{url}/sse"
+
+
+@pytest.mark.parametrize("kind", [{"type": "sse"}, {}], ids=["named", "found out"])
+async def test_a_server_of_the_older_transport_works_and_gets_the_headers(kind: dict[str, str], tmp_path: Path) -> None:
+    peer = OlderPeer()
+    async with (
+        streaming(peer) as url,
+        connected(tmp_path, {"url": url, "headers": {"X-Api-Key": SECRET}, **kind}) as servers,
+    ):
+        assert servers.states() == {"peer": "ready"}
+        [look] = servers.tools()
+        assert await look.run({}, WHO) == "seen"
+    assert {headers["x-api-key"] for headers in peer.headers} == {SECRET}
+
+
+async def test_an_older_server_leads_to_no_other_origin(tmp_path: Path) -> None:
+    elsewhere = Peer()
+    async with listening(elsewhere) as port:
+        peer = OlderPeer(f"http://127.0.0.1:{port}/mcp")
+        async with streaming(peer) as url:
+            config = configured(tmp_path, {"url": url, "type": "sse"})
+            async with McpServers(config, start_timeout_s=0.5) as servers:
+                assert servers.states() == {"peer": "connecting"}
+                assert peer.events.empty()
+    assert elsewhere.headers == []
+
+
+async def test_an_older_server_is_checked_for_its_address_and_its_refusals_are_said(tmp_path: Path) -> None:
+    async with streaming(OlderPeer("/nowhere")) as url:
+        state = await state_of(tmp_path, {"url": url, "type": "sse"})
+        assert state.startswith("failed: it answered HTTP 404;")
+        inside = url.replace("127.0.0.1", "127.1")
+        assert await state_of(tmp_path, {"url": inside, "type": "sse"}) == PRIVATE
+
+
 async def test_a_redirect_within_the_origin_is_followed(tmp_path: Path) -> None:
     async def moved(_: Request) -> Response:
         return RedirectResponse("/mcp", 307)
@@ -155,7 +225,7 @@ async def test_an_answer_of_megabytes_arrives_unread(answer: Callable[[Any, Any]
     peer = Peer(lambda body: answer(body, {"content": [{"type": "text", "text": text}]}))
     async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
         [tool] = servers.tools()
-        found = await tool.run({}, None)  # type: ignore[arg-type]
+        found = await tool.run({}, WHO)
     assert isinstance(found, Unread)
     assert len(found.text) < len(text) // 10
     assert found.read(found.text) == [[]] * 100_000
@@ -171,7 +241,7 @@ async def test_a_body_without_end_fails_its_call_and_the_connection_goes_on(tmp_
     async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
         [tool] = servers.tools()
         with pytest.raises(ToolFailed, match="larger than 32 MiB"):
-            await tool.run({}, None)  # type: ignore[arg-type]
+            await tool.run({}, WHO)
         assert servers.states() == {"peer": "ready"}
 
 
@@ -182,5 +252,5 @@ async def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
     async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
         [tool] = servers.tools()
         with pytest.raises(ToolFailed, match="lost before it answered"):
-            await tool.run({}, None)  # type: ignore[arg-type]
+            await tool.run({}, WHO)
     assert {headers["accept-encoding"] for headers in peer.headers} == {"identity"}

@@ -12,14 +12,14 @@ from structlog.testing import capture_logs
 
 from segue.mcp.config import read_mcp_config
 from segue.mcp.servers import McpServers
-from tests.mcp.test_connection import Peer, connected, listening
+from tests.mcp.test_connection import WHO, Peer, connected, listening
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
 
 HERE = Path(__file__).parent
-BYTES = "it sends more bytes than were asked for"
-MESSAGES = "it sends more messages than were asked for"
-ASKS = "it asks on without reading the answers"
+BYTES = "it sends more bytes than were asked for; look into its own log"
+MESSAGES = "it sends more messages than were asked for; look into its own log"
+ASKS = "it asks on without reading the answers; look into its own log"
 FLOODS = {
     "asks": MESSAGES,
     "announces": MESSAGES,
@@ -89,9 +89,9 @@ async def test_servers_that_flood_are_left_for_longer_each_time_while_the_tools_
 
         async with McpServers(read_mcp_config(file), start_timeout_s=PATIENCE_S) as servers:
             [add] = [tool for tool in servers.tools() if tool.spec.name == "mcp_add"]
-            assert await add.run({"a": 1, "b": 2}, None) == "3"  # type: ignore[arg-type]
+            assert await add.run({"a": 1, "b": 2}, WHO) == "3"
             left = await until(failures)
-            assert await add.run({"a": 1, "b": 2}, None) == "3"  # type: ignore[arg-type]
+            assert await add.run({"a": 1, "b": 2}, WHO) == "3"
     assert {kind: each[0] for kind, each in left.items()} == {kind: (reason, 0.5) for kind, reason in FLOODS.items()}
     assert left["complains"][1] == (BYTES, 1.0)
 
@@ -122,7 +122,7 @@ async def test_a_stream_of_events_is_utf_8_whatever_it_is_said_to_be(tmp_path: P
     peer = Peer(lambda _: Response(SEEN, media_type="text/event-stream; charset=punycode"))
     async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
         [look] = servers.tools()
-        assert await look.run({}, None) == "seen"  # type: ignore[arg-type]
+        assert await look.run({}, WHO) == "seen"
 
 
 async def test_tools_that_change_all_the_time_are_listed_less_and_less_often(tmp_path: Path) -> None:

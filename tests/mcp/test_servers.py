@@ -19,6 +19,7 @@ from segue.domain.errors import AppError
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry
 from segue.mcp.config import McpConfig, read_mcp_config
 from segue.mcp.servers import McpServers
+from segue.mcp.stderr import Stderr
 from segue.tools.normalize import Unread
 from segue.tools.run import RunLimits, run_tool
 from tests.support import logs
@@ -31,6 +32,8 @@ STDIO = {"command": python()[0], "args": [*python()[1:], SERVER, "stdio"]}
 ODD = {"command": "python", "args": [str(Path(__file__).with_name("mcp_odd_server.py"))]}
 MUTE = {"command": "python", "args": ["-c", "import sys; sys.stdin.read()"]}
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
+ENDED = "the process ended with exit code 3; its last lines on stderr say why"
+KILLED = "the process was ended by SIGKILL; if that was no one's wish, memory may have run out"
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 
 Configure = Callable[..., McpConfig]
@@ -182,9 +185,9 @@ async def test_a_server_that_dies_in_a_call_fails_it_and_comes_back_while_others
             await call(servers, "die")
         assert await call(servers, "other_add", a=1, b=2) == "3"
         await until(lambda: servers.states()["ours"] != "failed: the connection ended")
-        with pytest.raises(ToolFailed, match=r"ours is not connected \(failed: the process ended with exit code 3\)"):
-            await call(servers, "add", a=1, b=2)
-        assert await until_answered(servers, "add", a=1, b=2) == "3"
+        assert servers.states()["ours"] == f"failed: {ENDED}"
+        assert servers.away() == {}
+        assert await call(servers, "add", a=1, b=2) == "3"
 
 
 async def test_a_stdio_server_killed_while_idle_is_started_again(configure: Configure) -> None:
@@ -192,7 +195,7 @@ async def test_a_stdio_server_killed_while_idle_is_started_again(configure: Conf
     async with McpServers(configure(ours=ODD), start_timeout_s=PATIENCE_S) as servers:
         (pid,) = children() - before
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: servers.states()["ours"] == "failed: the process ended with exit code -9")
+        await until(lambda: servers.states()["ours"] == "failed: " + KILLED)
         assert "mcp_add" in {tool.spec.name for tool in servers.tools()}
         await until(lambda: servers.states()["ours"] == "ready")
         assert await call(servers, "add", a=1, b=2) == "3"
@@ -206,9 +209,58 @@ async def test_a_server_that_hangs_is_replaced(configure: Configure) -> None:
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(ToolFailed, match="did not answer"):
             await call(servers, "add", a=1, b=2)
-        await until(lambda: servers.states()["ours"] == "failed: it stopped answering")
+        await until(lambda: servers.states()["ours"] == "failed: it stopped answering; look into its own log")
         await until(lambda: servers.states()["ours"] == "ready")
     assert children() == before
+
+
+async def test_a_reconnection_lets_calls_end_and_new_ones_wait_and_two_at_once_are_one(configure: Configure) -> None:
+    before = children()
+    with capture_logs() as logged:
+        async with McpServers(configure(ours=STDIO), timeout_s=PATIENCE_S, start_timeout_s=PATIENCE_S) as servers:
+            (old,) = children() - before
+            hanging = asyncio.create_task(call(servers, "hang", note="kept"))
+            await until(lambda: bool(servers.statuses()[0].stderr))
+            [(_, _, pid)] = [line.split() for line in servers.statuses()[0].stderr]
+            assert all([servers.reconnect("ours"), servers.reconnect("ours")])
+            late = asyncio.create_task(call(servers, "add", a=1, b=2))
+            assert not servers.reconnect("nobody")
+            os.kill(int(pid), signal.SIGUSR1)
+            assert (await hanging, await late) == ("kept", 3)
+            (new,) = children() - before
+            assert new != old
+            [status] = servers.statuses()
+            assert (status.state, status.last_error, "mcp_add" in status.tools) == ("ready", None, True)
+    assert [log["event"] for log in logged].count("mcp_server_ready") == 2
+
+
+async def test_a_server_that_waits_to_be_tried_again_is_tried_at_once_if_asked_for(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.mcp.supervisor._FIRST_PAUSE_S", 3600)
+    async with McpServers(configure(ours=ODD), start_timeout_s=PATIENCE_S) as servers:
+        with pytest.raises(ToolFailed, match="was lost"):
+            await call(servers, "die")
+        await until(lambda: servers.states()["ours"] == f"failed: {ENDED}")
+        servers.reconnect("ours")
+        assert await call(servers, "add", a=1, b=2) == "3"
+        [status] = servers.statuses()
+        assert (status.last_error, status.state) == (ENDED, "ready")
+
+
+def test_of_what_a_server_says_on_stderr_the_last_lines_are_kept_without_its_secrets() -> None:
+    stderr = Stderr({"canary-4711", "-----KEY-----\ncanary-4712\n"})
+    stderr.add(b"".join(b"line %d\n" % number for number in range(10_000)))
+    assert stderr.lines() == [f"line {number}" for number in range(9_950, 10_000)]
+    for chunk in (b"it is cana", b"ry-4711\ncanary-4712\n", b"\x1b[31mred\xff\n", b"x" * 20_000, b"canary-4711\nhalf"):
+        stderr.add(chunk)
+    secret, part, red, long = stderr.lines()[-4:]
+    assert (secret, part, red) == ("it is [redacted]", "[redacted]", "‹U+001B›[31mred�")
+    assert (long, "canary" in str(stderr.lines())) == ("x" * 500, False)
+    stderr.child_starts()
+    assert (stderr.lines()[-1], stderr.of_child(10)) == ("half", [])
+    stderr.add(b"new\n")
+    assert stderr.of_child(10) == ["new"]
 
 
 async def test_an_http_server_that_dies_and_returns_is_found_again(configure: Configure) -> None:
@@ -221,7 +273,7 @@ async def test_an_http_server_that_dies_and_returns_is_found_again(configure: Co
             first.kill()
             with pytest.raises(ToolFailed, match="was lost before it answered"):
                 await asyncio.wait_for(hanging, PATIENCE_S)
-            await until(lambda: servers.states()["ours"].startswith("failed: it cannot be reached"))
+            await until(lambda: servers.states()["ours"].startswith("failed: nothing listens"))
             with pytest.raises(ToolFailed, match="is not connected"):
                 await call(servers, "add", a=1, b=2)
             await first.wait()
@@ -246,7 +298,9 @@ async def test_an_http_answer_that_is_not_mcp_names_its_status(configure: Config
         http_server() as (port, _),
         McpServers(configure(ours={"url": f"http://127.0.0.1:{port}/no"}), start_timeout_s=PATIENCE_S) as servers,
     ):
-        assert servers.states() == {"ours": "failed: it answered HTTP 404"}
+        assert servers.states() == {
+            "ours": "failed: it answered HTTP 404; correct its url in mcp.json: the path of many ends in /mcp"
+        }
 
 
 async def test_servers_that_never_come_up_do_not_hold_up_the_others(configure: Configure) -> None:
@@ -256,17 +310,19 @@ async def test_servers_that_never_come_up_do_not_hold_up_the_others(configure: C
         deaf={"command": "python", "args": ["-c", "import time; time.sleep(3600)"]},
         noisy={"command": "python", "args": ["-c", "while True: print('Server started!')"]},
         dead={"command": "python", "args": ["-c", "import sys; sys.exit(7)"]},
-        absent={"command": "no-such-program-anywhere"},
+        absent={"command": "no-such-program"},
         nowhere={"url": "http://127.0.0.1:9/mcp"},
         ours=ODD,
     )
     expected = {
         "mute": "connecting",
         "deaf": "connecting",
-        "noisy": "failed: it prints something other than MCP on its stdout",
-        "dead": "failed: the process ended with exit code 7",
-        "absent": "failed: no-such-program-anywhere cannot be started: No such file or directory",
-        "nowhere": "failed: it cannot be reached (ConnectError)",
+        "noisy": "failed: it prints something other than MCP on its stdout; let it write its log to stderr",
+        "dead": "failed: the process ended with exit code 7; its last lines on stderr say why",
+        "absent": f"failed: there is no program no-such-program in PATH ({os.environ['PATH'][:300]}); install it, or "
+        "write its whole path",
+        "nowhere": "failed: nothing listens at its address (connection refused); start it, or correct its url in "
+        "mcp.json",
         "ours": "ready",
     }
     async with McpServers(config, start_timeout_s=2) as servers:
@@ -277,7 +333,10 @@ async def test_servers_that_never_come_up_do_not_hold_up_the_others(configure: C
 
 async def test_a_server_that_never_shakes_hands_is_given_up_in_the_end(configure: Configure) -> None:
     async with McpServers(configure(mute=MUTE), start_timeout_s=3, handshake_timeout_s=0.5) as servers:
-        assert servers.states() == {"mute": "failed: it did not answer in time"}
+        assert servers.states() == {
+            "mute": "failed: it did not shake hands in time: nothing came; start its command by hand, or correct its "
+            "url in mcp.json, to see what it says"
+        }
 
 
 async def test_leaving_ends_a_child_that_ignores_every_polite_request(configure: Configure) -> None:
@@ -319,7 +378,7 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
                 await call(servers, "loose")
     assert "mcp_lire_le_courrier" in tools
     assert "mcp_loose" in tools
-    assert not {"mcp_list", "mcp_wrong", "mcp_away", "mcp_huge", "mcp_wordy", "mcp_no_schema"} & set(tools)
+    assert not {"mcp_list", "mcp_wrong", "mcp_away", "mcp_vast", "mcp_huge", "mcp_wordy", "mcp_no_schema"} & set(tools)
     assert len(tools) <= 1000
     reading = tools["mcp_lire_le_courrier"]
     assert (reading.original_name, len(reading.description)) == ("lire le courrier", 2000)
@@ -345,8 +404,8 @@ async def test_secrets_reach_the_child_and_no_log_or_repr(
     with capture_logs() as logs:
         async with McpServers(config, start_timeout_s=PATIENCE_S) as servers:
             assert await call(servers, "secret") == "canary-4711"
-            await until(lambda: "*** None" in str(logs))
-            seen = f"{servers.states()} {logs} {config!r}"
+            await until(lambda: any(log.get("stderr") == ["[redacted] None"] for log in logs))
+            seen = f"{servers.states()} {servers.statuses()} {logs} {config!r}"
     assert "canary" not in seen
 
 
@@ -359,7 +418,7 @@ def test_a_missing_file_is_an_empty_config(tmp_path: Path) -> None:
     [
         ('{"mcpServers": {"a": {"command": "x",}}}', "line 1, column"),
         ("[]", "the file"),
-        ('{"servers": {}}', "mcpServers: Field required"),
+        ("{}", "mcpServers: Field required"),
         ('{"mcpServers": {"a": {}}}', "mcpServers.a: give either command"),
         ('{"mcpServers": {"a": {"command": "x", "url": "http://y"}}}', "give either command"),
         ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "mcpServers.a.args"),
@@ -385,7 +444,7 @@ def test_a_broken_config_names_the_file_and_what_to_correct(tmp_path: Path, text
 def test_the_documented_config_is_read_as_documented(configure: Configure, tmp_path: Path) -> None:
     depends = {"get_email": [{"type": "any", "tools": ["search_emails"]}]}
     config = configure(
-        mail={"command": "python", "args": ["mail.py"], "confirm": ["delete_email"], "depends_on": depends, "icon": 1},
+        mail={"command": "python", "args": ["mail.py"], "confirm": ["delete_email"], "depends_on": depends},
         docs={"url": "http://127.0.0.1:9000/mcp", "disabled": ["search"]},
         away={"command": "./away", "env": {"K": "${UNSET_HERE}"}, "disabled": True},
     )

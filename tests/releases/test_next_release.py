@@ -1,22 +1,20 @@
 """A rollback: this release starts on what the next one has migrated and written, and serves all that it can read."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from segue.commands.doctor.command import examine
 from segue.config import Settings
 from segue.db.migrations import upgrade
+from segue.doctor.examination import examine
 from segue.domain.errors import AppError
-from segue.embedded.urls import ServerUrls
-from tests.support.commands import segue
 from tests.support.copies import copied
+from tests.support.pasted import pasted
 from tests.support.provider import Provider, says
 from tests.support.service import running
-from tests.support.stores import looking_into, new_database, plain
+from tests.support.stores import looking_into, plain
 
 MIGRATED = """
 UPDATE alembic_version SET version_num = '0999';
@@ -35,13 +33,12 @@ NEW_STATUS = """UPDATE plans SET steps = jsonb_set(steps, '{2,status}', '"delega
 
 
 @pytest.fixture
-async def database_url(servers: ServerUrls, template: str) -> AsyncIterator[str]:
+async def database_url(own_database_url: str) -> str:
     """A database that the next release has migrated."""
-    async with new_database(servers, template) as url:
-        connection = await asyncpg.connect(plain(url))
-        await connection.execute(MIGRATED)
-        await connection.close()
-        yield url
+    connection = await asyncpg.connect(plain(own_database_url))
+    await connection.execute(MIGRATED)
+    await connection.close()
+    return own_database_url
 
 
 async def test_a_release_serves_what_the_next_one_left_and_says_that_the_schema_is_newer(
@@ -71,10 +68,10 @@ async def test_a_release_serves_what_the_next_one_left_and_says_that_the_schema_
     assert not [problem for problem in report.problems if problem.area == "migrations"]
 
 
-async def test_migrating_back_changes_nothing_and_says_so(settings: Settings, database_url: str) -> None:
+async def test_rolling_back_as_the_page_says_changes_nothing_and_says_so(settings: Settings, database_url: str) -> None:
     assert settings.redis_url is not None
     urls = {"DATABASE_URL": database_url, "REDIS_URL": settings.redis_url.get_secret_value()}
-    code, printed = await asyncio.to_thread(lambda: segue("migrate", **urls))
+    code, printed = await pasted("operations.md", "Rolling back", **urls)
     assert (code, "0999, which a newer release made" in printed) == (0, True)
 
 

@@ -6,6 +6,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from segue.db.models import metadata
 from segue.domain.clock import utc_now
 from segue.embedded.urls import ServerUrls
 from tests.releases.keys import write_key
+from tests.support.commands import segue
 from tests.support.health import MOODY, states
+from tests.support.pasted import pasted
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
@@ -41,8 +44,8 @@ async def database_url(servers: ServerUrls) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def left(settings: Settings, database_url: str) -> Settings:
-    """The stores as they were left, brought to this release's revision."""
+async def as_left(settings: Settings) -> Settings:
+    """The stores as they were left, at the revision of the release before."""
     async with looking_into(settings) as stores:
         for table in [table.name for table in metadata.sorted_tables if table.name in LEFT["tables"]]:
             names = ", ".join([f'"{name}"' for (name,) in await stores.database.fetch(WRITTEN_COLUMNS, table)])
@@ -55,9 +58,15 @@ async def left(settings: Settings, database_url: str) -> Settings:
             await write_key(stores.redis, key, recorded)
         # Recovery looks for turns that have waited too long: here the queue alone is to bring it.
         await stores.database.execute("UPDATE turns SET queued_at = now() + interval '1 hour' WHERE status = 'queued'")
+    return settings
+
+
+@pytest.fixture
+async def left(as_left: Settings, database_url: str) -> Settings:
+    """The same, brought to this release's revision."""
     await asyncio.to_thread(upgrade, database_url)
     await notify_changes(database_url)
-    return settings
+    return as_left
 
 
 @pytest.fixture
@@ -68,6 +77,12 @@ async def shelf() -> AsyncIterator[Shelf]:
 
 @pytest.fixture
 async def client(left: Settings, shelf: Shelf, provider: Provider) -> AsyncIterator[Client]:
+    async with going_on(left, shelf, provider) as served:
+        yield served
+
+
+@asynccontextmanager
+async def going_on(left: Settings, shelf: Shelf, provider: Provider) -> AsyncIterator[Client]:
     left.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
     provider.always("Tell me everything", says("All of it."))
     provider.always("Are you there?", says("Here."))
@@ -78,8 +93,34 @@ async def client(left: Settings, shelf: Shelf, provider: Provider) -> AsyncItera
 
 
 async def test_a_plan_that_waits_goes_on_with_a_yes(client: Client, provider: Provider, shelf: Shelf) -> None:
+    await goes_on_with_a_yes(client, provider, shelf)
+
+
+async def test_upgrading_as_the_page_says_migrates_it_and_the_backup_from_before_goes_on_with_a_yes(
+    as_left: Settings, provider: Provider, shelf: Shelf, tmp_path: Path
+) -> None:
+    assert as_left.database_url is not None
+    assert as_left.redis_url is not None
+    urls = {
+        "DATABASE_URL": as_left.database_url.get_secret_value(),
+        "REDIS_URL": as_left.redis_url.get_secret_value(),
+    }
+    code, said = await pasted("operations.md", "Upgrading", **urls, TMPDIR=str(tmp_path))
+    assert (code, "The database is at the newest revision." in said) == (0, True), said
+    code, said = await asyncio.to_thread(lambda: segue("restore", "--force", *backups_in(tmp_path), **urls))
+    assert code == 0, said
+    async with going_on(as_left, shelf, provider) as client:
+        await goes_on_with_a_yes(client, provider, shelf)
+
+
+def backups_in(folder: Path) -> list[str]:
+    return [str(path) for path in folder.rglob("before-upgrade.backup")]
+
+
+async def goes_on_with_a_yes(client: Client, provider: Provider, shelf: Shelf) -> None:
     session, plan = SCENES["waiting"]["session"], SCENES["waiting"]["plan"]
-    steps = [{**step, "args_origin": None} for step in plan["steps"]]  # which the release before did not look up
+    unknown_before = {"args_origin": None, "asks": None}
+    steps = [{**step, **unknown_before} for step in plan["steps"]]
     assert await client.get(f"/sessions/{session}/plan") == {**plan, "steps": steps}
     provider.will_to("sì, grazie", says("Fatto."))
     answer = await client.chat(session, "sì, grazie")

@@ -17,9 +17,9 @@ async def new_key(settings: Settings, user: str, scopes: Iterable[Scope] = ()) -
     assert settings.database_url is not None
     database = Database(settings.database_url.get_secret_value())
     async with database.transaction() as connection:
-        key = await create_key(connection, user, scopes=scopes, name=None, now=utc_now())
+        made = await create_key(connection, user, scopes=scopes, name=None, now=utc_now())
     await database.close()
-    return key
+    return made.secret
 
 
 @asynccontextmanager

@@ -261,7 +261,7 @@ class Provider:
             return fails(400, body=orjson.dumps({"error": {"message": broken}}).decode())
         reply = self._next_reply(body)
         if reply is None:
-            self.surprises.append("a request beyond the end of the script")
+            self.surprises.append(f"a request beyond the end of the script: {next(iter(_said(body)), '')!r:.200}")
             return fails(400)
         return await _given(reply, body)
 

@@ -1,6 +1,7 @@
 """A TCP door in front of a server that a test can shut, freeze and open again, or let an answer get lost at."""
 
 import asyncio
+import re
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Outage = Literal["refuses", "hangs_up", "freezes"]
+SESSION_KEY = re.compile(rb"(?s)(?<=K\0\0\0\x0c).{8}")  # PostgreSQL's: the process that serves, and a secret
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +23,8 @@ class _Trap:
 class Proxy:
     """`port` on 127.0.0.1 leads to `upstream`, a Unix socket or a port of this machine, until an outage begins.
 
-    `unheard` is what was sent to it while it was frozen.
+    `unheard` is what was sent to it while it was frozen. If it `pools`, it tells a client of PostgreSQL a session key
+    of its own, as poolers do.
     """
 
     def __init__(self, upstream: Path | int) -> None:
@@ -34,6 +37,7 @@ class Proxy:
         self._traps: list[_Trap] = []
         self.port = 0
         self.unheard: list[bytes] = []
+        self.pools = False
 
     @property
     def connections(self) -> int:
@@ -118,7 +122,7 @@ class Proxy:
                     said += chunk
                     if self._springs_a_trap(said, chunk):
                         continue
-                writer.write(chunk)
+                writer.write(SESSION_KEY.sub(bytes(8), chunk) if answers and self.pools else chunk)
                 await writer.drain()
         writer.close()
 

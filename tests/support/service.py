@@ -148,10 +148,15 @@ class Process:
     def stop(self) -> int:
         return self._stop(signal.SIGTERM)
 
-    def _stop(self, number: signal.Signals) -> int:
+    def ended(self) -> int:
+        """Waits until it ends by itself."""
+        return self._stop(None)
+
+    def _stop(self, number: signal.Signals | None) -> int:
         assert self._process is not None
         assert self._output is not None
-        self._process.send_signal(number)
+        if number is not None:
+            self._process.send_signal(number)
         code = self._process.wait(timeout=PATIENCE_S)
         if self._listening is not None:
             self._listening.join(timeout=PATIENCE_S)
@@ -183,6 +188,9 @@ async def process(settings: Settings) -> AsyncIterator[tuple[Process, Client]]:
             "WEB_SEARCH_PROVIDER": "none",
             "MIGRATE_ON_START": "false",
             "TURN_LEASE_S": "3",
+            "AUTH": settings.auth,
+            **_webhook(settings),
+            **_logins(settings),
         }
     )
     try:
@@ -192,3 +200,16 @@ async def process(settings: Settings) -> AsyncIterator[tuple[Process, Client]]:
             yield served, Client(http)
     finally:
         served.kill()
+
+
+def _logins(settings: Settings) -> dict[str, str]:
+    if settings.mcp_token_key is None or settings.public_url is None:
+        return {}
+    return {"MCP_TOKEN_KEY": settings.mcp_token_key.get_secret_value(), "PUBLIC_URL": settings.public_url}
+
+
+def _webhook(settings: Settings) -> dict[str, str]:
+    if settings.webhook_url is None or settings.webhook_secret is None:
+        return {}
+    url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret.get_secret_value()
+    return {"WEBHOOK_URL": url, "WEBHOOK_SECRET": secret}

@@ -43,6 +43,11 @@ BEGIN
     END LOOP;
 END $$
 """
+# A table that was dropped and made again has another number, and no trigger of `NOTIFY_CHANGES`.
+THE_TABLES = """
+SELECT string_agg(concat_ws('.', oid, relname, relnatts, relhastriggers), ' ' ORDER BY oid) FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+"""
 _numbers = itertools.count(1)
 
 
@@ -146,6 +151,7 @@ class KeptDatabase:
 
     url: str
     _connection: asyncpg.Connection | None = None
+    _tables: str = ""
 
     async def empty(self) -> None:
         """Ends all other connections and deletes the rows."""
@@ -153,6 +159,11 @@ class KeptDatabase:
             self._connection = await asyncpg.connect(plain(self.url))
             await self._connection.execute(EMPTY)
         await self._connection.execute("SELECT pg_temp.empty()")
+        self._tables = await self._connection.fetchval(THE_TABLES)
+
+    async def is_as_it_was(self) -> bool:
+        """Whether the tables are those that were emptied, with as many columns."""
+        return self._connection is not None and self._tables == await self._connection.fetchval(THE_TABLES)
 
     async def close(self) -> None:
         if self._connection is not None:

@@ -1,6 +1,7 @@
 """One trace tells a turn from the client's own span to the tool that ran, across the processes it goes through."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,8 +19,10 @@ from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from segue.config import Settings
+from segue.domain.telemetry import current_traceparent
 from segue.main import run_worker
 from segue.telemetry.tracing import tracing, untraced
+from tests.mcp.test_connection import TOOL, Peer, listening, said
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.server import serving
 from tests.support.service import Client, running
@@ -45,6 +49,10 @@ class Collector:
 
 def attributes(span: Any) -> dict[str, Any]:
     return {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
+
+
+def w3c(span: Any) -> str:
+    return f"00-{span.trace_id.hex()}-{span.span_id.hex()}"
 
 
 @pytest.fixture
@@ -81,33 +89,54 @@ async def api_and_worker(settings: Settings) -> AsyncIterator[Client]:
 async def test_a_turn_is_one_trace_from_the_client_through_api_and_worker(
     settings: Settings, provider: Provider, collector: Collector
 ) -> None:
-    provider.will(calls(("current_time", {})), says("noon"))
+    provider.will(calls(("current_time", {}), ("current_time", {"timezone": "no such zone"})), says("noon"))
     async with api_and_worker(settings) as client:
         session = await client.new_session()
         with capture_logs([merge_contextvars]) as logs:
             body = {"message": "what time is it?"}
             answer = await client.http.post(f"/sessions/{session}/chat", json=body, headers=TRACEPARENT)
     mine = [span for span in collector.spans if span.trace_id.hex() == CLIENTS_TRACE]
-    [request] = [span for span in mine if span.name == "request"]
+    [request] = [span for span in mine if span.name == "POST /sessions/{session_id}/chat"]
     assert request.parent_span_id.hex() == CLIENTS_SPAN
     below = {(span.name, collector.above(span)) for span in mine if span is not request}
     assert below == {
-        ("turn", "request"),
+        ("turn", request.name),
         ("detect_acknowledgement", "turn"),
         ("plan", "turn"),
         ("tool_loop", "turn"),
-        ("model", "tool_loop"),
-        ("tool", "tool_loop"),
+        ("chat scripted", "tool_loop"),
+        ("execute_tool current_time", "tool_loop"),
         ("respond", "turn"),
         ("knowledge", "turn"),
     }
-    [turn], [tool] = collector.named("turn"), collector.named("tool")
+    [turn] = collector.named("turn")
+    tool, failed = sorted(collector.named("execute_tool current_time"), key=lambda span: int(span.status.code))
     assert attributes(turn)["segue.turn_id"] == answer.json()["turn_id"]
-    assert attributes(tool) | {"segue.tool_call_id": ""} == {
-        "segue.tool": "current_time",
-        "segue.tool_call_id": "",
+    assert attributes(tool) | {"gen_ai.tool.call.id": ""} == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "current_time",
+        "gen_ai.tool.call.id": "",
         "segue.outcome": "succeeded",
     }
+    assert attributes(failed)["error.type"] == failed.status.message == attributes(failed)["segue.outcome"]
+    asked = attributes(collector.named("chat scripted")[0])
+    assert {name: told for name, told in asked.items() if "usage" not in name} == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "scripted",
+        "gen_ai.response.model": "scripted",
+    }
+    assert asked["gen_ai.usage.input_tokens"] > 0
+    http = {name: value for name, value in attributes(request).items() if name.startswith("http.")}
+    assert http == {
+        "http.request.method": "POST",
+        "http.response.status_code": 200,
+        "http.route": "/sessions/{session_id}/chat",
+    }
+    kinds = {span.name: Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_") for span in mine}
+    assert [kinds[name] for name in (request.name, "turn", "chat scripted", "execute_tool current_time")] == [
+        "SERVER", "CONSUMER", "CLIENT", "INTERNAL",
+    ]  # fmt: skip
     told = {entry["event"]: entry for entry in logs}
     assert told["turn_finished"]["trace_id"] == told["request"]["trace_id"] == CLIENTS_TRACE
 
@@ -115,13 +144,45 @@ async def test_a_turn_is_one_trace_from_the_client_through_api_and_worker(
 async def test_a_failure_is_told_by_its_code_and_no_words_leave_with_a_span(
     settings: Settings, provider: Provider, collector: Collector
 ) -> None:
-    provider.will(fails(500, body='{"error": {"message": "canary"}}'))
-    async with running(settings) as client:
+    provider.will(*[fails(500, body='{"error": {"message": "canary"}}', headers={"Retry-After": "0"})] * 2)
+    async with running(settings.model_copy(update={"llm_max_retries": 1})) as client:
         session = await client.new_session()
         assert (await client.send(session, "a canary sings")).status_code == 502
-    [turn], [model] = collector.named("turn"), collector.named("model")
-    assert turn.status.message == model.status.message == "model_unavailable"
+    [turn], [model] = collector.named("turn"), collector.named("chat scripted")
+    assert turn.status.message == model.status.message == attributes(model)["error.type"] == "model_unavailable"
+    assert turn.status.code == model.status.code == Status.STATUS_CODE_ERROR
+    [retry] = model.events
+    assert (retry.name, attributes(retry)["segue.attempt"], attributes(retry)["segue.reason"]) == (
+        "retry",
+        1,
+        "failing",
+    )
     assert "canary" not in str(collector.spans)
+
+
+async def test_the_model_and_an_mcp_server_learn_in_which_span_they_are_asked(
+    settings: Settings, provider: Provider, collector: Collector
+) -> None:
+    provider.will(calls(("mcp_look", {})), says("seen"))
+    told: list[str] = []
+
+    def looks(body: Any) -> Response:
+        told.append(body["params"]["_meta"]["traceparent"])
+        return said(body, {"content": []})
+
+    peer = Peer(looks, [{**TOOL, "annotations": {"readOnlyHint": True}}])
+    async with listening(peer) as port:
+        servers = {"mcpServers": {"peer": {"url": f"http://127.0.0.1:{port}/mcp"}}}
+        settings.mcp_config.write_text(json.dumps(servers), "utf-8")
+        async with running(settings) as client:
+            await client.connected("peer")
+            await client.chat(await client.new_session(), "look!")
+    told += [headers["traceparent"] for headers in peer.headers if "traceparent" in headers]
+    [tool] = collector.named("execute_tool mcp_look")
+    assert {traceparent[:-3] for traceparent in told} == {w3c(tool)}
+    assert len(told) == 2
+    asked = {w3c(span) for span in collector.named("chat scripted")}
+    assert {headers["traceparent"][:-3] for headers in provider.headers} == asked
 
 
 async def test_a_traceparent_that_is_none_begins_a_trace_of_its_own(
@@ -135,9 +196,9 @@ async def test_a_traceparent_that_is_none_begins_a_trace_of_its_own(
             assert response.status_code == 200
         await client.chat(session, "hello")
         await client.http.get("/health/live")
-    assert len(collector.named("request")) == 5
-    assert len({span.trace_id for span in collector.named("request")}) == 5
-    assert not any(span.parent_span_id for span in collector.named("request"))
+    requests = [span for span in collector.spans if span.kind == Span.SPAN_KIND_SERVER]
+    assert len({span.trace_id for span in requests}) == len(requests) == 5
+    assert not any(span.parent_span_id for span in requests)
 
 
 async def test_a_collector_that_is_away_costs_no_turn(settings: Settings, provider: Provider) -> None:
@@ -151,7 +212,7 @@ async def test_without_an_endpoint_nothing_is_traced() -> None:
     async with tracing(None) as span:
         assert span is untraced
         with span("turn", parent=TRACEPARENT["traceparent"]) as opened:
-            assert opened.trace_id is None
+            assert opened.trace_id is current_traceparent.get() is None
 
 
 async def test_an_endpoint_without_the_extra_is_said_aloud_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

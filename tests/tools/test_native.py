@@ -19,6 +19,7 @@ from segue.tools.native import native_tools
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
+from tests.support.streams import chatting
 
 SHIPPED: list[tuple[Any, ...]] = []
 
@@ -101,6 +102,31 @@ async def test_a_native_tool_goes_the_way_of_every_other_tool(settings: Settings
     assert [call["status"] for call in told["tool_calls"]] == ["succeeded"]
     on = date(2026, 11, 30)
     assert [("ord-000007", Address(street="Molo 4"), on, Speed.FAST, "local", session)] == SHIPPED
+
+
+async def test_how_far_a_call_is_reaches_the_stream(settings: Settings, provider: Provider) -> None:
+    @tool(effect="read_only")
+    async def count(context: ToolContext) -> str:
+        """Counts."""
+        context.report(1, 3, "boxes")
+        await asyncio.sleep(0)
+        await told.wait()
+        return "3"
+
+    told = asyncio.Event()
+    async with running(settings, tools=[count]) as client:
+        provider.will(calls(("count", {})), says("Three."))
+        async with chatting(client, await client.new_session(), "count") as stream:
+            sent = await stream.until("CUSTOM tool_progress")
+            told.set()
+            await stream.rest()
+    [start] = [each.event for each in sent if each.type == "TOOL_CALL_START"]
+    assert sent[-1].event["value"] == {
+        "tool_call_id": start["toolCallId"],
+        "progress": 1,
+        "total": 3,
+        "message": "boxes",
+    }
 
 
 async def test_what_a_function_raises_is_a_failed_call_and_one_that_is_late_is_stopped(

@@ -2,7 +2,7 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -216,6 +216,46 @@ async def test_a_tool_that_hangs_is_stopped_at_its_time_limit() -> None:
 
 async def test_a_tools_own_time_limit_comes_before_the_general_one() -> None:
     assert (await run(never, timeout_s=60, own_timeout_s=0.01)).error == "find did not answer within 0.01 s."
+
+
+async def test_a_call_that_reports_progress_has_its_time_again_up_to_a_ceiling() -> None:
+    async def reporting(_: dict[str, Any], context: ToolContext) -> str:
+        ends_at = asyncio.get_running_loop().time() + 0.15
+        while asyncio.get_running_loop().time() < ends_at:
+            context.report(1, None, None)
+            await asyncio.sleep(0.01)
+        return "found"
+
+    assert (await run(reporting, timeout_s=0.1)).status == "succeeded"
+    limited = ToolSpec("find", "Finds.", ANYTHING, max_timeout_s=0.12)
+    outcome = await run_tool(Tool(limited, reporting), {}, WHO, limits=RunLimits(timeout_s=0.1, max_result_bytes=1000))
+    assert outcome.error == "find did not answer within 0.12 s."
+
+
+async def test_what_is_told_of_progress_is_the_latest_without_secrets_and_seldom() -> None:
+    told: list[tuple[float, float | None, str | None]] = []
+    everything = asyncio.Event()
+
+    def tell(*report: Any) -> None:
+        told.append(report)
+        if report[0] == 9_999:
+            everything.set()
+
+    async def counting(_: dict[str, Any], context: ToolContext) -> str:
+        for number in range(10_000):
+            context.report(number, 10_000, f"canary-8f3a91 \x1b[31m {'x' * 500}")
+        context.report(float("nan"), None, None)
+        await everything.wait()
+        return "found"
+
+    tool = Tool(ToolSpec("find", "Finds.", ANYTHING), counting, secrets=frozenset({"canary-8f3a91"}))
+    who, limits = replace(WHO, report=tell), RunLimits(timeout_s=5, max_result_bytes=1000)
+    assert (await run_tool(tool, {}, who, limits=limits)).status == "succeeded"
+    [(progress, total, message)] = told
+    assert (progress, total, len(message or "")) == (9_999, 10_000, 200)
+    assert message is not None
+    assert message.startswith("[redacted]")
+    assert message.isprintable()
 
 
 async def test_a_tool_that_swallows_its_cancellation_is_left_behind_and_what_it_says_later_is_dropped() -> None:

@@ -68,6 +68,7 @@ async def test_the_tools_are_listed_with_all_that_is_known_of_them(client: Clien
         "confirmation": False,
         "dependencies": [{"type": "any", "tools": ["mcp_base_tool"], "optional": ["mcp_find_items"]}],
         "source": "mcp:shelf",
+        "changed_at": None,
     }
     assert tools["mcp_dependent_tool"]["schema"]["required"] == ["topic"]
     asks = {name: (tool["effect"], tool["confirmation"]) for name, tool in tools.items() if tool["confirmation"]}

@@ -1,4 +1,6 @@
-"""Jobs between processes: as SAQ writes them, from one connection, and put back when a process stops taking them."""
+"""Sessions that a process takes itself, and jobs between processes: as SAQ writes them, from one connection, and put
+back when a process stops taking them.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,6 +39,29 @@ async def taking(url: str, sessions: Sessions, *, concurrency: int) -> AsyncIter
         await redis.close()
 
 
+@asynccontextmanager
+async def sending(url: str) -> AsyncIterator[TurnQueue]:
+    """A process that only accepts turns."""
+    async with taking(url, Sessions(), concurrency=0) as queue:
+        yield queue
+
+
+async def test_a_process_runs_what_it_accepted_itself_while_it_has_a_place_and_sends_the_rest(redis_url: str) -> None:
+    sessions = Sessions()
+    async with asyncio.timeout(PATIENCE_S), taking(redis_url, sessions, concurrency=3) as queue:
+        for number in range(2):
+            assert await queue.send(f"ses_{number}", f"turn_{number}")
+        facts = await look_at_queue(redis_url)
+        assert facts is not None
+        assert (facts.jobs_waiting, facts.jobs_taken) == (0, 0)
+        for number in range(2, 5):
+            assert await queue.send(f"ses_{number}", f"turn_{number}")
+        assert {await sessions.taken.get() for _ in range(3)} == {"ses_0", "ses_1", "ses_2"}
+        assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=2, jobs_taken=1, workers=1)
+        sessions.may_end.set()
+        assert {await sessions.taken.get() for _ in range(2)} == {"ses_3", "ses_4"}
+
+
 async def test_a_busy_process_listens_no_more_is_still_counted_and_puts_back_what_it_took_with_a_ttl(
     redis_url: str,
 ) -> None:
@@ -44,10 +69,11 @@ async def test_a_busy_process_listens_no_more_is_still_counted_and_puts_back_wha
     async with (
         asyncio.timeout(PATIENCE_S),
         Redis.from_url(redis_url) as redis,
+        sending(redis_url) as sender,
         taking(redis_url, sessions, concurrency=2) as queue,
     ):
         for number in range(3):
-            assert await queue.send(f"ses_{number}", f"turn_{number}")
+            assert await sender.send(f"ses_{number}", f"turn_{number}")
         assert {await sessions.taken.get(), await sessions.taken.get()} == {"ses_0", "ses_1"}
         assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=1, jobs_taken=2, workers=1)
         assert min([await redis.ttl(key) for key in await redis.keys()]) > 0

@@ -18,6 +18,7 @@ from segue.domain import turn_errors
 from segue.domain.clock import utc_now
 from segue.domain.identity import LOCAL_USER
 from segue.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
+from segue.domain.timeline import RunTimeline
 from segue.domain.usage import Charge
 from segue.memory.history import NewMessage, append_message
 from segue.turns import claims, store, terminations
@@ -80,19 +81,19 @@ async def writes_nothing(database: Database, claim: Claim) -> None:
             await store.finish_turn(
                 connection,
                 claim,
-                answer="late",
-                message_id="msg",
+                answer=NewMessage("assistant", "late", utc_now()),
                 report=NOTHING,
+                timeline=RunTimeline(),
                 cut_off=None,
                 improves_title=False,
                 charges={(utc_now().date(), "late"): Charge("late")},
-                now=utc_now(),
             )
         assert await connection.scalar(select(func.count()).where(usage.c.model == "late")) == 0
-        assert not await terminations.end_turn(connection, claim, turn_errors.internal(), now=utc_now())
+        failed = turn_errors.internal()
+        assert not await terminations.end_turn(connection, claim, failed, now=utc_now(), timeline=RunTimeline())
         assert not await terminations.hand_back(connection, claim, timeout_s=300)
-        assert await claims.renew_leases(connection, [claim], lease_s=600) == set()
-        assert await claims.still_held(connection, [claim]) == (set(), set())
+        assert await claims.renew_leases(connection, [claim], worker="late", lease_s=600) == set()
+        assert await claims.still_held(connection, [claim]) == ({}, set())
 
 
 async def test_a_turn_begun_again_has_the_time_that_its_first_attempt_left(
@@ -123,7 +124,7 @@ async def test_a_turn_whose_owner_has_come_back_is_neither_taken_from_it_nor_end
         session = await client.new_session()
     async with abandoned(settings, session) as (database, claim), database.autocommit() as connection:
         [seen] = await terminations.neglected_turns(connection, timeout_s=300)
-        assert await claims.renew_leases(connection, [claim], lease_s=600) == {claim.key.turn_id}
+        assert await claims.renew_leases(connection, [claim], worker="back", lease_s=600) == {claim.key.turn_id}
         assert not await terminations.requeue_lapsed(connection, seen, timeout_s=300)
         assert not await terminations.end_neglected(connection, seen, turn_errors.gave_up(3), now=utc_now())
         assert (await connection.execute(select(turns.c.status))).scalar_one() == "running"

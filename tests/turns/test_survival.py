@@ -51,7 +51,7 @@ def environment(servers: ServerUrls, database_url: str, tmp_path: Path) -> dict[
         "MCP_CONFIG": str(mcp_config),
         "WEB_SEARCH_PROVIDER": "none",
         "MIGRATE_ON_START": "false",
-        "TURN_LEASE_S": "1",
+        "TURN_LEASE_S": "5",
         "LLM_MAX_RETRIES": "0",
     }
 

@@ -21,8 +21,9 @@ from segue.domain.usage import Charge
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
 from segue.usage import ledger
-from segue.usage.account import Books, Caps
+from segue.usage.account import Books
 from segue.usage.ledger import Reservation
+from segue.usage.user_limits import Limits
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import Frozen
@@ -194,7 +195,7 @@ async def database(settings: Settings) -> AsyncIterator[Database]:
 
 
 async def test_a_reservation_waits_for_one_that_is_being_made(database: Database) -> None:
-    books = Books(database, utc_now, Caps(tokens_per_day=100))
+    books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100))
     wanted = Reservation(LOCAL_USER, "one", 0, books.today(), tokens=60, cost=Decimal(0), lasts_s=60)
     async with database.transaction() as connection:
         made = await ledger.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0))
@@ -213,7 +214,7 @@ async def test_a_reservation_waits_for_one_that_is_being_made(database: Database
 async def test_what_a_process_that_died_had_reserved_is_free_once_another_has_its_turn(
     client: Client, database: Database
 ) -> None:
-    books = Books(database, utc_now, Caps(tokens_per_day=100))
+    books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100))
     session = await client.new_session()
 
     async def fits() -> bool:
@@ -221,7 +222,7 @@ async def test_what_a_process_that_died_had_reserved_is_free_once_another_has_it
             await books.reserve(LOCAL_USER, "another", lambda: Charge("x", input_tokens=60))
         except AppError:
             return False
-        await books.release("another")
+        await books.release(LOCAL_USER, "another")
         return True
 
     async with database.autocommit() as connection:

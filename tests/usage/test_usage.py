@@ -58,7 +58,7 @@ async def test_an_answer_and_the_usage_of_its_day_tell_the_same_tokens_and_the_e
         scrape = await scraped(client)
     counters = ("cached_tokens", "reasoning_tokens", "cost_dollars")
     assert [scrape(f"segue_model_{name}_total") for name in counters] == [80, 30, pytest.approx(cost)]
-    assert scrape("segue_model_tokens_total", direction="input") == 111
+    assert scrape("segue_model_tokens_total", direction="input", model="scripted", agent="segue") == 111
 
 
 async def test_a_model_without_a_price_has_no_cost_and_what_is_not_counted_is_estimated(

@@ -18,6 +18,7 @@ from segue.domain.plan import Confirm, Planning
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import OpenSpan
 from segue.domain.tool import ToolContext
+from segue.domain.user_request import UserAnswer
 from segue.plans.call_policy import BeforeCall
 from segue.tools.availability import ToolGuard
 from segue.tools.retention import Retention
@@ -76,8 +77,8 @@ class TurnContext:
     span: OpenSpan
     listened: Callable[[], Awaitable[bool]]
 
-    def caller(self, tool_call_id: str) -> ToolContext:
-        """Returns what a tool, and the policy, is told of who a call is for."""
+    def caller(self, tool_call_id: str, answers: tuple[UserAnswer, ...] = ()) -> ToolContext:
+        """Returns what a tool, and the policy, is told of who a call is for; `answers` are to what it asked before."""
         return ToolContext(
             owner=self.owner,
             session_id=self.turn.session_id,
@@ -86,4 +87,5 @@ class TurnContext:
             now=self.clock(),
             time_zone=self.time_zone,
             agent=self.agent,
+            answers=answers,
         )

@@ -24,18 +24,19 @@ from segue.agent.turn_calls import TurnCalls
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
-from segue.domain.plan import NOT_STARTED, Plan, Step, end, new_plan, update_step
+from segue.domain.plan import NOT_STARTED, Plan, Step, add_steps, end, new_plan, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import Tool, ToolFailed, ToolRetry
+from segue.domain.tool import Tool, ToolFailed, ToolRetry, definition_of
 from segue.domain.turn_errors import RATE_LIMITED
+from segue.domain.user_request import ToolAsks, UserAnswer, answers_to, with_question
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
 from segue.plans.arguments import Unresolved, missing, referred_to, resolve
 from segue.plans.call_policy import Deny
-from segue.plans.grants import definition_of
 from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.availability import refusal
+from segue.tools.definitions import changed_since
 from segue.tools.health import is_blocked
 from segue.tools.input_schema import accepts, check_args
 from segue.tools.normalize import clean
@@ -53,7 +54,8 @@ Change = Literal["agent_changed", "tool_changed", "tool_blocked"]
 class PlanRun:
     """A plan that is being executed. `values` holds what its steps gave, by step.
 
-    `changed` is why what runs now is not what the user approved: the question then says that it is asked again.
+    `changed` is why what runs now is not what the user approved: the question then says that it is asked again, and by
+    tool with `differences` what has changed of its definition.
     `steered` says that the user has said something else meanwhile, and that the plan is over.
     """
 
@@ -62,6 +64,7 @@ class PlanRun:
     conversation: list[BaseMessage]
     values: dict[int, StoredResult] = field(default_factory=dict)
     changed: Change | None = None
+    differences: dict[str, tuple[str, ...]] = field(default_factory=dict)
     steered: bool = False
 
     @property
@@ -90,6 +93,15 @@ async def offer_plan(
 
     `opaque` is what came with the calls that are its steps, as `reply.opaque_parts` returns it.
     """
+    offered = _new(context, goal, origin_message_id, steps)
+    async with context.transaction() as connection:
+        stored = await store.offer(connection, replace(offered, opaque=clean(opaque)), context.turn)
+    if stored is not None:
+        context.emit(PlanChanged(stored.plan))
+    return stored
+
+
+def _new(context: TurnContext, goal: str, origin_message_id: str, steps: tuple[Step, ...]) -> StoredPlan:
     now = context.clock()
     plan = new_plan(
         new_id("plan", now),
@@ -99,18 +111,45 @@ async def offer_plan(
         created_at=now,
         expires_at=now + timedelta(seconds=context.limits.plan_ttl_s),
     )
-    async with context.transaction() as connection:
-        offered = StoredPlan(
-            plan,
-            context.turn.session_id,
-            taken_on_by=context.turn.turn_id,
-            opaque=clean(opaque),
-            made_with=_made_with(context, plan),
+    made_with = _made_with(context, plan)
+    return StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id, made_with=made_with)
+
+
+async def offer_asking(
+    connection: AsyncConnection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks, step: Step, *, goal: str, origin: str
+) -> None:
+    """Makes a call that has asked for something the step that waits, in the transaction that ends the call. One that
+    asks beside it becomes a later step of that plan. `goal` and `origin` are as `offer_plan` has them.
+
+    Stores nothing if a plan is approved for a later turn.
+    """
+    if turn.asking is not None:
+        turn.asking = await store.swap(
+            connection, turn.asking, add_steps(turn.asking.plan, [step]), tool_hash=turn.asking.tool_hash
         )
-        stored = await store.offer(connection, offered, context.turn)
-    if stored is not None:
-        context.emit(PlanChanged(stored.plan))
-    return stored
+        return
+    offered = await store.offer(connection, _new(turn.context, goal, origin, (step,)), turn.context.turn)
+    if offered is not None:
+        turn.asking = await _hold_asking(connection, turn, offered, step, call, asks)
+
+
+async def _hold_asking(
+    connection: AsyncConnection, turn: TurnCalls, stored: StoredPlan, step: Step, call: ReadyCall, asks: ToolAsks
+) -> StoredPlan:
+    """Leaves the step to the user's answer."""
+    fields = tuple((asks.request.schema or {}).get("properties", ()))
+    request = replace(asks.request, source=call.tool.spec.source, fields=fields)
+    asked = UserAnswer(step.id, request.key, state=asks.state, may_repeat=call.tool.spec.may_repeat)
+    moved = update_step(stored.plan, step.id, "waiting", args=call.request.args, tool_call_id=None, asks=request)
+    answers = with_question(stored.answers, asked)
+    return await store.swap(
+        connection,
+        replace(stored, made_with=_made_with(turn.context, moved), answers=answers),
+        moved,
+        tool_hash=definition_of(call.tool.spec),
+        asked_in=turn.context.turn.turn_id,
+        blocked_tools=tuple(blocked_tools(turn, moved)),
+    )
 
 
 async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[BaseMessage] | None) -> PlanRun:
@@ -125,12 +164,15 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[B
         await run.context.guard.refresh()
         request = RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
         tool = turn.tools.get(request.name)
-        await _finish_call(run, step, interrupted_call(request, tool, approved=step.requires_confirmation))
+        answers = answers_to(run.stored.answers, step.id)
+        call = interrupted_call(request, tool, approved=step.requires_confirmation or bool(answers), answers=answers)
+        await _finish_call(run, step, call)
         await _read_steers(run)
     while not run.steered and run.plan.status == "active" and (step := run.plan.next_step) is not None:
         await run.context.guard.refresh()
         run.changed = _change(run, step) if run.stored.granted_to == run.turn_id else None
         if run.changed:  # the yes was given to a plan that stood and could run as it was
+            await _tell_differences(run, run.stored.made_with)
             await _hold(run, step, tool_hash=run.stored.tool_hash)
         else:
             await _run_step(run, step)
@@ -162,6 +204,18 @@ def _change(run: PlanRun, step: Step) -> Change | None:
         return "agent_changed" if AGENT in changed else "tool_changed"
     newly_blocked = blocked_tools(run.turn, run.plan).keys() - set(run.stored.blocked_tools)
     return "tool_blocked" if newly_blocked else None
+
+
+async def _tell_differences(run: PlanRun, shown: Mapping[str, str]) -> None:
+    """Notes what has changed of tools since they had these digests."""
+    tools = run.context.guard.tools()
+    changed = {
+        name: tools[name].spec for name in shown if name in tools and definition_of(tools[name].spec) != shown[name]
+    }
+    if changed:
+        async with run.context.transaction() as connection:
+            told = {name: await changed_since(connection, shown[name], spec) for name, spec in changed.items()}
+        run.differences = {name: what for name, what in told.items() if what}
 
 
 def _made_with(context: TurnContext, plan: Plan) -> dict[str, str]:
@@ -242,12 +296,15 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
     ruling = await run.turn.ruling(request, tool)
     needs_yes = run.turn.needs_yes(tool.spec, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
     if needs_yes and not as_shown and not await runs_under_grant(run.turn, request, tool, ruling):
-        run.changed = "tool_changed" if granted else None
+        if granted:
+            run.changed = "tool_changed"
+            await _tell_differences(run, {tool.spec.name: stored.tool_hash or ""})
         known = step.args_origin if args == step.args else None
         origin = known or await find_origins(run.turn, args)
         await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, args_origin=origin)
         return
-    await _start_call(run, step, ReadyCall(request, tool, approved=as_shown))
+    answers = answers_to(stored.answers, step.id)
+    await _start_call(run, step, ReadyCall(request, tool, approved=as_shown, answers=answers))
 
 
 async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
@@ -266,11 +323,14 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:
     async def move_to_end(connection: AsyncConnection, outcome: Outcome) -> None:
+        if outcome.asks is not None and isinstance(call, ReadyCall):
+            run.stored = await _hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)
+            return
         if outcome.status == "succeeded":
             moved = update_step(run.plan, step.id, "complete", result_preview=outcome.gist)
         else:
             moved = update_step(run.plan, step.id, outcome.status, error=outcome.error)
-        run.stored = await store.swap(connection, run.stored, moved)
+        run.stored = await store.swap(connection, replace(run.stored, answers=()), moved)
 
     outcome = await run_call(run.turn, call, also=move_to_end)
     run.context.emit(PlanChanged(run.plan))

@@ -3,17 +3,20 @@
 The user approves what is shown here, so the engine writes it and the model does not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from segue.domain.plan import Plan, Step
+from segue.domain.user_request import UserRequest, question_of_step
 from segue.domain.visible import visible
-from segue.language.shown_call import CallView, code, plain
+from segue.language.shown_call import CallView, code, plain, quoted
 from segue.language.translations import translate
 from segue.plans.argument_origins import not_from_user
 from segue.plans.store import StoredPlan
 from segue.tools.summaries import one_line
+from segue.tools.user_requests import choices_of
 
 MAX_LINE_CHARS = 160
 MAX_ERROR_CHARS = 500
@@ -34,24 +37,27 @@ def ask(
     stored: StoredPlan,
     language: str,
     *,
-    changed: bool = False,
+    changed: Mapping[str, Sequence[str]] | None = None,
     blocked: Mapping[str, str] = MappingProxyType({}),
     told: KnownThing | None = None,
     results: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Returns what is done, the step that waits with its exact arguments, and the question that a plain yes answers.
 
-    `changed` says that it differs from what was approved, `blocked` holds tools that cannot run now and the reasons,
-    `told` is what is known of the thing that the call names. `results` are the names of tools by the ids of calls.
+    `changed`, unless it is None, says that it differs from what was approved, and by tool what of its definition.
+    `blocked` holds tools that cannot run now and the reasons, `told` is what is known of the thing that the call names.
+    `results` are the names of tools by the ids of calls.
     """
     plan, step = stored.plan, stored.plan.waiting_step
     if step is None:
         return ended(plan, language)
     parts = [done(plan, language)]
-    if changed:
-        parts.append(translate("changed", language))
+    if changed is not None:
+        parts.append(" ".join((translate("changed", language), *_changed(changed))))
     for tool, reason in blocked.items():
         parts.append(translate("blocked", language, tool=tool, reason=_line(reason)))
+    if step.asks is not None:
+        return "\n\n".join(part for part in (*parts, *_asked(stored, step, step.asks, language)) if part)
     parts += [_next_step(step, language), *_call_block(stored, step, language)]
     if told is not None:
         parts.append(_told_line(told, language))
@@ -71,6 +77,8 @@ def ask_again(stored: StoredPlan, language: str) -> str:
     step = stored.plan.waiting_step
     if step is None:
         return ended(stored.plan, language)
+    if step.asks is not None:
+        return "\n\n".join(_asked(stored, step, step.asks, language))
     parts = _next_step(step, language), _call_line(stored, step, language), translate("ask_again_plainly", language)
     return " — ".join(part for part in parts if part)
 
@@ -110,6 +118,38 @@ def still_waiting(stored: StoredPlan, language: str) -> str:
 def superseded(plan: Plan, language: str) -> str:
     """Returns that a new plan has taken this one's place."""
     return translate("superseded", language, goal=_line(plan.goal))
+
+
+def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> list[str]:
+    """Returns what a tool asks in its own words, marked as such, and how to answer. A call that may have taken effect
+    before it asked is shown: it is made again from its beginning.
+    """
+    question = question_of_step(stored.answers, step.id)
+    parts = [_next_step(step, language)]
+    if question is None or not question.may_repeat:
+        parts += [translate("runs_anew", language), *_call_block(stored, step, language)]
+    parts.append(translate("tool_asks", language, tool=step.tool, source=_line(asks.source)))
+    parts.append("\n".join(f"{INDENT}{line}" for line in quoted(asks.message)))
+    if asks.mode == "url" and asks.url is not None:
+        return [*parts, asks.url, translate("answer_url", language, host=urlsplit(asks.url).netloc)]
+    parts.append("\n".join(f"- {_field_line(asks, name, language)}" for name in asks.fields))
+    if asks.given and asks.missing:
+        parts.append(translate("still_needed", language, fields=_line(", ".join(asks.missing))))
+    return [*filter(None, parts), translate("answer_form", language)]
+
+
+def _field_line(asks: UserRequest, name: str, language: str) -> str:
+    field, given = (asks.schema or {})["properties"][name], (asks.given or {}).get(name)
+    choices = ", ".join(f"{number}. {title}" for number, title in enumerate(choices_of(field).values(), start=1))
+    said = " — ".join(filter(None, (field.get("title", name), field.get("description"), choices)))
+    mark = "*" if name in asks.required else ""
+    return f"{_line(said, MAX_ERROR_CHARS)}{mark}" + (
+        f": {CallView(language, None).brief(str(given))}" if given else ""
+    )
+
+
+def _changed(tools: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"`{tool}`: {', '.join(f'`{what}`' for what in changed)}." for tool, changed in tools.items()]
 
 
 def _next_step(step: Step, language: str) -> str:

@@ -6,7 +6,8 @@ hangs, fails or is cancelled does not lose another's result. Knows nothing of pl
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -21,10 +22,19 @@ from segue.agent.session_grants import runs_under_grant
 from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.agent.turn_calls import TurnCalls, call_key
 from segue.domain.attachment import READ_ATTACHMENT, SHOWN_BYTES
-from segue.domain.events import CallEnded, CallStarted, GrantUsed, ToolOutcome, ToolRan, ToolStateChanged
+from segue.domain.events import (
+    CallEnded,
+    CallProgressed,
+    CallStarted,
+    GrantUsed,
+    ToolOutcome,
+    ToolRan,
+    ToolStateChanged,
+)
 from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall
+from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.memory.history import NewMessage, append_message
 from segue.plans.acknowledgement import asks_about
 from segue.plans.argument_origins import not_from_user
@@ -38,6 +48,7 @@ from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import run_tool
 
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
+Offer = Callable[[AsyncConnection, "TurnCalls", "ReadyCall", ToolAsks], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, Outcome], Awaitable[None]]
 
 log = structlog.get_logger()
@@ -45,11 +56,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ReadyCall:
-    """A call that may run, under our own id. `approved` says that the user said yes to it."""
+    """A call that may run, under our own id. `approved` says that the user said yes to it, `answers` are the user's to
+    what it has asked before.
+    """
 
     request: RequestedCall
     tool: Tool
     approved: bool = False
+    answers: tuple[UserAnswer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +101,13 @@ class ToolRound:
     held: list[HeldCall]
 
 
-async def run_tool_calls(turn: TurnCalls, reply: Reply, *, started: StartedMessage | None = None) -> ToolRound:
-    """Runs the calls of a reply that need no approval, equal ones once. Emits the reply's text if any call runs."""
+async def run_tool_calls(
+    turn: TurnCalls, reply: Reply, *, started: StartedMessage | None = None, offer: Offer | None = None
+) -> ToolRound:
+    """Runs the calls of a reply that need no approval, equal ones once. Emits the reply's text if any call runs.
+
+    `offer` makes a step that waits of a call whose tool asks the user something first.
+    """
     context = turn.context
     await context.guard.refresh()
     prepared = [await _prepare(turn, call) for call in reply.calls[: context.limits.max_calls - turn.count]]
@@ -106,14 +125,16 @@ async def run_tool_calls(turn: TurnCalls, reply: Reply, *, started: StartedMessa
         opaque = opaque_parts(reply, (made[request.id] for request in recorded))
         await record_start(turn, reply.text, recorded, message_id=message_id, opaque=opaque)
     turn.count += len(runs)
-    answers = turn.answers | await _run_together(turn, new.values())
+    answers = turn.answers | await _run_together(turn, new.values(), offer)
     opaque = opaque_parts(reply, (made[call.request.id] for call in runs))
     said = render_messages.assistant_message(reply.text, [call.request for call in runs], opaque=opaque)
     given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
     return ToolRound([said, *given, *turn.new_images()], held)
 
 
-async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall]) -> list[tuple[RequestedCall, str]]:
+async def resume_calls(
+    turn: TurnCalls, earlier: Sequence[LedgerCall], *, offer: Offer | None
+) -> list[tuple[RequestedCall, str]]:
     """Returns what the calls of an attempt that was cut off gave. Those that had not ended are ended now."""
     ended: list[tuple[RequestedCall, str]] = []
     cut_off: list[ReadyCall | SettledCall] = []
@@ -128,14 +149,16 @@ async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall]) -> list[t
         turn.keep_images(request, recorded.outcome)
         ended.append((request, _keep_answer(turn, request, tool, recorded.outcome)))
     turn.count += len(earlier)
-    answers = await _run_together(turn, cut_off)
+    answers = await _run_together(turn, cut_off, offer)
     return ended + [(call.request, answers[call_key(call.request)]) for call in cut_off]
 
 
-def interrupted_call(request: RequestedCall, tool: Tool | None, *, approved: bool = False) -> ReadyCall | SettledCall:
+def interrupted_call(
+    request: RequestedCall, tool: Tool | None, *, approved: bool = False, answers: tuple[UserAnswer, ...] = ()
+) -> ReadyCall | SettledCall:
     """Returns what is left to do for a call whose process died in it: it runs again only if that does no harm."""
     if tool is not None and tool.spec.may_repeat:
-        return ReadyCall(request, tool, approved)
+        return ReadyCall(request, tool, approved, answers)
     return SettledCall(request, tool, lost(request.name))
 
 
@@ -264,13 +287,19 @@ async def _is_approved(turn: TurnCalls, request: RequestedCall) -> bool:
     return not not_from_user(request.args, await find_origins(turn, request.args))
 
 
-async def _run_together(turn: TurnCalls, calls: Iterable[ReadyCall | SettledCall]) -> dict[tuple[str, str], str]:
+async def _run_together(
+    turn: TurnCalls, calls: Iterable[ReadyCall | SettledCall], offer: Offer | None
+) -> dict[tuple[str, str], str]:
     """Returns what the model is shown of each, by `call_key`."""
     gate = asyncio.Semaphore(turn.context.limits.max_parallel_calls)
 
     async def answer(call: ReadyCall | SettledCall) -> str:
+        async def hold(connection: AsyncConnection, outcome: Outcome) -> None:
+            if outcome.asks is not None and offer is not None and isinstance(call, ReadyCall):
+                await offer(connection, turn, call, outcome.asks)
+
         async with gate:
-            outcome = await run_call(turn, call)
+            outcome = await run_call(turn, call, also=hold)
         return _keep_answer(turn, call.request, call.tool, outcome)
 
     try:
@@ -282,11 +311,22 @@ async def _run_together(turn: TurnCalls, calls: Iterable[ReadyCall | SettledCall
 
 
 async def _run(context: TurnContext, call: ReadyCall) -> Outcome:
-    identity = context.caller(call.request.id)
+    identity = context.caller(call.request.id, call.answers)
+    if _is_recorded(call.tool):
+        identity = replace(identity, report=partial(_tell_progress, context, call.request.id))
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
         outcome = await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)
-        span.set_attributes(outcome=_tool_outcome(outcome))
+        told = _tool_outcome(outcome)
+        span.set_attributes(outcome=told)
+        if told != "succeeded":
+            span.fail(told)
     return outcome
+
+
+def _tell_progress(
+    context: TurnContext, tool_call_id: str, progress: float, total: float | None, message: str | None
+) -> None:
+    context.emit(CallProgressed(tool_call_id, progress, total, message))
 
 
 async def _record_end(
@@ -343,7 +383,7 @@ def _tool_outcome(outcome: Outcome) -> ToolOutcome:
     match outcome.status, outcome.fault:
         case "failed", "arguments":
             return "bad_arguments"
-        case "failed", "unauthorized" | "refused" as fault:
+        case "failed", "unauthorized" | "refused" | "asks" as fault:
             return fault
         case status, _:
             return status

@@ -15,6 +15,7 @@ from segue.domain.session import RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall, ToolSpec, canonical_args
 from segue.plans.call_policy import Ruling, rule
 from segue.plans.policy import needs_confirmation
+from segue.plans.store import StoredPlan
 from segue.tools.input_schema import accepts
 from segue.tools.outcome import Outcome
 from segue.tools.parts import IMAGES, BinaryPart
@@ -37,6 +38,7 @@ class TurnCalls:
     `approved_in` is an answer that the user said yes to: one call that it asked about needs no second yes. If the turn
     is `cautious`, every call that changes the world needs a yes. `rulings` are the policy's of calls that have not run,
     `facts` what the turn knows of the user, `granted` the ids of calls that run under a grant for the session.
+    `asking` is the plan that a call of the loop has made, since its tool asks the user something first.
     """
 
     context: TurnContext
@@ -52,6 +54,7 @@ class TurnCalls:
     rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)
     facts: Sequence[Memory] = ()
     granted: set[str] = field(default_factory=set)
+    asking: StoredPlan | None = None
 
     @property
     def recorded(self) -> list[ToolCall]:

@@ -1,7 +1,7 @@
 """Admits or refuses a request: by its Host and Origin, the caller's key or token, and the caller's rate limit.
 
-Runs before routing and before the body is read, so a new route needs a key unless OPEN_PATHS names it. The caller is
-in `request.state.identity`; that rows belong to the caller is checked by the SQL statements.
+Runs before routing and before the body is read, so a new route needs a key unless OPEN_PATHS names it or it is in
+OPEN_FOLDER. The caller is in `request.state.identity`; that rows belong to the caller is checked by the SQL statements.
 """
 
 import re
@@ -17,8 +17,10 @@ from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.identity.authenticator import Unauthorized
 from segue.identity.stream_tokens import user_of_token
+from segue.mcp.oauth.status import CALLBACK_PATH, DOCUMENT_PATH
 
-OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi.json", CALLBACK_PATH, DOCUMENT_PATH})
+OPEN_FOLDER = "/assets/"
 METRICS_PATH = "/metrics"
 _EVENTS_PATH = re.compile("/sessions/[^/]+/turns/([^/]+)/events")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -47,7 +49,7 @@ class Gate:
         try:
             self._refuse_other_hosts(request)
             self._refuse_other_pages(request)
-            if route_path(scope) not in self._open:
+            if (path := route_path(scope)) not in self._open and not path.startswith(OPEN_FOLDER):
                 await _authenticate(request)
         except AppError as error:
             await app_problem(request, error)(scope, receive, send)

@@ -96,5 +96,7 @@ async def chat(session_id: SessionId, body: ChatBody, asking: AskingDep) -> Resp
     files = tuple(body.attachments)
     asked: tuple[str | int, ...] = (body.message, body.force_web_search, body.on_busy, *files)
     more: dict[str, Any] = {"force_web_search": body.force_web_search, "on_busy": body.on_busy, "attachment_ids": files}
+    if not body.approves:
+        asked, more = (*asked, "approves_nothing"), {**more, "approves": False}
     request = asking.request(body.message, body, *asked, **more)
     return await asking.answered(session_id, request, body)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
 
 import orjson
 from fastapi import Depends, Header, Path, Request, Security, params
@@ -26,6 +26,7 @@ from segue.domain.telemetry import OpenSpan
 from segue.events.log import EventLog
 from segue.events.user_feed import UserFeeds
 from segue.identity.authenticator import Authenticator
+from segue.mcp.servers import McpServers
 from segue.memory.long_term import LongTermMemory
 from segue.telemetry.metrics import Metrics
 from segue.tools.attachments.store import Attachments
@@ -34,10 +35,20 @@ from segue.turns.agents import Agents
 from segue.turns.claims import Origin
 from segue.turns.limits import Limiter
 from segue.turns.service import TurnService
+from segue.usage.user_limits import LimitsInForce
+
+if TYPE_CHECKING:  # not needed without logins
+    from segue.mcp.oauth.logins import Logins
 
 MAX_DEPTH = 64
 _NOT_IN_QUERY = (params.Path, params.Header, params.Cookie)
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers
+
+
+class Examine(Protocol):
+    """What `segue doctor --json` says of the service, or of a session. Raises NotFound."""
+
+    async def __call__(self, session_id: str | None, *, words: bool) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,7 @@ class Services:
     authenticator: Authenticator
     forwarded_user: Callable[[str], str] | None
     limiter: Limiter
+    limits: LimitsInForce
     database: Database
     cache: Cache
     events: EventLog
@@ -57,7 +69,8 @@ class Services:
     attachments: Attachments
     planning: Planning
     confirm: Confirm
-    mcp_states: Callable[[], dict[str, str]]
+    mcp: McpServers
+    examine: Examine
     clock: Clock
     long_term: LongTermMemory
     memory_ttl_s: int
@@ -65,6 +78,10 @@ class Services:
     metrics_public: bool
     metrics: Metrics
     span: OpenSpan
+
+    @property
+    def mcp_logins(self) -> "Logins | None":
+        return self.mcp.personal.logins if self.mcp.personal else None
 
 
 class State(TypedDict):
@@ -132,7 +149,7 @@ async def _origin(request: Request) -> Origin:
 
 
 def _id(
-    prefix: Prefix, thing: Literal["session", "turn", "tool_result", "message", "memory", "branch", "attachment"]
+    prefix: Prefix, thing: Literal["session", "turn", "tool_result", "message", "memory", "branch", "attachment", "key"]
 ) -> AfterValidator:
     """Raises NotFound for a text that is no id of this kind, without asking a store."""
 
@@ -155,6 +172,7 @@ ToolCallId = Annotated[str, Path(description="A call of the session."), _id("cal
 MessageId = Annotated[str, Path(description="A message of the session."), _id("msg", "message")]
 AttachmentId = Annotated[str, Path(description="A file of the session."), _id("att", "attachment")]
 BranchId = Annotated[str, _id("br", "branch")]
+KeyId = Annotated[str, Path(description="An API key of any user."), _id("key", "key")]
 MemoryId = Annotated[str, Path(description="A fact of the caller's."), _id("mem", "memory")]
 IdempotencyKey = Annotated[
     str | None,

@@ -33,6 +33,10 @@ CUSTOM_EVENTS: Final[Mapping[str, tuple[str, str]]] = {
     "web_search": ("WebSearchReport", "Whether the web is searched, so far."),
     "tool_state": ("`{tool_name, state: ToolState}`", "The status of a tool has changed in this session."),
     "grant_used": ("`{tool_call_id, tool_name}`", "A call that would have waited runs under a grant for the session."),
+    "tool_progress": (
+        "`{tool_call_id, progress, total: number|null, message: str|null}`",
+        "How far a running call is, as its tool counts. Seldom, and only the latest.",
+    ),
     "steered": ("`{message: Message}`", "The turn has read a message that came while it ran, which is part of it now."),
     "attempt": ("`{number}`", "Another process took the turn over: what it said before counts no more."),
     "replay_gap": ("null", "The log no longer holds what came before: read the history."),

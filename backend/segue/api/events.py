@@ -116,7 +116,7 @@ def wants_events(request: Request) -> bool:
 async def answer_or_events(services: Services, turn: TurnKey, *, stream: bool) -> Response:
     """The events of a turn as they happen or, after its end, its ChatAnswer. Raises the AppError it ended with."""
     if stream:
-        return EventStream(framed(services.events.follow(turn)))
+        return EventStream(framed(services.events.follow(turn)), headers={"X-Turn-Id": turn.turn_id})
     return Response(await services.events.answer(turn), media_type="application/json")
 
 

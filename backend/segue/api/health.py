@@ -4,11 +4,17 @@ from typing import Literal
 
 from fastapi import APIRouter, Response
 
-from segue.api.deps import ServicesDep
+from segue.api.deps import Services, ServicesDep
 from segue.api.problems import PROBLEMS
-from segue.domain.errors import AppError
+from segue.db.causes import StorageUnavailable
+from segue.identity.authenticator import Unauthorized
+from segue.mcp.status import STDERR_SHOWN
+from segue.turns.queries import CHANGES_NOTHING
+from segue.version import VERSION
 
 Condition = Literal["ok", "down"]
+
+REFUSED = "refused: the servers are those of the file before its change; GET /mcp/servers and segue doctor say why"
 
 router = APIRouter(prefix="/health", tags=["ops"], responses=PROBLEMS)
 
@@ -25,15 +31,32 @@ Ready = dict[str, str | dict[str, str]]
 @router.get("/ready", responses={503: {"description": "No turn can be run.", "model": Ready}})
 async def ready(services: ServicesDep, response: Response) -> Ready:
     """Says whether turns can be run. 503 if none can. Without Redis turns are slower, and without an MCP server its
-    tools are missing. `worker` is `off` in a process that leaves its turns to others.
+    tools are missing: `mcp` says why and what helps, `mcp_stderr` without AUTH what it wrote last. `worker` is `off` in
+    a process that leaves its turns to others. `postgres_cause` says why Postgres is `down`. `mcp_config` is there if
+    mcp.json was changed and the change was refused.
     """
     postgres: Condition = "ok"
+    cause = {}
     try:
-        await services.database.ping()
-    except AppError:
-        postgres = "down"
+        await services.database.ping(CHANGES_NOTHING)
+    except StorageUnavailable as error:
+        postgres, cause = "down", {"postgres_cause": error.cause.name}
     redis: Condition = "ok" if await services.cache.ping() else "down"
     worker = services.turns.worker if services.events.alive else "down"
     if "down" in (postgres, worker):
         response.status_code = 503
-    return {"postgres": postgres, "redis": redis, "worker": worker, "mcp": services.mcp_states()}
+    told: Ready = {"postgres": postgres, **cause, "redis": redis, "worker": worker, "mcp": services.mcp.states()}
+    if services.mcp.refused:
+        told["mcp_config"] = REFUSED
+    return {**told, **await _last_words(services), "version": VERSION}
+
+
+async def _last_words(services: Services) -> dict[str, dict[str, str]]:
+    """What MCP servers that are down wrote last, where every caller may read it anyway: it may tell of users' calls."""
+    try:
+        anyone = await services.authenticator.identify(None)
+    except Unauthorized:
+        return {}
+    down = [each for each in services.mcp.statuses() if each.state != "ready"]
+    said = {each.name: "\n".join(each.stderr[-STDERR_SHOWN:]) for each in down if each.stderr}
+    return {"mcp_stderr": said} if said and "ops" in anyone.scopes else {}

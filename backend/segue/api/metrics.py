@@ -8,6 +8,7 @@ from segue.api.deps import Services, ServicesDep, may_read_metrics
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.domain.errors import AppError
+from segue.events.outbox import read_pending
 from segue.telemetry.gauges import Backlog, SharedState, shared_metrics
 from segue.telemetry.metrics import CONTENT_TYPE
 from segue.turns.queries import read_backlog
@@ -30,19 +31,19 @@ async def metrics(services: ServicesDep) -> Response:
     """Gives the metrics in Prometheus' text format. For the scope `ops`, or for anybody with METRICS_PUBLIC. A store
     that is away costs only what it knows.
     """
-    backlog, jobs, failed = await asyncio.gather(
-        _backlog(services), services.turns.queue.waiting(), _globally_failed_tools(services)
+    (backlog, outbox), jobs, failed = await asyncio.gather(
+        _of_postgres(services), services.turns.queue.waiting(), _globally_failed_tools(services)
     )
-    shared = SharedState(backlog=backlog, jobs=jobs, tools_failed=failed)
+    shared = SharedState(backlog=backlog, jobs=jobs, tools_failed=failed, outbox=outbox)
     return Response(services.metrics.text(shared_metrics(shared)), media_type=CONTENT_TYPE)
 
 
-async def _backlog(services: Services) -> Backlog | None:
+async def _of_postgres(services: Services) -> tuple[Backlog | None, tuple[int, float] | None]:
     try:
         async with asyncio.timeout(READ_TIMEOUT_S), services.database.read_only() as connection:
-            return await read_backlog(connection)
+            return await read_backlog(connection), await read_pending(connection)
     except (AppError, TimeoutError):
-        return None
+        return None, None
 
 
 async def _globally_failed_tools(services: Services) -> dict[str, bool] | None:

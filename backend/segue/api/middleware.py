@@ -17,23 +17,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from segue.api.access_control import METRICS_PATH
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
-from segue.api.problems import REQUEST_ID_HEADER, http_problem, route_path
+from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, http_problem, route_path
 from segue.domain.errors import AppError
 from segue.domain.telemetry import RequestAnswered, Span, trace_of
+from segue.telemetry.metrics import METHODS
 from segue.telemetry.tracing import untraced
+from segue.version import VERSION
 
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _SENDS_HISTORY = re.compile(r"/v1/|(/agents/[^/]+)?/agui$|/api/chat$")  # the clients of the doors send all of it
 _UPLOADS = re.compile(r"/sessions/[^/]+/attachments")
 
+HTTP_500 = 500
 UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
 log = structlog.get_logger()
 
 
 class RequestContext:
-    """Gives each request an id (the client's own if it is valid), binds it to the log, and logs the response."""
+    """Gives each request an id (the client's own if it is valid), binds it to the log, and logs the response. Id and
+    release are in the response.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -47,11 +52,11 @@ class RequestContext:
         started = time.monotonic()
         status = 500
 
-        async def send_with_id(message: Message) -> None:
+        async def send_marked(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
+                MutableHeaders(scope=message).update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: VERSION})
             await send(message)
 
         services = _started(scope)
@@ -61,12 +66,15 @@ class RequestContext:
             scope["traceparent"] = span.traceparent
             with structlog.contextvars.bound_contextvars(request_id=request_id, **trace_of(span)):
                 try:
-                    await self._app(scope, receive, send_with_id)
+                    await self._app(scope, receive, send_marked)
                 finally:
-                    duration_ms = round((time.monotonic() - started) * 1000, 1)
-                    log.info("request", method=method, path=path, status=status, duration_ms=duration_ms)
-                    services.metrics.observe(RequestAnswered(method, status))
-                    span.set_attributes(status=status)
+                    seconds = time.monotonic() - started
+                    log.info("request", method=method, path=path, status=status, duration_ms=round(seconds * 1000, 1))
+                    route = getattr(scope.get("route"), "path", None)
+                    services.metrics.observe(RequestAnswered(method, status, route, seconds))
+                    span.set_attributes(status=status, **({"route": route} if route else {}))
+                    if status >= HTTP_500:
+                        span.fail(str(status))
 
 
 class BodyLimit:
@@ -177,4 +185,5 @@ def _span(services: Services, scope: Scope, request_id: str) -> AbstractContextM
     if route_path(scope) in UNTRACED:
         return untraced("request")
     parent = Headers(scope=scope).get("traceparent")
-    return services.span("request", parent=parent, method=scope["method"], request_id=request_id)
+    method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+    return services.span("request", parent=parent, method=method, request_id=request_id)

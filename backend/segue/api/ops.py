@@ -18,10 +18,13 @@ from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
 from segue.domain.session import Message, Session, TurnStatus, UnreadableMessage
 from segue.domain.tool_state import ToolState
+from segue.events.outbox import OutboxState, read_outbox, retry_all
 from segue.identity.audit import Act, Action, list_acts, record_act
 from segue.memory.history import list_messages
 from segue.memory.sessions import get_session, owner_of
+from segue.plans.approvals import OpsApproval, list_all_approvals
 from segue.turns.operations import OpsTurn, find_any, list_any, with_activity
+from segue.turns.timeline import TurnTimeline, timeline_of
 
 MESSAGES_SHOWN = 50
 FAILED_SHOWN = 5
@@ -33,6 +36,7 @@ Named = Annotated[str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]
 AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
 AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
 _POSITION = id_position("turn")
+_PLAN_POSITION = id_position("plan")
 _SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 _OF_SESSION = ("id", "agent", "created_at", "updated_at", "message_count")
 
@@ -130,6 +134,15 @@ async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: O
     return await _turn(services, turn_id)
 
 
+@router.get("/turns/{turn_id}/timeline", responses=problems("forbidden"))
+async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> TurnTimeline:
+    """Shows what a turn of any user did when: its attempts, nodes, calls of models and tools, and what it waited for.
+    Without what was said and without arguments. For the scope `ops`.
+    """
+    async with services.database.read_only() as connection:
+        return await timeline_of(connection, services.cache, turn_id)
+
+
 @router.get("/sessions/{session_id}", responses=problems("forbidden"))
 async def get_any_session(
     session_id: AnySessionId, services: ServicesDep, identity: IdentityDep, operator: Ops, origin: OriginDep
@@ -156,6 +169,17 @@ async def get_any_session(
     )
 
 
+@router.get("/approvals", responses=problems("forbidden"))
+async def list_any_approvals(
+    services: ServicesDep, _: Ops, limit: Limit = 50, cursor: Cursor = None
+) -> Page[OpsApproval]:
+    """Lists what waits for a yes of any user, without words and arguments. Newest first. For the scope `ops`."""
+    before = decode_cursor(cursor, _PLAN_POSITION)
+    async with services.database.read_only() as connection:
+        found = await list_all_approvals(connection, before=before, limit=limit + 1, now=services.clock())
+    return page(found, limit, lambda each: each.plan_id)
+
+
 @router.get("/audit", responses=problems("forbidden"))
 async def list_audit(
     services: ServicesDep,
@@ -171,6 +195,28 @@ async def list_audit(
     async with services.database.read_only() as connection:
         found = await list_acts(connection, action=action, actor=actor, before=before, limit=limit + 1)
     return page(found, limit, lambda act: act.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What was made due."""
+
+    events: Annotated[int, doc("How many events are sent again now and not later.")]
+
+
+@router.get("/webhooks", responses=problems("forbidden"))
+async def get_webhooks(services: ServicesDep, _: Ops) -> OutboxState:
+    """Shows what waits to be sent to WEBHOOK_URL, and why. For the scope `ops`."""
+    async with services.database.read_only() as connection:
+        return await read_outbox(connection)
+
+
+@router.post("/webhooks/retry", responses=problems("forbidden"))
+async def retry_webhooks(services: ServicesDep, operator: Ops, origin: OriginDep) -> Retried:
+    """Sends what has failed again now, not after its back-off: for a receiver that works again. For the scope `ops`."""
+    async with services.database.transaction() as connection:
+        await record_act(connection, operator, "retry_webhooks", request_id=origin.request_id)
+        return Retried(await retry_all(connection))
 
 
 async def _turn(services: Services, turn_id: str) -> OpsTurn:

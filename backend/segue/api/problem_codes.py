@@ -9,6 +9,7 @@ from typing import Any, Final
 WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "unauthorized": (401, "Send a valid key or token: `Authorization: Bearer …` or `X-API-Key: …`."),
     "forbidden": (403, "Use a key or token with the scope `ops`."),
+    "beyond_own_scopes": (403, "Use a key that has the scopes of the new one, and `ops:content` for other users."),
     "may_not_speak_for": (403, "Use a key with the scope `act_as`, or let the frontend not name its users."),
     "host_not_allowed": (403, "Without AUTH: call the service as 127.0.0.1, or add the name to ALLOWED_HOSTS."),
     "origin_not_allowed": (403, "Without AUTH: add the page's origin to CORS_ORIGINS."),
@@ -17,8 +18,12 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "message_not_found": (404, "The session has no message of this id: its `messages` lists them."),
     "branch_not_found": (404, "The session has no branch of this id: its `branches` lists them."),
     "memory_not_found": (404, "The caller has no fact of this id: `GET /memories` lists them."),
+    "key_not_found": (404, "No key of this id works: `GET /ops/keys` lists them."),
     "tool_result_not_found": (404, "The session has no call of this id: its `tool-results` lists them."),
     "tool_result_part_not_found": (404, "The result has no image or file of this number: it names those it has."),
+    "mcp_server_not_found": (404, "This process has no MCP server of this name: `GET /mcp/servers` lists them."),
+    "mcp_login_unavailable": (502, "`detail` says what the MCP server or its authorization server lacks."),
+    "mcp_prompt_not_found": (404, "The server offers no such prompt: `GET /mcp/prompts` lists those there are."),
     "unknown_tool": (404, "`GET /tools` lists those there are."),
     "unknown_agent": (404, "`GET /agents` lists those there are. In a body it is a 422."),
     "no_open_plan": (404, "Nothing waits in this session: go on without."),
@@ -31,6 +36,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "turn_cancelled": (409, "The message is kept, with what was said so far. Send another to go on."),
     "unreadable": (409, "What is stored is damaged, or of a newer release. Send another message to go on."),
     "memory_exists": (409, "Another fact says the same: delete one of the two."),
+    "no_api_keys": (409, "Callers have no API keys here: AUTH is not `api_key`."),
     "nothing_to_export": (409, "Send a message first, or wait for the turn that runs."),
     "attachment_not_found": (404, "The session has no file of this id: its `attachments` lists them."),
     "tool_result_expired": (410, "It is no longer kept. Let the tool run again."),
@@ -40,8 +46,11 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "unreadable_attachment": (422, "The file is empty, damaged, encrypted or too much to read, as `detail` says."),
     "unknown_attachment": (422, "Nothing was accepted. Upload the file to this session first."),
     "invalid_request": (422, "Correct what `errors` and `detail` name. 400 if the body cannot be read at all."),
+    "price_missing": (422, "Nothing was set. Add the price to the file PRICES_FILE, and restart."),
+    "invalid_answer": (422, "Send an `answer` that fits `asks.schema` of the waiting step, or none if it has none."),
     "invalid_args": (422, "Send arguments that the tool of the waiting step takes: `GET /tools` has their schema."),
     "invalid_cursor": (422, "Use `next_cursor` of the page before as it is, or none."),
+    "not_confirmed": (422, "Name the caller's user in `confirm`: `GET /me` tells it."),
     "idempotency_key_reused": (422, "Use a new key for a new message."),
     "client_tools": (422, "Send no tools of the page's own: the agent calls its own."),
     "parts_unsupported": (422, "Send text, and files in the message as `data:` URLs: nothing is fetched."),
@@ -57,25 +66,37 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "internal_error": (500, "Ours. `request_id` finds it in the log."),
     "turn_gave_up": (500, "Every process that ran it died. The message is kept; send another to go on."),
     "model_unavailable": (502, "The message is kept. Send it again later, or see to the provider as `detail` says."),
+    "mcp_server_failed": (502, "The server did not do it, as `detail` says. Repeat it later, or go on without."),
     "turn_budget_spent": (502, "The message is kept. Ask for less at a time."),
     "storage_unavailable": (503, "Repeat it after `retry_after_s`; with an Idempotency-Key nothing is done twice."),
+    "storage_access_denied": (503, "The service may not use its database: tell its operators. Nothing was accepted."),
+    "storage_too_many_connections": (503, "Its database takes no more connections. Repeat it after `retry_after_s`."),
+    "storage_slow": (503, "Its database is too slow at the moment. Repeat it after `retry_after_s`."),
+    "storage_locked": (503, "Another connection locks what it needs. Repeat it after `retry_after_s`."),
+    "storage_full": (503, "The disk of its database is full. Repeat it after `retry_after_s`."),
+    "storage_read_only": (503, "Its database only reads. Repeat it after `retry_after_s`; what reads works."),
+    "storage_pooler": (503, "A pooler refuses what the service needs: tell its operators. Nothing was accepted."),
     "identity_unavailable": (503, "Repeat it after `retry_after_s`."),
     "turn_interrupted": (503, "The turn goes on. Read it, or repeat the request with its Idempotency-Key."),
     "model_timeout": (504, "The message is kept. Send it again."),
     "turn_timeout": (504, "The message is kept. Ask for less at a time."),
 }
 OF_EVERY_ROUTE: Final = {"host_not_allowed", "internal_error"}
-OF_CALLERS: Final = {"unauthorized", "identity_unavailable", "rate_limited", "storage_unavailable", "invalid_request"}
+OF_STORAGE: Final = {code for code in WHAT_TO_DO if code.startswith("storage_")}
+OF_CALLERS: Final = OF_STORAGE | {"unauthorized", "identity_unavailable", "rate_limited", "invalid_request"}
 OF_PARAMETERS: Final[Mapping[str, str]] = {
     "session_id": "session_not_found",
     "chat_id": "session_not_found",
     "turn_id": "turn_not_found",
     "message_id": "message_not_found",
     "memory_id": "memory_not_found",
+    "key_id": "key_not_found",
     "tool_call_id": "tool_result_not_found",
     "attachment_id": "attachment_not_found",
     "agent_id": "unknown_agent",
     "tool": "unknown_tool",
+    "mcp_server": "mcp_server_not_found",
+    "user": "invalid_request",
     "cursor": "invalid_cursor",
     "idempotency-key": "idempotency_key_reused",
 }
@@ -105,7 +126,15 @@ OF_DOORS: Final = (
     "parts_unsupported",
     "too_many_queued",
 )
-OF_DECISIONS: Final = ("invalid_args", "no_open_plan", "plan_changed", "plan_expired", "unknown_tool", "unreadable")
+OF_DECISIONS: Final = (
+    "invalid_answer",
+    "invalid_args",
+    "no_open_plan",
+    "plan_changed",
+    "plan_expired",
+    "unknown_tool",
+    "unreadable",
+)
 
 
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:

@@ -18,8 +18,10 @@ from segue.api.doors import openai_errors
 from segue.api.problem_codes import problems
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
+from segue.version import VERSION
 
 REQUEST_ID_HEADER = "X-Request-Id"
+VERSION_HEADER = "X-Segue-Version"
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}
 _DETAILS = {
     404: "There is nothing at this path. /docs lists what there is.",
@@ -68,7 +70,7 @@ def app_problem(request: Request, error: AppError) -> Response:
 
 def _problem(request: Request, error: AppError, **more: Any) -> Response:
     request_id = request.scope.get("request_id", "")
-    headers = {REQUEST_ID_HEADER: request_id}
+    headers = {REQUEST_ID_HEADER: request_id, VERSION_HEADER: VERSION}
     if "retry_after_s" in error.extra:
         headers["Retry-After"] = str(error.extra["retry_after_s"])
     if error.status == HTTPStatus.UNAUTHORIZED:

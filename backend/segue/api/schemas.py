@@ -25,6 +25,7 @@ from segue.domain.attachment import MAX_ATTACHMENTS
 from segue.domain.clock import known_zone
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
+from segue.domain.identity import MAX_USER_CHARS, SCOPES, Scope, known_user
 from segue.domain.ids import Prefix, id_pattern
 from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
 from segue.domain.plan import Button, Pressed
@@ -49,6 +50,8 @@ Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$")
 TimeZone = Annotated[str, AfterValidator(known_zone)]
 _ISO = TypeAdapter(Annotated[str, Field(strict=True, pattern=r"^\d{4}-\d\d-\d\dT")])  # no number, as pydantic takes
 Moment = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_ISO.validate_python)]
+User = Annotated[str, Field(max_length=MAX_USER_CHARS), AfterValidator(known_user)]
+UserLimit = Annotated[int, Field(ge=0, le=2**53)]
 Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)]
 
 
@@ -104,6 +107,7 @@ class ChatBody(EditedMessage):
     on_busy: Annotated[OnBusy, doc("While another turn is open: wait for it, do not, cancel it, or be read by it.")] = (
         "enqueue"
     )
+    approves: Annotated[bool, doc("False: it is a program's, and a yes in it approves nothing that waits.")] = True
 
 
 class PlanDecision(Body):
@@ -118,11 +122,16 @@ class PlanDecision(Body):
     remember: Annotated[
         Remember | None, doc("With `confirm`: the tool, as it is defined now, need not ask again in this session.")
     ] = None
+    answer: Annotated[
+        dict[str, Any] | None, doc("With `confirm`, if the step `asks` by a form: what the user filled in.")
+    ] = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.args is not None and self.decision != "confirm":
             raise ValueError("`args` go with the decision `confirm` only")
+        if self.answer is not None and self.decision != "confirm":
+            raise ValueError("`answer` goes with the decision `confirm` only")
         if self.remember and self.decision != "confirm":
             raise ValueError("`remember` goes with the decision `confirm` only")
         if (self.message is not None) != (self.decision == "amend"):
@@ -131,13 +140,14 @@ class PlanDecision(Body):
 
     @property
     def button(self) -> Button:
-        return Button(self.decision, self.version, self.args, self.message or "", self.remember)
+        return Button(self.decision, self.version, self.args, self.message or "", self.remember, answer=self.answer)
 
     @property
     def asked(self) -> tuple[str | int, ...]:
         """What a repeated request repeats."""
         more = canonical_args(self.args) if self.args is not None else self.message
-        return (self.decision, self.version, *(each for each in (more, self.remember) if each is not None))
+        answer = f"answer {canonical_args(self.answer)}" if self.answer is not None else None
+        return (self.decision, self.version, *(each for each in (more, self.remember, answer) if each is not None))
 
 
 class OneDecision(PlanDecision):
@@ -190,6 +200,31 @@ class FleetReset(ToolReset):
         if self.session_id is not None and self.scope == "fleet":
             raise ValueError("`session_id` goes with the scopes `sessions` and `all` only")
         return self
+
+
+class KeyToMake(Body):
+    """An API key to make."""
+
+    user: Annotated[User, doc("Whose it is.")]
+    scopes: Annotated[list[Scope], Field(max_length=len(SCOPES)), doc("What else it may do.")] = []
+    name: Annotated[Annotated[Text, Field(max_length=200)] | None, doc("What it is for.")] = None
+    expires_at: Annotated[Moment | None, doc("When it ends; null for never.")] = None
+
+
+class KeyRotation(Body):
+    """How an API key is replaced."""
+
+    overlap_s: Annotated[int, Field(ge=0, le=31_622_400), doc("How long the old one still works.")] = 86_400
+
+
+class LimitsToSet(Body):
+    """What one user may use. 0 is no limit, null the setting. A day is one in UTC."""
+
+    requests_per_minute: Annotated[UserLimit | None, doc("Requests.")] = None
+    turns_per_minute: Annotated[UserLimit | None, doc("Turns.")] = None
+    concurrent_turns: Annotated[UserLimit | None, doc("Open turns.")] = None
+    tokens_per_day: Annotated[UserLimit | None, doc("Tokens of the models.")] = None
+    cost_per_day: Annotated[Annotated[float, Field(ge=0, le=1e9)] | None, doc("What they cost, in dollars.")] = None
 
 
 class MessageFeedback(Body):

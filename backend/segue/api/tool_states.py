@@ -68,7 +68,7 @@ async def get_tool_states(session_id: SessionId, services: ServicesDep, caller: 
     """Shows how all tools are doing in a session. Also one that never ran."""
     async with services.database.read_only() as connection:
         await get_session(connection, caller, session_id)
-    return await _session_states(services, session_id)
+    return await _session_states(services, caller, session_id)
 
 
 @router.post("/sessions/{session_id}/tool-states/reset", responses=problems("unknown_tool"))
@@ -76,8 +76,9 @@ async def reset_tool_states(
     session_id: SessionId, services: ServicesDep, caller: Caller, body: ToolReset | None = None
 ) -> SessionToolStates:
     """Makes tools available again. No failure is held against them; what has succeeded in the session still counts."""
-    await _reset_in_session(services, caller, session_id, services.tools.specs(body.tool_name if body else None))
-    return await _session_states(services, session_id)
+    specs = services.tools.specs(body.tool_name if body else None, owner=caller)
+    await _reset_in_session(services, caller, session_id, specs)
+    return await _session_states(services, caller, session_id)
 
 
 @router.put("/sessions/{session_id}/tool-states/{tool}")
@@ -85,12 +86,12 @@ async def set_tool_state(
     tool: ToolName, session_id: SessionId, body: StatusChange, services: ServicesDep, caller: Caller
 ) -> ToolState:
     """Sets the state of a tool in a session. No success and no failure changes what a person has set."""
-    services.tools.specs(tool)
+    services.tools.specs(tool, owner=caller)
     async with services.database.transaction() as connection:
         await lock_session(connection, caller, session_id)
         changes = await services.tools.set_by_person(connection, session_id, tool, body.status, body.reason)
     services.tools.committed(changes)
-    return (await services.tools.session_states(session_id))[tool]
+    return (await services.tools.session_states(session_id, caller))[tool]
 
 
 @router.get("/sessions/{session_id}/tool-states/history")
@@ -188,8 +189,8 @@ async def _owner_of_any(services: Services, session_id: str) -> str:
         return await owner_of(connection, session_id)
 
 
-async def _session_states(services: Services, session_id: str) -> SessionToolStates:
-    return SessionToolStates(session_id, await services.tools.session_states(session_id), services.clock())
+async def _session_states(services: Services, owner: str, session_id: str) -> SessionToolStates:
+    return SessionToolStates(session_id, await services.tools.session_states(session_id, owner), services.clock())
 
 
 async def _reset_in_session(services: Services, owner: str, session_id: str, specs: Specs) -> None:

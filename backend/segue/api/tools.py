@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -12,6 +13,7 @@ from segue.api.schemas import Page
 from segue.domain.doc import doc
 from segue.domain.tool import DependencyGroup, Effect
 from segue.plans.policy import needs_confirmation
+from segue.tools.definitions import changed_at
 
 router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
 
@@ -27,11 +29,14 @@ class ToolDescription:
     confirmation: Annotated[bool, doc("Whether a call waits for the user's yes.")]
     dependencies: Annotated[tuple[DependencyGroup, ...], doc("What has to have succeeded in the session first.")]
     source: Annotated[str, doc("`builtin`, `native` or `mcp:<server>`.")]
+    changed_at: Annotated[datetime | None, doc("Since when its server defines it like this; null if it always did.")]
 
 
 @router.get("")
-async def list_tools(services: ServicesDep, _: Caller) -> Page[ToolDescription]:
-    """Lists the tools, as the model sees them."""
+async def list_tools(services: ServicesDep, caller: Caller) -> Page[ToolDescription]:
+    """Lists the tools that the caller may use, as the model sees them."""
+    specs = [tool.spec for tool in services.tools.tools_for(caller).values()]
+    changed = await changed_at(services.database, specs)
     described = [
         ToolDescription(
             name=spec.name,
@@ -41,7 +46,8 @@ async def list_tools(services: ServicesDep, _: Caller) -> Page[ToolDescription]:
             confirmation=needs_confirmation(spec, services.confirm),
             dependencies=spec.depends_on,
             source=spec.source,
+            changed_at=changed.get(spec.name),
         )
-        for spec in (tool.spec for tool in services.tools.tools().values())
+        for spec in specs
     ]
     return Page(described, None)

@@ -2,7 +2,7 @@
 
 import gc
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -27,11 +27,15 @@ COMMANDS = {
         "chat.command:chat", "Talk to the service. Without a service it starts one, and stops it when you leave."
     ),
     "doctor": Subcommand(
-        "doctor.command:doctor",
+        "doctor:doctor",
         "Say what is wrong and what to do. Exits with 0 if nothing is wrong, with 1 if something is, and with 2 if "
         "there is no such session.",
     ),
-    "keys": Subcommand("users:keys", "API keys, for AUTH=api_key."),
+    "keys": Subcommand("keys:keys", "API keys, for AUTH=api_key."),
+    "users": Subcommand("users:users", "What one user may use; and what was said before there were keys."),
+    "mcp": Subcommand(
+        "mcp.command:mcp", "The Model Context Protocol: Segue as a server of it, and your logins at others."
+    ),
     "agents": Subcommand("agents:agents", "The agents of AGENTS_CONFIG."),
     "export": Subcommand(
         "users:export", "Write everything a user has, a JSON object a line: to hand it out, or before `erase`."
@@ -39,6 +43,8 @@ COMMANDS = {
     "erase": Subcommand(
         "users:erase", "Remove everything a user has, for good: rows, payloads, keys and streams. Says what there was."
     ),
+    "backup": Subcommand("backup:backup", "Write everything that is stored into a new file, while the service runs."),
+    "restore": Subcommand("backup:restore", "Put what a backup holds into an empty store. No service may run on it."),
     "replay": Subcommand(
         "replay:replay", "Play recorded conversations and report what differs. Exits with 1 if anything does."
     ),
@@ -80,6 +86,19 @@ def _load(entry: Subcommand) -> Any:
 app = typer.Typer(cls=_Commands, no_args_is_help=True)
 
 
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 (typer calls it)
+    if wanted:
+        from segue.version import VERSION  # noqa: PLC0415 (no other command needs it at once)
+
+        typer.echo(f"segue {VERSION}")
+        raise typer.Exit
+
+
 @app.callback()
-def segue() -> None:
+def segue(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which release this is.")
+    ] = False,
+) -> None:
     """Segue: an agent web service that picks up where it left off."""

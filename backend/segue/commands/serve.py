@@ -25,6 +25,7 @@ from segue.domain.errors import AppError
 from segue.limits_from_settings import SHUTDOWN_SHARE
 from segue.main import create_app, run_worker
 from segue.mcp.config import read_mcp_config
+from segue.secret_files import read_secrets
 from segue.turns.agents import Agents
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
@@ -89,7 +90,7 @@ def _settings_with(**flags: object) -> Settings:
     if path != Settings.model_fields["mcp_config"].default and not os.access(path, os.F_OK):
         raise refusal(f"MCP_CONFIG={path} cannot be read. Correct it, or leave it out for no MCP servers.")
     try:
-        read_mcp_config(path)
+        read_mcp_config(path, read_secrets(settings.secrets_dir))
         declared_agents(settings, tools_before_start(settings))
     except AppError as error:
         raise refusal(error.detail) from None

@@ -25,7 +25,7 @@ def migrate() -> None:
     async def run(_settings: Settings, urls: ServerUrls, _stack: AsyncExitStack) -> str | None:
         return await asyncio.to_thread(upgrade, urls.database_url)
 
-    newer = _on_the_servers(run)
+    newer = on_the_servers(run)
     told = f"at {newer}, which a newer release made; this one can use it" if newer else "at the newest revision"
     typer.echo(f"The database is {told}.")
 
@@ -39,17 +39,27 @@ def on_the_stores(run: Callable[[Database, Cache], Awaitable[Done]]) -> Done:
     async def opened(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Done:
         if settings.migrate_on_start:
             await asyncio.to_thread(upgrade, urls.database_url)
-        database, redis = Database(urls.database_url, writing=1, reading=1), RedisServer(urls.redis_url)
+        database, redis = (
+            Database(urls.database_url, pooler=settings.database_pooler, writing=1, reading=1),
+            RedisServer(urls.redis_url),
+        )
         cache = Cache(redis)
         for client in (redis, database, cache):
             stack.push_async_callback(client.close)
         return await run(database, cache)
 
-    return _on_the_servers(opened)
+    return on_the_servers(opened)
 
 
-def _on_the_servers(run: Callable[[Settings, ServerUrls, AsyncExitStack], Awaitable[Done]]) -> Done:
+def on_the_servers(
+    run: Callable[[Settings, ServerUrls, AsyncExitStack], Awaitable[Done]], *, needs_data: bool = False
+) -> Done:
+    """Returns what `run` returns, given the servers that `segue serve` uses, at whatever schema they are. Raises as
+    `on_the_stores` does; with `needs_data` also if DATA_DIR is to be used, and has no database.
+    """
     settings = settings_with()
+    if needs_data and settings.database_url is None and not (settings.data_dir.expanduser() / "postgres").is_dir():
+        raise refusal(f"There is no database in {settings.data_dir}. Set DATA_DIR or DATABASE_URL to the one in use.")
 
     async def found() -> Done:
         async with AsyncExitStack() as stack:

@@ -10,7 +10,9 @@ import typer
 from pydantic import ValidationError
 
 from segue.config import Settings
+from segue.domain.identity import is_loopback
 from segue.domain.visible import visible
+from segue.embedded.service_process import HOST
 from segue.log import configure_logging, never_log
 from segue.tools import summaries
 
@@ -34,6 +36,18 @@ def settings_with(**flags: Any) -> Settings:
     never_log(settings.secrets)
     configure_logging(level=settings.log_level, log_format=settings.log_format)
     return settings
+
+
+def local_url(settings: Settings) -> str:
+    """Returns where the service of this machine answers, by its HOST and PORT."""
+    host = settings.host if is_loopback(settings.host) else HOST
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def check_url(url: str | None) -> None:
+    """Raises typer.Exit for a --url of no service."""
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise refusal("--url begins with http:// or https://")
 
 
 def refusal(text: str, *, code: int = 2) -> typer.Exit:

@@ -1,74 +1,99 @@
-"""`segue keys` is about API keys, `segue export` writes all that a user has, `segue erase` removes it."""
+"""What users have and may use: `segue users adopt` and `limits`, `segue export` writes it, `segue erase` removes it."""
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from errno import EEXIST
+from dataclasses import asdict, replace
+from decimal import Decimal
+from io import TextIOWrapper
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Annotated
 
 import typer
 
+from segue.commands.new_file import new_file
 from segue.commands.stores import on_the_stores
 from segue.commands.terminal import refusal
+from segue.db.adoption import Adoption
 from segue.db.engine import Database
 from segue.db.erasure import Erased, erase_user
-from segue.db.personal_data import rows_of_user
+from segue.db.personal_data import line_of, rows_of_user
 from segue.db.redis import Cache
-from segue.domain.clock import utc_now
-from segue.domain.identity import SCOPES, Scope, is_owner, is_user
-from segue.identity.api_keys import CHECK_EVERY_S, ApiKey, create_key, list_keys, revoke_key
-
-keys = typer.Typer(no_args_is_help=True)
+from segue.domain.identity import LOCAL_USER, is_owner
+from segue.usage.user_limits import NO_OWN, OwnLimits, load_limits, set_limits
 
 User = Annotated[str, typer.Option("--user", help="Whose it is.")]
 
+users = typer.Typer(no_args_is_help=True)
 
-@keys.command("create")
-def create(
+AtMost = Annotated[int | None, typer.Option(min=0, max=2**53)]
+
+
+@users.command("adopt")
+def adopt(
     user: User,
-    scope: Annotated[
-        list[str] | None, typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="What it is for, to tell it from others.")] = None,
+    from_: Annotated[str, typer.Option("--from", help="Whose it was.")] = LOCAL_USER,
+    *,
+    merge: Annotated[bool, typer.Option("--merge", help="Also if the user has something already.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to move.")] = False,
+    wait_s: Annotated[int, typer.Option("--wait", min=0, max=86_400, help="Seconds for open turns to end.")] = 30,
 ) -> None:
-    """Make a key. It is shown once, as the last word."""
-    scopes = _scopes(scope or [])
-    owner = _user(user, is_user)
+    """Give a user all that was said without keys: sessions, files, facts, usage. Beside the service, or without it.
+    Exits with 1 if a session is left because its turn is open: run it again then, as after any interruption.
+    """
+    owner, before = one_user(user), one_user(from_)
+    if owner == before:
+        raise refusal(f"--user and --from are both {owner}.")
 
-    async def run(database: Database, _: Cache) -> str:
+    async def run(database: Database, _: Cache) -> tuple[Counter[str], Counter[str], int]:
+        adoption = Adoption(database, before, owner)
+        if dry_run:
+            return Counter(await adoption.rows()), Counter(), 0
+        if not merge and await adoption.would_mix():
+            raise refusal(f"{owner} has sessions or facts already. With --merge, those of {before} come to them.")
+        left = await adoption.run(wait_s=wait_s)
+        return adoption.moved, adoption.left_out, left
+
+    moved, left_out, left = on_the_stores(run)
+    for table, count in sorted(moved.items()):
+        typer.echo(f"{table}  {count}")
+    for table, count in sorted((+left_out).items()):
+        typer.echo(f"{table}  {count} left out: {owner} has the same")
+    if left:
+        raise refusal(f"{left} sessions of {before} have a turn that is open. Run it again when it has ended.", code=1)
+
+
+@users.command("limits")
+def limits(
+    user: User,
+    requests_per_minute: AtMost = None,
+    turns_per_minute: AtMost = None,
+    concurrent_turns: AtMost = None,
+    tokens_per_day: AtMost = None,
+    cost_per_day: Annotated[
+        float | None, typer.Option(min=0, max=1e9, help="In dollars; the models need a price in PRICES_FILE.")
+    ] = None,
+    *,
+    clear: Annotated[bool, typer.Option("--clear", help="Put the settings in force again first.")] = False,
+) -> None:
+    """Set limits of one user in the place of the settings, for every process within seconds; 0 is no limit. What is
+    not given stays. Without options, show them.
+    """
+    owner = one_user(user)
+    cost = None if cost_per_day is None else Decimal(str(cost_per_day))
+    given = OwnLimits(requests_per_minute, turns_per_minute, concurrent_turns, tokens_per_day, cost)
+
+    async def run(database: Database, _: Cache) -> OwnLimits:
         async with database.transaction() as connection:
-            return await create_key(connection, owner, scopes=scopes, name=name, now=utc_now())
+            before = NO_OWN if clear else (await load_limits(connection, [owner])).get(owner, NO_OWN)
+            own = replace(before, **{name: value for name, value in asdict(given).items() if value is not None})
+            if clear or given != NO_OWN:
+                await set_limits(connection, owner, own)
+        return own
 
-    key = on_the_stores(run)
-    typer.echo(f"A key for {owner}, shown this once. Send it as `Authorization: Bearer …` or `X-API-Key: …`.\n{key}")
-
-
-@keys.command("list")
-def show(user: Annotated[str | None, typer.Option(help="Only this user's.")] = None) -> None:
-    """List keys, revoked ones too."""
-
-    async def run(database: Database, _: Cache) -> list[ApiKey]:
-        async with database.read_only() as connection:
-            return await list_keys(connection, user)
-
-    for key in on_the_stores(run):
-        typer.echo("  ".join(_columns(key)))
-
-
-@keys.command("revoke")
-def revoke(key_id: Annotated[str, typer.Argument(help="The id that `segue keys list` shows.")]) -> None:
-    """Revoke a key, for every process within a few seconds."""
-
-    async def run(database: Database, _: Cache) -> ApiKey:
-        async with database.transaction() as connection:
-            return await revoke_key(connection, key_id)
-
-    revoked = on_the_stores(run)
-    typer.echo(f"{revoked.id} of {revoked.owner} is revoked; nothing accepts it after {CHECK_EVERY_S:g} s.")
+    for name, value in asdict(on_the_stores(run)).items():
+        typer.echo(f"{name}  {f'as LIMIT_{name.upper()}' if value is None else value}")
 
 
 def export(
@@ -76,13 +101,13 @@ def export(
     output: Annotated[Path | None, typer.Option(help="A new file, for this account only; without it stdout.")] = None,
 ) -> None:
     """Writes all rows of a user: `{"table": …, "row": …}` a line, and how many of each on stderr."""
-    owner = _user(user)
+    owner = one_user(user)
 
     async def run(database: Database, _: Cache) -> Counter[str]:
         rows: Counter[str] = Counter()
-        with nullcontext(sys.stdout) if output is None else _whole(output) as file:
+        with nullcontext(sys.stdout) if output is None else _lines_of(output) as file:
             async for table, row in rows_of_user(database, owner):
-                file.write(f'{{"table": "{table}", "row": {row}}}\n')
+                file.write(line_of(table, row))
                 rows[table] += 1
         return rows
 
@@ -91,23 +116,18 @@ def export(
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[IO[str]]:
-    """A file for this account only. It gets its name once all of it is written."""
-    try:
-        if path.exists():
-            raise FileExistsError(EEXIST, os.strerror(EEXIST))
-        with TemporaryDirectory(dir=path.parent) as folder:
-            part = Path(folder, path.name)
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
-                yield file
-            part.rename(path)
-    except OSError as error:
-        raise refusal(f"{path} cannot be written: {error.strerror}. --output takes the name of a new file.") from None
+def _lines_of(path: Path) -> Iterator[IO[str]]:
+    with new_file(path) as file:
+        text = TextIOWrapper(file, encoding="utf-8")
+        try:
+            yield text
+        finally:
+            text.detach()
 
 
 def erase(user: User) -> None:
     """Removes all that a user has, and prints how many rows of each table and keys of Redis that was."""
-    owner = _user(user)
+    owner = one_user(user)
 
     async def run(database: Database, cache: Cache) -> Erased:
         return await erase_user(database, cache, owner)
@@ -120,27 +140,8 @@ def erase(user: User) -> None:
     typer.echo(f"redis keys  {erased.redis_keys}")
 
 
-def _user(name: str, is_one: Callable[[str], bool] = is_owner) -> str:
+def one_user(name: str, is_one: Callable[[str], bool] = is_owner) -> str:
+    """Raises typer.Exit for what is no name of a user."""
     if not is_one(name):
         raise refusal("--user takes one printable line of at most 200 characters, without spaces around it.")
     return name
-
-
-def _scopes(given: list[str]) -> list[Scope]:
-    known = [scope for scope in SCOPES if scope in given]
-    if unknown := set(given).difference(SCOPES):
-        raise refusal(f"There is no scope {', '.join(sorted(unknown))}; there is: {', '.join(SCOPES)}.")
-    return known
-
-
-def _columns(key: ApiKey) -> tuple[str, ...]:
-    used = f"used {key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "never used"
-    state = f"revoked {key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else used
-    return (
-        key.id,
-        key.owner,
-        "unreadable" if key.is_unreadable else ",".join(key.scopes) or "-",
-        key.name or "-",
-        f"made {key.created_at:%Y-%m-%d}",
-        state,
-    )

@@ -1,47 +1,70 @@
 """Every connection to Postgres: short transactions, and a time limit on every wait.
 
-Knows no table. A server that is lost, frozen or refuses to write raises AppError `storage_unavailable`, for every error
-the driver has for it.
+Knows no table. A server that is lost, frozen, locked or refuses to write raises StorageUnavailable, which has the cause
+(causes.py), for every error the driver has for it.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from itertools import count
+from secrets import token_hex
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeVar, cast
 
 import orjson
 import structlog
 from sqlalchemy import event, text
-from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.engine import Connection, ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
+from sqlalchemy.sql.base import Executable
 
+from segue.db.causes import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, StorageUnavailable
+from segue.db.outages import Blocker, Outages
 from segue.db.reading import read_json
 from segue.domain.errors import AppError
 
 CONNECT_TIMEOUT_S = 2.0
 POOL_TIMEOUT_S = 2.0
 STATEMENT_TIMEOUT_S = 4.0
-PING_TIMEOUT_S = 1.0
+# Longer than a turn waits for a connection: a process that has much to do stays ready. With the second that Redis is
+# waited for it is shorter than the 4 s of the health check in docker-compose.yml.
+PING_TIMEOUT_S = 2.5
+# Set after connecting, since a pooler refuses startup parameters that it does not know. The server ends a statement
+# before the driver stops listening: it knows whether a lock was waited for.
+SESSION_SETTINGS = {
+    "jit": "off",
+    "lock_timeout": "3000",
+    "statement_timeout": "3500",
+    "idle_in_transaction_session_timeout": "15000",
+}
+# Settings of a connection would reach others through a pooler that shares it out: no other client has used this one.
+_NOT_SHARED = """DO $$ BEGIN
+    IF current_setting('segue.taken', true) <> '' THEN
+        RAISE SQLSTATE '26000' USING MESSAGE = 'a pooler has given this connection to several clients';
+    END IF;
+    PERFORM set_config('segue.taken', 'yes', false);
+END $$; """
+# Statements without a name are sent whole each time, so that it does not matter which connection has seen them before.
+UNNAMED: Final[Mapping[str, Any]] = {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
 RETRY_S = 0.25
-READ_ONLY = "25006"
-DISK_FULL = "53100"
-UNAVAILABLE = "storage_unavailable"
 # What does not fit into this little memory goes to a file, which is gone with the statement.
 _WRITES_TO_DISK = """DO $$ BEGIN
     PERFORM set_config('work_mem', '64kB', true);
     PERFORM count(*) FROM generate_series(1, 20000);
 END $$"""
-# The budget of a process; docs/deployment.md adds it up.
+_SHORT_WAITS = text("SELECT set_config('lock_timeout', '1000', true), set_config('statement_timeout', '2000', true)")
+# The budget of a process, and one `alone`; docs/deployment.md adds it up.
 WRITING_CONNECTIONS = 5
 READING_CONNECTIONS = 5
 
 Result = TypeVar("Result")
+Pooler = Literal["none", "session", "transaction"]
 
 _outage_s: ContextVar[float] = ContextVar("outage_s", default=0.0)
 
@@ -49,13 +72,30 @@ log = structlog.get_logger()
 
 
 class Database:
-    """Two pools of connections: one that may write, and one whose every transaction PostgreSQL keeps to reading."""
+    """Two pools of connections: one that may write, and one whose every transaction PostgreSQL keeps to reading.
 
-    def __init__(self, url: str, *, writing: int = WRITING_CONNECTIONS, reading: int = READING_CONNECTIONS) -> None:
+    A pooler in transaction mode shares its connections out, so that a setting of one would reach others. Then limits
+    are set for each `transaction`, a single statement has only the driver's, and no write is refused while reading.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pooler: Pooler = "none",
+        writing: int = WRITING_CONNECTIONS,
+        reading: int = READING_CONNECTIONS,
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """`options` are read by those that write, from `connection.engine.get_execution_options()`."""
         self._stale_before = 0.0
         self._is_full = False
-        self._writing = self._engine(url, pool_size=writing)
-        event.listen(self._writing.sync_engine, "handle_error", self._note_refusal)
+        self._is_shared = pooler == "transaction"
+        writing_engine = self._engine(url, pool_size=writing)
+        self._alone = _make_engine(url, is_shared=self._is_shared, poolclass=NullPool)
+        self._outages = Outages(self._alone.connect)
+        event.listen(writing_engine.sync_engine, "handle_error", self._note_refusal)
+        self._writing = writing_engine.execution_options(**options)
         self._autocommit = self._writing.execution_options(isolation_level="AUTOCOMMIT")
         # A setting of the connection, because BEGIN READ ONLY and COMMIT would cost two round trips for each reading.
         reading_engine = self._engine(url, pool_size=reading, default_transaction_read_only="on")
@@ -64,33 +104,51 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
         """For several statements that hold together."""
-        async with _opened(self._writing.begin) as connection:
+        async with self._opened(self._writing.begin) as connection:
             yield connection
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
         """For single guarded writes: each statement is a transaction of its own."""
-        async with _opened(self._autocommit.connect) as connection:
+        async with self._opened(self._autocommit.connect) as connection:
             yield connection
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[AsyncConnection]:
+        """A connection that belongs to no pool and is closed at the end, for what PostgreSQL ties to a connection."""
+        async with self.autocommit() as connection:
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            await connection.run_sync(Connection.detach)
+            try:
+                yield connection
+            finally:
+                if connection.invalidated:  # SQLAlchemy forgets a detached connection that is lost, and leaves it open
+                    driver.terminate()
 
     @asynccontextmanager
     async def read_only(self) -> AsyncIterator[AsyncConnection]:
         """For statements that only read, each for itself. PostgreSQL refuses a write, and a lock of rows."""
-        async with _opened(self._reading.connect) as connection:
+        async with self._opened(self._reading.connect) as connection:
             yield connection
 
-    async def ping(self) -> None:
-        """Raises `storage_unavailable` sooner than a statement would, because a health check does not wait long, and
-        if Postgres only reads: a standby, or a host that has set `default_transaction_read_only` as the disk is full.
-        Once its disk was full, it is asked to write until it can.
+    async def ping(self, probe: Executable) -> None:
+        """Raises StorageUnavailable sooner than a statement would, because a health check does not wait long. `probe`
+        writes what turns write, and changes nothing. Once the disk was full, Postgres is asked to write until it can.
         """
-        async with _storage_errors(), asyncio.timeout(PING_TIMEOUT_S), self.autocommit() as connection:
-            if await connection.scalar(text("SELECT current_setting('transaction_read_only')::boolean")):
-                self._drop_connections()
-                raise storage_unavailable()
+        async with (
+            self._outages.named(otherwise=FAILING),
+            asyncio.timeout(PING_TIMEOUT_S),
+            self.transaction() as connection,
+        ):
+            await connection.execute(_SHORT_WAITS)
+            await connection.execute(probe)
             if self._is_full:
                 await connection.exec_driver_sql(_WRITES_TO_DISK)
                 self._is_full = False
+
+    async def blocker(self) -> Blocker | None:
+        """Returns the connection whose lock others wait for."""
+        return await self._outages.blocker()
 
     async def time(self) -> datetime:
         """Returns PostgreSQL's time of day."""
@@ -115,9 +173,34 @@ class Database:
     async def close(self) -> None:
         await self._writing.dispose()
         await self._reading.dispose()
+        await self._outages.close()
+        await self._alone.dispose()
 
-    def _engine(self, url: str, *, pool_size: int, **server_settings: str) -> AsyncEngine:
-        engine = _make_engine(url, pool_size=pool_size, **server_settings)
+    @asynccontextmanager
+    async def _opened(
+        self, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
+    ) -> AsyncIterator[AsyncConnection]:
+        async def enter() -> AsyncConnection:
+            async with self._outages.named():
+                return await stack.enter_async_context(connect())
+
+        async with self._outages.named(), AsyncExitStack() as stack:
+            yield await outlast(enter)
+
+    def _engine(self, url: str, *, pool_size: int, **session_settings: str) -> AsyncEngine:
+        engine = _make_engine(
+            url,
+            is_shared=self._is_shared,
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=POOL_TIMEOUT_S,
+            pool_use_lifo=True,  # each connection prepares its own statements: the one used last knows most of them
+            pool_recycle=1800,
+        )
+        if self._is_shared:
+            event.listen(engine.sync_engine, "begin", _limit_transaction)
+        else:
+            event.listen(engine.sync_engine, "connect", _sets(SESSION_SETTINGS | session_settings))
         event.listen(engine.sync_engine, "connect", _remember_age)
         event.listen(engine.sync_engine, "checkout", self._refuse_stale)
         return engine
@@ -125,8 +208,8 @@ class Database:
     def _note_refusal(self, context: ExceptionContext) -> None:
         """If it only reads, the other connections may lead to the same server, which was the primary until now."""
         state = getattr(context.original_exception, "sqlstate", None)
-        self._is_full |= state == DISK_FULL
-        if state == READ_ONLY:
+        self._is_full |= state == DISK_FULL_STATE
+        if state == READ_ONLY_STATE:
             context.is_disconnect = True
             self._drop_connections()
 
@@ -144,30 +227,46 @@ def _remember_age(_: object, record: ConnectionPoolEntry) -> None:
     record.info["since"] = time.monotonic()
 
 
-def _make_engine(url: str, *, pool_size: int, **server_settings: str) -> AsyncEngine:
-    """An error shows the statement without its values, which hold users' messages."""
+def _sets(session_settings: Mapping[str, str]) -> Callable[[Any, ConnectionPoolEntry], None]:
+    statements = _NOT_SHARED + "; ".join(f"SET {name} = '{value}'" for name, value in session_settings.items())
+
+    def set_them(connection: Any, _: ConnectionPoolEntry) -> None:
+        connection.run_async(lambda driver: driver.execute(statements))
+
+    return set_them
+
+
+def _limit_transaction(connection: Connection) -> None:
+    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        limits = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SESSION_SETTINGS.items())
+        connection.exec_driver_sql(f"SELECT {limits}")
+
+
+def _make_engine(url: str, *, is_shared: bool, **pool: Any) -> AsyncEngine:
+    """An error shows the statement without its values, which hold users' messages.
+
+    No other process gives a statement the same name, which a pooler might take for ours.
+    """
+    process, numbers = token_hex(8), count()
     return create_async_engine(
         asyncpg_url(url),
-        pool_size=pool_size,
-        max_overflow=0,
-        pool_timeout=POOL_TIMEOUT_S,
-        pool_use_lifo=True,  # each connection prepares its own statements: the one used last knows most of them
-        pool_recycle=1800,
-        json_serializer=lambda value: orjson.dumps(value).decode(),
+        json_serializer=lambda value: orjson.dumps(value, default=tuple).decode(),
         hide_parameters=True,
         json_deserializer=read_json,
         connect_args={
             "timeout": CONNECT_TIMEOUT_S,
             "command_timeout": STATEMENT_TIMEOUT_S,
-            "server_settings": {
-                "application_name": "segue",
-                "timezone": "UTC",
-                "jit": "off",
-                "idle_in_transaction_session_timeout": "15000",
-                **server_settings,
-            },
+            "server_settings": {"application_name": "segue", "timezone": "UTC"},
+            **(UNNAMED if is_shared else {"prepared_statement_name_func": lambda: f"segue_{process}_{next(numbers)}"}),
         },
+        **pool,
     )
+
+
+async def is_pooled(connection: AsyncConnection) -> bool:
+    """Whether a pooler answers, whose clients have no session of PostgreSQL to themselves."""
+    adapted: Any = (await connection.get_raw_connection()).dbapi_connection
+    return bool(adapted.driver_connection.get_server_pid() != await connection.scalar(text("SELECT pg_backend_pid()")))
 
 
 def asyncpg_url(url: str) -> str:
@@ -193,60 +292,10 @@ async def outlast(attempt: Callable[[], Awaitable[Result]]) -> Result:
     while True:
         try:
             return await attempt()
-        except AppError as error:
-            if error.code != UNAVAILABLE or time.monotonic() >= give_up_at:
+        except StorageUnavailable:
+            if time.monotonic() >= give_up_at:
                 raise
         if not is_told:
             log.warning("storage_awaited", for_s=_outage_s.get())
         is_told = True
         await asyncio.sleep(RETRY_S)
-
-
-@asynccontextmanager
-async def _opened(
-    connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]],
-) -> AsyncIterator[AsyncConnection]:
-    async def enter() -> AsyncConnection:
-        async with _storage_errors():
-            return await stack.enter_async_context(connect())
-
-    async with _storage_errors(), AsyncExitStack() as stack:
-        yield await outlast(enter)
-
-
-def storage_unavailable() -> AppError:
-    return AppError(
-        UNAVAILABLE,
-        status=503,
-        title="Storage is unavailable",
-        detail="The database cannot be reached. Try again in a moment; with an Idempotency-Key nothing is done twice.",
-        retryable=True,
-        extra={"retry_after_s": 2},
-    )
-
-
-_LOST = (DisconnectionError, PoolTimeoutError, ConnectionError, TimeoutError)
-
-
-@asynccontextmanager
-async def _storage_errors() -> AsyncIterator[None]:
-    try:
-        yield
-    except (*_LOST, FileNotFoundError) as error:  # a server that is starting has no socket yet
-        raise storage_unavailable() from error
-    except RuntimeError as error:
-        if "handler is closed" in str(error):  # uvloop raises it for a connection that the server has just closed
-            raise storage_unavailable() from error
-        raise
-    except DBAPIError as error:
-        if _is_outage(error):
-            raise storage_unavailable() from error
-        raise
-
-
-def _is_outage(error: DBAPIError) -> bool:
-    """Whether the server caused it: connection lost or read-only, server starting or stopping, out of disk, memory or
-    connections, unable to read its disk, time limit of a statement reached.
-    """
-    state = getattr(error.orig, "sqlstate", None) or ""
-    return error.connection_invalidated or state == "" or state[:2] in ("08", "53", "57", "58") or state == "25P03"

@@ -1,7 +1,6 @@
 """Brings a database to the newest revision, one process at a time."""
 
 import asyncio
-from pathlib import Path
 
 import structlog
 from alembic.config import Config
@@ -13,12 +12,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from alembic import command
-from segue.db.engine import asyncpg_url
+from segue.db.engine import UNNAMED, asyncpg_url
 from segue.db.models import metadata
+from segue.db.revision import SCRIPTS
 from segue.domain.errors import AppError
-
-INSTALLED = Path(__file__).with_name("alembic")  # in a wheel
-SCRIPTS = INSTALLED if INSTALLED.is_dir() else Path(__file__).resolve().parents[3] / "alembic"
 
 _COLUMNS = text("""
 SELECT table_name || '.' || column_name AS name,
@@ -26,17 +23,20 @@ SELECT table_name || '.' || column_name AS name,
 FROM information_schema.columns WHERE table_schema = current_schema()
 """)
 
+MIGRATION_LOCK = 0x5E60E
+
 log = structlog.get_logger()
 
 
-def upgrade(database_url: str) -> str | None:
-    """Blocks, and runs its own event loop: call it in a thread if a loop runs already.
+def upgrade(database_url: str, *, revision: str = "head", schema: str | None = None) -> str | None:
+    """Blocks, and runs its own event loop: call it in a thread if a loop runs already. Goes no further than to
+    `revision`; `schema` is that of the tables if it is another than the connection's own.
 
     Leaves a database alone that a newer release has migrated, as after a rollback, and returns its revision; else None.
     Raises AppError `database_unreachable`, and `database_too_new` if this release cannot use what the newer one made.
     """
     try:
-        command.upgrade(config(database_url), "head")
+        command.upgrade(config(database_url, schema), revision)
     except CommandError as error:
         if not isinstance(error.__cause__, RevisionError):
             raise
@@ -54,7 +54,7 @@ def upgrade(database_url: str) -> str | None:
 
 
 async def _usable_revision(database_url: str) -> str:
-    engine = create_async_engine(asyncpg_url(database_url))
+    engine = create_async_engine(asyncpg_url(database_url), connect_args=UNNAMED)
     try:
         async with engine.connect() as connection:
             revision = str(await connection.scalar(text("SELECT version_num FROM alembic_version")))
@@ -84,8 +84,8 @@ def missing_revisions(current: str | None) -> tuple[str, ...] | None:
     return tuple(reversed(missing))
 
 
-def config(database_url: str) -> Config:
+def config(database_url: str, schema: str | None = None) -> Config:
     made = Config()
     made.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
-    made.attributes["database_url"] = database_url
+    made.attributes |= {"database_url": database_url, "schema": schema}
     return made

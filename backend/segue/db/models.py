@@ -10,9 +10,11 @@ than the column, which their ids order. An id or a time never does: each is of t
 `note` is what the model is told with a message.
 A `definition` is the digest of a tool's; a call was `granted` if it ran under a row of `grants`.
 `attachments` of a message are the files that it carries, as they were then.
-`agent` of a turn is that of its session when it was first claimed.
+`agent` of a turn is that of its session when it was first claimed. Its `timeline` says what its last run did when, and
+which processes had it before.
 `client_id` is what a client calls a session that it has not made here; another user may use the same.
 `summary_references` are the lines of JSON that list the results of the turns in the summary.
+`sealed` is encrypted, and opens for its owner and server only: tokens of users, secrets of clients.
 `tool_choice` has the names of the tools that requests have, if there are more than they may have.
 `summary_seq` is the `turn_seq` of the last turn in the summary, `summary_until` that of the last one it is to cover.
 """
@@ -84,6 +86,7 @@ api_keys = Table(
     Column("created_at", _time(), nullable=False),
     Column("last_used_at", _time()),
     Column("revoked_at", _time()),
+    Column("expires_at", _time()),
     Index("api_keys_owner_idx", "owner", "id"),
 )
 
@@ -154,6 +157,7 @@ turns = Table(
     Column("facts_due_at", _time()),
     Column("branch", Text),
     Column("read_by", _id()),
+    Column("timeline", _json()),
     CheckConstraint("status IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="status"),
     Index("turns_session_id_seq_key", "session_id", "seq", unique=True),
     Index(
@@ -239,6 +243,7 @@ plans = Table(
     Column("made_with", _json()),
     Column("texts", _json(), nullable=False, server_default=text("'{}'")),
     Column("opaque", _json()),
+    Column("answers", _json()),
     Column("reminded", Boolean, nullable=False, server_default=text("false")),
     Column("created_at", _time(), nullable=False),
     Column("expires_at", _time(), nullable=False),
@@ -348,6 +353,18 @@ tool_state_changes = Table(
     Index("tool_state_changes_at_idx", "at"),
 )
 
+tool_definitions = Table(
+    "tool_definitions",
+    metadata,
+    Column("tool", Text, primary_key=True),
+    Column("digest", Text, primary_key=True),
+    Column("source", Text, nullable=False),
+    _seq(),
+    Column("definition", _json(), nullable=False),
+    Column("since", _time(), nullable=False),
+    Index("tool_definitions_source_seq_idx", "source", "seq"),
+)
+
 tool_holds = Table(
     "tool_holds",
     metadata,
@@ -370,6 +387,24 @@ audit = Table(
     Column("tool", Text),
     Column("details", _json(), nullable=False),
     Column("request_id", Text),
+)
+
+webhook_events = Table(
+    "webhook_events",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    _seq(),
+    Column("session_id", _id(), _session_key()),
+    Column("type", Text, nullable=False),
+    Column("data", _json(), nullable=False),
+    Column("created_at", _time(), nullable=False),
+    Column("due_at", _time(), nullable=False),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    Column("failure", Text),
+    Column("failed_at", _time()),
+    Index("webhook_events_seq_idx", "seq"),
+    Index("webhook_events_due_at_idx", "due_at"),
+    Index("webhook_events_session_id_seq_idx", "session_id", "seq"),
 )
 
 memories = Table(
@@ -402,6 +437,50 @@ memories = Table(
     Index("memories_superseded_by_idx", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
 )
 
+mcp_logins = Table(
+    "mcp_logins",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("server", Text, primary_key=True),
+    Column("id", _id(), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("sealed", Text, nullable=False),
+    Column("scope", Text),
+    Column("created_at", _time(), nullable=False),
+    Column("expires_at", _time()),
+    Column("refreshing_until", _time()),
+)
+
+mcp_login_attempts = Table(
+    "mcp_login_attempts",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("server", Text, nullable=False),
+    Column("sealed", Text, nullable=False),
+    Column("expires_at", _time(), nullable=False),
+    Index("mcp_login_attempts_owner_idx", "owner", "server"),
+)
+
+mcp_clients = Table(
+    "mcp_clients",
+    metadata,
+    Column("server", Text, primary_key=True),
+    Column("issuer", Text, primary_key=True),
+    Column("redirect_uri", Text, primary_key=True),
+    Column("sealed", Text, nullable=False),
+    Column("created_at", _time(), nullable=False),
+)
+
+mcp_tool_lists = Table(
+    "mcp_tool_lists",
+    metadata,
+    Column("server", Text, primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("tools", _json(), nullable=False),
+    Column("listed_at", _time(), nullable=False),
+)
+
 usage = Table(
     "usage",
     metadata,
@@ -426,6 +505,18 @@ usage = Table(
         unique=True,
         postgresql_where=text("session_id IS NOT NULL"),
     ),
+)
+
+user_limits = Table(
+    "user_limits",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("requests_per_minute", BigInteger),
+    Column("turns_per_minute", BigInteger),
+    Column("concurrent_turns", BigInteger),
+    Column("tokens_per_day", BigInteger),
+    Column("cost_per_day", Numeric),
+    Column("revision", BigInteger, Identity(), nullable=False),
 )
 
 reservations = Table(

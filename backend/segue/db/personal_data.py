@@ -11,7 +11,8 @@ from segue.db.engine import Database
 from segue.db.erasure import TABLES_OF_OWNERS, tables_of
 from segue.db.models import attachments, metadata, sessions, tool_results
 
-LEFT_OUT = ("digest", "search")  # the hash of a secret, and what is made of a fact's words to find it
+# The hash of a secret, an encrypted one, and what is made of a fact's words to find it.
+LEFT_OUT = ("digest", "sealed", "search")
 # SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
 ROWS_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1, attachments: 1}
 
@@ -27,6 +28,11 @@ async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[st
         for table, belongs in tables_of([session_id]):
             async for row in _rows(database, table, belongs):
                 yield table.name, row
+
+
+def line_of(table: str, row: str) -> str:
+    """A row in a file of them."""
+    return f'{{"table": "{table}", "row": {row}}}\n'
 
 
 async def _rows(database: Database, table: Table, belongs: ColumnElement[bool]) -> AsyncIterator[str]:

@@ -94,7 +94,7 @@ def plan_of(columns: Mapping[str, Any]) -> Plan:
 
 def _writable(value: Read) -> Read:
     try:
-        orjson.dumps(value)
+        orjson.dumps(value, default=tuple)
     except TypeError as error:  # an integer beyond 64 bits
         raise ValueError from error
     return value

@@ -34,6 +34,7 @@ RATE_CONNECTIONS = 4
 QUEUE_CONNECTIONS = 8
 
 FAILED_TOOLS_KEY = "segue:tools:failed"
+UNTOLD_TOOLS_KEY = "segue:tools:untold"
 
 _GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
@@ -147,7 +148,7 @@ class Cache(_Client):
         return max(int(await self._attempt("TTL", key) or 0), 0)
 
     async def set_json(self, key: str, value: object, *, ttl_s: int) -> None:
-        await self._attempt("SET", key, orjson.dumps(value), "EX", ttl_s)
+        await self._attempt("SET", key, orjson.dumps(value, default=tuple), "EX", ttl_s)
 
     async def set_listed(self, key: str, value: object, *, listing: str, ttl_s: int) -> None:
         """Stores a value under a key that `delete_listed` finds."""
@@ -199,12 +200,15 @@ class Cache(_Client):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries that are appended to a stream under one id. Only a batch that `opens` its stream creates one."""
+    """Entries that are appended to a stream under one id. Only a batch that `opens` its stream creates one; one that
+    `renews` it keeps it for TURN_EVENTS_TTL_S from now on, as one that opens it does.
+    """
 
     turn: TurnKey
     last: int
     body: bytes
     opens: bool
+    renews: bool = True
 
 
 class Streams(_Client):
@@ -229,7 +233,8 @@ class Streams(_Client):
                 continue
             bound = ("NOMKSTREAM", "MAXLEN", "~", MAX_LOG_ENTRIES)
             pipeline.execute_command("XADD", key, *bound, position, "events", batch.body)
-            pipeline.execute_command("EXPIRE", key, TURN_EVENTS_TTL_S)
+            if batch.renews:
+                pipeline.execute_command("EXPIRE", key, TURN_EVENTS_TTL_S)
         for user, event in told:
             bound = ("NOMKSTREAM", "MAXLEN", "~", MAX_FEED_ENTRIES)
             pipeline.execute_command("XADD", user_feed_key(user), *bound, "*", "event", event)

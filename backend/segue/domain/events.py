@@ -9,7 +9,7 @@ from segue.domain.session import AcknowledgementReport, Message, RequestedCall, 
 from segue.domain.tool import Reference
 from segue.domain.tool_state import ToolState
 
-ToolOutcome = Literal["succeeded", "failed", "unauthorized", "bad_arguments", "refused", "unknown"]
+ToolOutcome = Literal["succeeded", "failed", "unauthorized", "bad_arguments", "refused", "asks", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,16 @@ class GrantUsed:
 
     tool_call_id: str
     tool_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallProgressed:
+    """How far a running call is, as its tool counts; `total` and `message` only if the tool says them."""
+
+    tool_call_id: str
+    progress: float
+    total: float | None
+    message: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +145,7 @@ Event = (
     | PlanChanged
     | CallStarted
     | GrantUsed
+    | CallProgressed
     | CallEnded
     | ToolRan
     | ToolStateChanged

@@ -39,10 +39,24 @@ def is_user(name: str) -> bool:
     return is_line and SPEAKS_FOR not in name
 
 
+def known_user(name: str) -> str:
+    """Raises ValueError for what is no name of a user."""
+    if not is_user(name):
+        raise ValueError("has to be one printable line, without spaces around it")
+    return name
+
+
 def is_owner(name: str) -> bool:
     """Whether a name is that of a user, or of a user of a gateway's."""
     gateway, speaks_for, user = name.partition(SPEAKS_FOR)
     return is_user(gateway) and (not speaks_for or is_user(user))
+
+
+def known_owner(name: str) -> str:
+    """Raises ValueError for what is no name of a user, or of a user of a gateway's."""
+    if not is_owner(name):
+        raise ValueError("has to be one printable line, without spaces around it")
+    return name
 
 
 def user_of_gateway(gateway: Identity, user: str) -> Identity:

@@ -9,7 +9,7 @@ import secrets
 from datetime import datetime
 from typing import Literal
 
-Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br", "att"]
+Prefix = Literal["ses", "turn", "msg", "call", "plan", "chg", "mem", "key", "br", "att", "evt", "login"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64
@@ -21,8 +21,16 @@ def new_id(prefix: Prefix, at: datetime) -> str:
 
     The counter orders the ids that one process makes within one millisecond.
     """
-    order = int(at.timestamp() * 1000) << 16 | next(_counter) & 0xFFFF
-    number = order << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+    return _written(prefix, at, next(_counter) & 0xFFFF, secrets.randbits(_RANDOM_BITS))
+
+
+def first_id(prefix: Prefix, at: datetime) -> str:
+    """Returns an id before all that a process makes from this moment of its clock on."""
+    return _written(prefix, at, 0, 0)
+
+
+def _written(prefix: Prefix, at: datetime, count: int, random: int) -> str:
+    number = (int(at.timestamp() * 1000) << 16 | count) << _RANDOM_BITS | random
     return f"{prefix}_{''.join(_ALPHABET[number >> shift & 31] for shift in range(125, -5, -5))}"
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from segue.domain.doc import doc
 from segue.domain.tool import Remember
+from segue.domain.user_request import UserRequest
 
 PlanStatus = Literal["active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"]
 StepStatus = Literal["pending", "running", "waiting", "complete", "failed", "skipped", "unknown"]
@@ -36,7 +37,7 @@ PLAN_TRANSITIONS: Mapping[PlanStatus, frozenset[PlanStatus]] = {
 STEP_TRANSITIONS: Mapping[StepStatus, frozenset[StepStatus]] = {
     "pending": frozenset({"running", "waiting", "complete", "failed", "skipped"}),
     "waiting": frozenset({"pending", "waiting", "failed", "skipped"}),
-    "running": frozenset({"complete", "failed", "unknown", "pending"}),
+    "running": frozenset({"complete", "failed", "unknown", "pending", "waiting"}),
     "complete": frozenset(),
     "failed": frozenset(),
     "skipped": frozenset(),
@@ -68,6 +69,9 @@ class Step:
             "with a decision), `message:<id>`, `fact:<id>`, `result:<tool_call_id>`, or `model` if none has it."
         ),
     ] = None
+    asks: Annotated[
+        UserRequest | None, doc("While it waits for more than a yes: what its tool asks. A decision has the `answer`.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,8 @@ class Button:
     """What a user decides on the step that waits in a `version` of a plan, by a button and not in words.
 
     `args` take the place of the step's, and `remember` says that its tool need not ask again: with a `confirm` only.
-    `message` is what an `amend` changes. `plan_id` is the plan it is for, None for the one that is open.
+    `message` is what an `amend` changes. `plan_id` is the plan it is for, None for the one that is open. `answer` is
+    what the user filled in, if the step asks for that: with a `confirm` only.
     """
 
     decision: Pressed
@@ -84,6 +89,7 @@ class Button:
     message: str = ""
     remember: Remember | None = None
     plan_id: str | None = None
+    answer: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +191,13 @@ def update_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) ->
 def end(plan: Plan, status: Literal["cancelled", "expired", "superseded"]) -> Plan:
     """Ends an open plan before its last step; steps that have not started are skipped. Raises IllegalTransition."""
     return _next_version(plan, status, _skip_open(plan.steps, f"the plan was {status}"))
+
+
+def add_steps(plan: Plan, steps: Sequence[Step]) -> Plan:
+    """Adds steps to the end of an open plan, as many as it has room for."""
+    first = len(plan.steps) + 1
+    added = [replace(step, id=number) for number, step in enumerate(steps, start=first) if number <= MAX_STEPS]
+    return _next_version(plan, plan.status, [*plan.steps, *added])
 
 
 def replace_open_steps(plan: Plan, steps: Sequence[Step]) -> Plan:

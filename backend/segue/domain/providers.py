@@ -9,20 +9,29 @@ Api = Literal["auto", "chat", "responses"]
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """`key` and `base_url` are names of settings; `package` is what the `extra` of this project installs."""
+    """`key` and `base_url` are names of settings; `package` is what the `extra` of this project installs. `traced_as`
+    is its name by OpenTelemetry's conventions.
+    """
 
     key: str
     base_url: str
     default_url: str
     package: str = ""
     extra: str = ""
+    traced_as: str = "openai"
 
 
 OPENAI: Final = Provider("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1")
+OFFLINE: Final = "offline"  # the name of the model that answers while none is configured
 PROVIDERS: Final = {
     "openai": OPENAI,
     "anthropic": Provider(
-        "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com", "langchain_anthropic", "anthropic"
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_BASE_URL",
+        "https://api.anthropic.com",
+        "langchain_anthropic",
+        "anthropic",
+        "anthropic",
     ),
     "google_genai": Provider(
         "GOOGLE_API_KEY",
@@ -30,6 +39,7 @@ PROVIDERS: Final = {
         "https://generativelanguage.googleapis.com",
         "langchain_google_genai",
         "google",
+        "gcp.gemini",
     ),
 }
 
@@ -39,3 +49,7 @@ def provider_and_id(model: str) -> tuple[Provider, str]:
     prefix, _, rest = model.partition(":")
     provider = PROVIDERS.get(prefix)
     return (provider, rest) if provider and rest else (OPENAI, model)
+
+
+def traced_provider(model: str) -> str:
+    return "segue" if model == OFFLINE else provider_and_id(model)[0].traced_as

@@ -5,8 +5,9 @@ Code emits an observation once, after what it counts has been committed; emittin
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from segue.domain.plan import PlanStatus
 from segue.domain.session import Verdict, WebSearchReport
@@ -14,13 +15,18 @@ from segue.domain.tool_state import ToolStatus
 from segue.domain.usage import Charge
 
 TurnOutcome = Literal["completed", "failed", "cancelled"]
+WebhookOutcome = Literal["delivered", "failed", "gone", "given_up"]
 Recovery = Literal["begun", "queued_again", "ended", "handed_back"]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestAnswered:
+    """`route` is the template of the path, None if none fits; `seconds` last until the answer has ended."""
+
     method: str
     status: int
+    route: str | None
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,10 @@ class ModelCalled:
 
 @dataclass(frozen=True, slots=True)
 class ModelCharged:
-    """What a call took, also one that gave no answer."""
+    """What a call took, also one that gave no answer. `agent` is the id of who asked, empty outside of turns."""
 
     charge: Charge
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,13 @@ class RowsDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class WebhookTried:
+    """An event was posted to the operator's webhook. All outcomes but `failed` are final."""
+
+    outcome: WebhookOutcome
+
+
+@dataclass(frozen=True, slots=True)
 class LoopLagged:
     """A timer of the event loop was late by this long, which may be nothing."""
 
@@ -119,6 +133,7 @@ Observation = (
     | PlanEnded
     | TurnRecovered
     | RowsDeleted
+    | WebhookTried
     | LoopLagged
 )
 Observe = Callable[[Observation], None]
@@ -126,6 +141,10 @@ Observe = Callable[[Observation], None]
 
 def unobserved(_: Observation) -> None:
     """Counts nothing: for a process without metrics."""
+
+
+# The W3C traceparent of the innermost open span, for those that are asked from within it; None if tracing is off.
+current_traceparent: Final[ContextVar[str | None]] = ContextVar("current_traceparent", default=None)
 
 
 class Span(Protocol):
@@ -138,6 +157,8 @@ class Span(Protocol):
     def traceparent(self) -> str | None: ...
 
     def set_attributes(self, **attributes: str | float) -> None: ...
+
+    def add_event(self, name: str, **attributes: str | float) -> None: ...
 
     def fail(self, reason: str) -> None:
         """Marks the span as failed, for work that failed without raising."""

@@ -1,12 +1,16 @@
 """What a tool is, how it may fail, and what a call leaves behind. No I/O, no clock."""
 
+import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+import orjson
+
 from segue.domain.doc import doc
+from segue.domain.user_request import UserAnswer
 
 Effect = Literal["read_only", "write", "destructive"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
@@ -30,11 +34,20 @@ class ToolUnauthorized(ToolFailed):
     """The tool's own credentials were refused: no retry helps until a person has corrected them."""
 
 
+Report = Callable[[float, float | None, str | None], None]
+
+
+def _unheard(progress: float, total: float | None = None, message: str | None = None) -> None:
+    del progress, total, message
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments.
 
-    `time_zone` is the user's, an IANA name, `agent` the id of the agent that answers.
+    `time_zone` is the user's, an IANA name, `agent` the id of the agent that answers. A tool that takes long calls
+    `report(progress, total, message)` in the event loop: that gives the call its time again, and the user sees it.
+    `answers` are the user's to what the same call asked before (ToolAsks), in order.
     """
 
     owner: str
@@ -44,6 +57,8 @@ class ToolContext:
     now: datetime
     time_zone: str = "UTC"
     agent: str = ""
+    report: Report = field(default=_unheard, repr=False, compare=False)
+    answers: tuple[UserAnswer, ...] = ()
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
@@ -66,7 +81,8 @@ class ToolSpec:
     `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin`, `native` or `mcp:<server>`;
     `confirm` requires (True) or waives (False) the user's confirmation, None leaves it to `effect`. Calls of an
     `ephemeral` tool have no row in the ledger. `original_name` is the name at the source, `title` one for people, if it
-    has any. Every group of `depends_on` must be satisfied.
+    has any. Every group of `depends_on` must be satisfied. A call that reports progress
+    may take `max_timeout_s` instead of `timeout_s`.
     """
 
     name: str
@@ -77,6 +93,7 @@ class ToolSpec:
     idempotent: bool = False
     confirm: bool | None = None
     timeout_s: float | None = None
+    max_timeout_s: float | None = None
     ephemeral: bool = False
     original_name: str = ""
     title: str = ""
@@ -88,19 +105,41 @@ class ToolSpec:
         return self.effect == "read_only" or self.idempotent
 
 
+def definition_of(spec: ToolSpec) -> str:
+    """Returns a digest of everything about a tool that a user's yes relies on."""
+    shown: list[object] = [spec.name, spec.description, spec.input_schema, spec.effect, spec.source]
+    shown += [said for said in (spec.title, spec.idempotent) if said]
+    return hashlib.sha256(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Who may use a tool: agents by their ids, and users. None is all of them."""
+
+    agents: frozenset[str] | None = None
+    users: frozenset[str] | None = None
+
+    def admits(self, owner: str, agent: str | None) -> bool:
+        """Without an agent: whether any may."""
+        may_user = self.users is None or owner in self.users
+        return may_user and (self.agents is None or agent is None or agent in self.agents)
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A spec and the function behind it.
 
     The function gets validated arguments and returns text or a JSON value; it raises `ToolRetry` or `ToolFailed`.
     Its caller enforces time limits, records and cleans. `summarise` returns one line about a call's result; without it
-    the summary describes the result's shape. `secrets` are texts that are blanked in everything the tool returns.
+    the summary describes the result's shape. `secrets` are texts that are blanked in everything the tool returns. For
+    whoever is not of its `audience`, there is no such tool.
     """
 
     spec: ToolSpec
     run: ToolFunction
     summarise: Summarise | None = None
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    audience: Audience | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ ReasonCode = Literal[
     "unauthorized",
     "fleet_failed",
     "half_open",
+    "server_away",
     "missing_dependencies",
     "set_by_person",
     "set_for_all",

@@ -16,7 +16,7 @@ def turn_timeout(seconds: float) -> AppError:
 
 
 def storage_lost() -> AppError:
-    """Unlike `storage_unavailable` before a turn: the message is stored, and sending it anew would repeat it."""
+    """Unlike StorageUnavailable before a turn: the message is stored, and sending it anew would repeat it."""
     return AppError(
         "storage_unavailable",
         status=503,

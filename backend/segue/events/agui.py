@@ -16,6 +16,7 @@ from segue.domain.errors import AppError
 from segue.domain.events import (
     AcknowledgementDetected,
     CallEnded,
+    CallProgressed,
     CallStarted,
     Event,
     GrantUsed,
@@ -181,6 +182,8 @@ class EventEncoder:
                 return self._call_started(event)
             case GrantUsed():
                 return [custom("grant_used", event)]
+            case CallProgressed():
+                return [custom("tool_progress", event)]
             case CallEnded():
                 return [call_ended(event)]
             case ToolRan():

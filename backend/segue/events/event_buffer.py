@@ -68,6 +68,7 @@ class EventBuffer:
         self.end = end_of(turn)
         self.entries: list[Entry] = []
         self.saved = 0  # how many of the entries are in Redis
+        self.renew_at = 0.0  # from when on the log is to be kept for longer
         self.followers = 0
         self.token_followers = 0
         self.published_here = False
@@ -131,7 +132,7 @@ class EventBuffer:
         """Yields the entries after a position up to the terminal event, all that there are at a time.
 
         A reader that is slow, or one of very many, gets them in fewer and larger parts. Unless `patient` it raises
-        AppError `storage_unavailable` if Postgres is lost too, and `turn_interrupted` if this process shuts down before
+        StorageUnavailable if Postgres is lost too, and `turn_interrupted` if this process shuts down before
         the turn has ended.
         """
         read = 0

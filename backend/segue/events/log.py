@@ -22,6 +22,7 @@ from segue.events.user_feed import GAP
 
 SAVE_EVERY_S = 0.03
 READ_EVERY_S = 0.01
+RENEW_EVERY_S = 60.0
 RETRY_S = 0.25
 MAX_EVENT_BYTES = 1_000_000
 MAX_DIGITS = 19  # of a position
@@ -227,13 +228,15 @@ class EventLog:
         self._something_unsaved.clear()
         buffers, told, self._told = list(self._unsaved), self._told, []
         sizes = [len(buffer.entries) for buffer in buffers]
-        saved = await self._streams.append([_batch(buffer) for buffer in buffers], told)
+        batches = [_batch(buffer) for buffer in buffers]
+        saved = await self._streams.append(batches, told)
         if not saved:
             self._told = [*dict.fromkeys((user, GAP) for user, _ in told), *self._told]
             self._something_unsaved.set()
-        for buffer, size in zip(buffers, sizes, strict=True):
+        for buffer, size, batch in zip(buffers, sizes, batches, strict=True):
             if saved:
                 buffer.saved = size
+                buffer.renew_at = time.monotonic() + RENEW_EVERY_S if batch.renews else buffer.renew_at
             if buffer.saved == len(buffer.entries) or not (saved or buffer.published_here):
                 self._unsaved.pop(buffer, None)
                 self._release(buffer)
@@ -300,6 +303,7 @@ def _batch(buffer: EventBuffer) -> Batch:
         last=fresh[-1].position if fresh else 0,
         body=b"".join(b"%d %b\n" % entry for entry in fresh),
         opens=buffer.saved == 0,
+        renews=time.monotonic() >= buffer.renew_at,
     )
 
 

@@ -1,4 +1,4 @@
-"""AUTH=api_key: creates, lists, revokes and checks API keys. Owns the table `api_keys`.
+"""AUTH=api_key: creates, lists, rotates, revokes and checks API keys. Owns the table `api_keys`.
 
 `segue_<id>_<secret>`: the id finds the row, the secret is compared in constant time. A process caches a row for
 CHECK_EVERY_S, so a revoked key is refused everywhere after that time.
@@ -10,22 +10,22 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.models import api_keys
 from segue.db.reading import readable, reader
-from segue.domain.errors import NotFound
-from segue.domain.identity import Identity, Scope
+from segue.domain.errors import NotFound, Unreadable
+from segue.domain.identity import Identity
 from segue.domain.ids import new_id
 from segue.identity.authenticator import Unauthorized
 
-CHECK_EVERY_S = 3.0
+CHECK_EVERY_S = 1.0
 MARK_USED_EVERY = timedelta(minutes=1)
 MAX_CACHED = 10_000
 
@@ -45,33 +45,78 @@ class ApiKey:
     created_at: datetime
     last_used_at: datetime | None
     revoked_at: datetime | None
+    expires_at: datetime | None
     is_unreadable: bool = False
+
+    def works(self, now: datetime) -> bool:
+        is_over = self.expires_at is not None and self.expires_at <= now
+        return self.revoked_at is None and not is_over and not self.is_unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """`secret` is the key itself, which is not stored and cannot be shown again."""
+
+    key: ApiKey
+    secret: str = field(repr=False)
 
 
 async def create_key(
-    connection: AsyncConnection, owner: str, *, scopes: Iterable[Scope], name: str | None, now: datetime
-) -> str:
-    """Returns the key itself, which is not stored and cannot be shown again."""
+    connection: AsyncConnection,
+    owner: str,
+    *,
+    scopes: Iterable[str],
+    name: str | None,
+    now: datetime,
+    expires_at: datetime | None = None,
+) -> NewKey:
     key_id, secret = new_id("key", now), secrets.token_hex(32)
-    await connection.execute(
-        insert(api_keys).values(
+    made = await connection.execute(
+        insert(api_keys)
+        .values(
             id=key_id,
             owner=owner,
             name=name,
             scopes=sorted(set(scopes)),
             digest=_digest(secret),
             created_at=func.now(),
+            expires_at=expires_at,
         )
+        .returning(*api_keys.c)
     )
-    return f"segue_{key_id.removeprefix('key_')}_{secret}"
+    return NewKey(_api_key(made.one()), f"segue_{key_id.removeprefix('key_')}_{secret}")
 
 
-async def list_keys(connection: AsyncConnection, owner: str | None) -> list[ApiKey]:
-    """Oldest first; the keys of all owners if none is given."""
-    statement = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id)
+async def list_keys(
+    connection: AsyncConnection, owner: str | None, *, after: str | None = None, limit: int | None = None
+) -> list[ApiKey]:
+    """In the order of their ids, those after one; the keys of all owners if none is given."""
+    statement = select(api_keys).order_by(api_keys.c.id).limit(limit)
     if owner is not None:
         statement = statement.where(api_keys.c.owner == owner)
+    if after is not None:
+        statement = statement.where(api_keys.c.id > after)
     return [_api_key(row) for row in await connection.execute(statement)]
+
+
+async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
+    """Raises NotFound for a key that does not work any more, Unreadable if what it may do is not known."""
+    found = await connection.execute(_VALID.with_for_update(), {"key_id": key_id})
+    row = found.one_or_none()
+    if row is None:
+        raise NotFound("key")
+    key = _api_key(row)
+    if key.is_unreadable:
+        raise Unreadable("key")
+    return key
+
+
+async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timedelta, now: datetime) -> NewKey:
+    """Returns a key of the same user, scopes, name and term as one that is locked, which ends after the overlap."""
+    ends = func.least(api_keys.c.expires_at, func.now() + overlap)
+    await connection.execute(update(api_keys).where(api_keys.c.id == old.id).values(expires_at=ends))
+    expires_at = None if old.expires_at is None else now + (old.expires_at - old.created_at)
+    return await create_key(connection, old.owner, scopes=old.scopes, name=old.name, now=now, expires_at=expires_at)
 
 
 async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
@@ -102,10 +147,14 @@ class ApiKeys:
             raise Unauthorized("no_key" if credential is None else "not_a_key")
         key = await self._find(f"key_{parts[1]}")
         is_right = hmac.compare_digest(key.digest if key else _NO_DIGEST, _digest(parts[2]))
-        if key is None or not is_right or key.is_unreadable:
+        if key is None or not is_right or not key.works(self._clock()):
             raise Unauthorized("wrong_key")
         await self._mark_used(key)
         return Identity(key.owner, frozenset(key.scopes))
+
+    def forget(self, key_id: str) -> None:
+        """Reads the row anew when the key comes next."""
+        self._cached.pop(key_id, None)
 
     async def _find(self, key_id: str) -> ApiKey | None:
         read_at, key = self._cached.get(key_id, (float("-inf"), None))
@@ -148,6 +197,10 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()  # 256 random bits need no slow hash
 
 
-_IS_VALID = (api_keys.c.id == bindparam("key_id"), api_keys.c.revoked_at.is_(None))
+_IS_VALID: tuple[ColumnElement[bool], ...] = (
+    api_keys.c.id == bindparam("key_id"),
+    api_keys.c.revoked_at.is_(None),
+    or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > func.now()),
+)
 _VALID = select(api_keys).where(*_IS_VALID)
 _USED = update(api_keys).where(*_IS_VALID).values(last_used_at=bindparam("used_at")).returning(*api_keys.c)

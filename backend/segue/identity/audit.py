@@ -16,7 +16,20 @@ from segue.db.reading import readable, reader
 from segue.domain.doc import doc
 from segue.domain.redaction import without_secret_texts
 
-Action = Literal["cancel_turn", "set_tool_state", "reset_tool_states", "read_session", "reload_agents"]
+Action = Literal[
+    "cancel_turn",
+    "set_tool_state",
+    "reset_tool_states",
+    "read_session",
+    "reload_agents",
+    "retry_webhooks",
+    "reconnect_mcp_server",
+    "create_key",
+    "rotate_key",
+    "revoke_key",
+    "set_user_limits",
+    "adopt_user",
+]
 
 
 @dataclass(frozen=True, slots=True)

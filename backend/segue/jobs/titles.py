@@ -10,7 +10,8 @@ import structlog
 
 from segue.agent.llm.model import ChatModel
 from segue.agent.session_title import propose_title
-from segue.db.engine import UNAVAILABLE, Database
+from segue.db.causes import StorageUnavailable
+from segue.db.engine import Database
 from segue.domain.errors import AppError
 from segue.events.user_feed import session_titled
 from segue.memory.history import MAX_SEQ, load_turns
@@ -48,9 +49,9 @@ class Titles:
         title = None
         try:
             title = await self._proposed(job)
+        except StorageUnavailable:
+            raise
         except AppError as error:
-            if error.code == UNAVAILABLE:
-                raise
             log.warning(self.log_failed, code=error.code, **self.ids(job))
         async with self.database.autocommit() as connection:
             stored = await settle(connection, job, title)

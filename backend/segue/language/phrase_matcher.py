@@ -4,7 +4,6 @@ A phrase whose last word ends in `*` matches every word that begins so. Scripts 
 their words are single characters. Knows nothing of languages and of what a phrase means.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -13,8 +12,8 @@ from segue.language.word_lists import Phrase
 
 ANY_ENDING: Final = "*"
 SHORTEST_STEM: Final = 3  # letters
+_ONE_WORD: Final = (1,)
 
-Key = TypeVar("Key")
 Value = TypeVar("Value")
 Match = tuple[Phrase, Value]
 
@@ -53,23 +52,20 @@ class PhraseMatcher(Generic[Value]):
 
 def match_phrases(entries: Iterable[Match[Value]]) -> PhraseMatcher[Value]:
     """Raises ValueError if a phrase is a stem of fewer letters than SHORTEST_STEM, or begins with a stem."""
-    matches: dict[Phrase, list[Match[Value]]] = defaultdict(list)
-    lengths: dict[str, set[int]] = defaultdict(lambda: {1})
-    stem_lengths: dict[Phrase, set[int]] = defaultdict(set)
+    matches: dict[Phrase, tuple[Match[Value], ...]] = {}
+    lengths: dict[str, tuple[int, ...]] = {}
+    stem_lengths: dict[Phrase, tuple[int, ...]] = {}
     for phrase, value in entries:
-        *before, last = phrase
+        first, last = phrase[0], phrase[-1]
         if last.endswith(ANY_ENDING):
-            stem_lengths[tuple(before)].add(len(last) - 1)
-        if phrase[0].endswith(ANY_ENDING) and (before or len(last) <= SHORTEST_STEM):
+            stem_lengths[phrase[:-1]] = _with(len(last) - 1, stem_lengths.get(phrase[:-1], ()))
+        if first.endswith(ANY_ENDING) and (len(phrase) > 1 or len(last) <= SHORTEST_STEM):
             raise ValueError(f"{' '.join(phrase)!r}: too little to recognise a word by")
-        matches[phrase].append((phrase, value))
-        lengths[phrase[0]].add(len(phrase))
-    return PhraseMatcher(
-        {phrase: tuple(found) for phrase, found in matches.items()},
-        _longest_first(lengths),
-        _longest_first(stem_lengths),
-    )
+        matches[phrase] = (*matches.get(phrase, ()), (phrase, value))
+        lengths[first] = _with(len(phrase), lengths.get(first, _ONE_WORD))
+    return PhraseMatcher(matches, lengths, stem_lengths)
 
 
-def _longest_first(lengths: Mapping[Key, set[int]]) -> dict[Key, tuple[int, ...]]:
-    return {key: tuple(sorted(each, reverse=True)) for key, each in lengths.items()}
+def _with(length: int, longest_first: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the same tuple if it has the length: tens of thousands of words share a few."""
+    return longest_first if length in longest_first else tuple(sorted((*longest_first, length), reverse=True))

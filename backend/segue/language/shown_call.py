@@ -71,10 +71,10 @@ class CallView:
             yield f"{self._name(name)}: {visible(text)}"
             return
         yield f"{self._name(name)}:"
-        yield from _block(head)
+        yield from quoted(head)
         if head != text:
             yield f"  {self._cut('cut', len(text) - len(head + tail), len(text), text)}"
-            yield from _block(tail)
+            yield from quoted(tail)
 
     def _name(self, name: str) -> str:
         return name if _PLAIN_NAME.fullmatch(name) else self.brief(_json(name))
@@ -129,7 +129,8 @@ def _ends(text: str, longest: int) -> tuple[str, str]:
     return (text[:start], text[rest:]) if start < rest else (text, "")
 
 
-def _block(text: str) -> Iterator[str]:
+def quoted(text: str) -> Iterator[str]:
+    """Yields the lines of a text, each behind a mark that no text can write at the beginning of a line."""
     for line in text.split("\n"):
         shown = visible(line)
         shown = f"{shown[:-1]}‹U+0020›" if shown.endswith(" ") else shown

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from sys import intern
 from typing import Any, Final, Generic, TypeVar
 
 from segue.domain.errors import AppError
@@ -132,7 +133,8 @@ def kinds_by_phrase(
     for kind, words in lists.items():
         if kind not in kinds:
             raise ValueError(f"[{language}] has a list called {kind!r}; the lists are {', '.join(sorted(kinds))}")
-        for phrase in filter(None, map(phrase_of, split_list(words))):
+        for said in filter(None, map(phrase_of, split_list(words))):
+            phrase = tuple(map(intern, said))  # most words are in many phrases
             if found.setdefault(phrase, kind) != kind:
                 raise ValueError(f"[{language}] has {' '.join(phrase)!r} in both {found[phrase]!r} and {kind!r}")
     return found

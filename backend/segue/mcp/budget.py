@@ -4,11 +4,13 @@ The transports count the bytes they read, the filter counts messages. A server t
 starts a task for every message, and keeps those whose answer the server does not read.
 """
 
-from typing import Final
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 import anyio
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 MESSAGE_LIMIT_BYTES: Final = 32 * 1024 * 1024
 _MESSAGES: Final = 1000
@@ -16,14 +18,26 @@ _MESSAGES_PER_S: Final = 100
 _UNREADABLE: Final = 10  # messages that one costs which is none: the SDK logs each with a traceback
 _BYTES: Final = 4 * 1024 * 1024
 _BYTES_PER_S: Final = 1024 * 1024
-_BYTES_OF_AN_ANSWER: Final = 1024 * 1024  # but for the result of a tool
+_BYTES_OF_AN_ANSWER: Final = 1024 * 1024
+_LARGE: Final = ("tools/call", "resources/read")  # whose answers may be as large as a message
 _ASKED: Final = 1000  # requests that are remembered: not all are answered
 _ASKED_AT_ONCE: Final = 16  # whose answers may be as large as that
 _UNREAD_ANSWERS: Final = 100
+_PROGRESS: Final = 20  # notifications of a call that are read
+_PROGRESS_PER_S: Final = 5
+_LARGEST: Final = 1e15  # a number of progress
+_OF_PROGRESS: Final = "notifications/progress"
+IN_PROGRESS: Final = f'"{_OF_PROGRESS}"'.encode()
+_IN_ANSWER: Final = b'"id"'
+_TOKEN: Final = re.compile(rb'"progressToken"\s*:\s*"?([A-Za-z0-9_-]{1,64})')
 
 
 class McpServerGone(Exception):
-    """The connection is over; the message says why and never quotes the server."""
+    """The connection is over; the message says why and never quotes the server. `status` is its HTTP answer's."""
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class _Bucket:
@@ -46,6 +60,11 @@ class _Bucket:
         self._filled_at = now
         return self._level >= 0
 
+    def has(self, amount: int) -> bool:
+        is_there = self.take(amount)
+        self._level += amount
+        return is_there
+
 
 class Budget:
     """Of one connection. Whatever overspends it raises McpServerGone, and so does `watch`."""
@@ -54,9 +73,17 @@ class Budget:
         self._bytes = _Bucket(_BYTES, _BYTES_PER_S)
         self._messages = _Bucket(_MESSAGES, _MESSAGES_PER_S)
         self._asked: dict[str, int] = {}
-        self._unread = 0
+        self._progress: dict[str, _Bucket] = {}
+        self._unread = self._read = self._answers = 0
         self._overspent = anyio.Event()
         self._reason = ""
+
+    @property
+    def came(self) -> str:
+        """What the server has sent so far, for a handshake that does not end."""
+        if self._answers:
+            return "it answered, but not all that it was asked"
+        return f"{self._read} bytes came, no answer among them" if self._read else "nothing came"
 
     async def watch(self) -> None:
         """Waits until the budget is overspent, for readers in which the SDK swallows the error."""
@@ -64,8 +91,9 @@ class Budget:
         raise McpServerGone(self._reason)
 
     def read(self, size: int) -> None:
+        self._read += size
         if not self._bytes.take(size):
-            self._end("it sends more bytes than were asked for")
+            self.end("it sends more bytes than were asked for")
 
     def asks(self, message: object) -> None:
         """A request of ours entitles the server to an answer, also to a late one after it was cancelled."""
@@ -73,31 +101,58 @@ class Budget:
             return
         if len(self._asked) >= _ASKED:
             self._settle(next(iter(self._asked)))
-        size = MESSAGE_LIMIT_BYTES if message.method == "tools/call" else _BYTES_OF_AN_ANSWER
+        size = _BYTES_OF_AN_ANSWER
+        if message.method in _LARGE:
+            size = MESSAGE_LIMIT_BYTES
+        if message.method == "tools/call":
+            self._progress[str(message.id)] = _Bucket(_PROGRESS, _PROGRESS_PER_S)
         self._asked[str(message.id)] = size if len(self._asked) < _ASKED_AT_ONCE else 0
         self._bytes.add(self._asked[str(message.id)])
 
     def sent(self, message: object) -> None:
         self._unread -= isinstance(message, JSONRPCResponse | JSONRPCError)
 
-    def heard(self, item: SessionMessage | Exception) -> None:
-        """Counts what comes from the server. The answer to a request of ours is free."""
+    def hears(self, item: SessionMessage | Exception) -> bool:
+        """Counts what comes from the server, and returns whether it is to be read. The answer to a request of ours is
+        free, and so is some progress of a call.
+        """
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, JSONRPCResponse | JSONRPCError) and self._settle(message.id):
-            return
+            self._answers += 1
+            return True
+        if isinstance(message, JSONRPCNotification) and message.method == _OF_PROGRESS:
+            params = message.params or {}
+            bucket = self._progress.get(str(params.get("progressToken")))
+            if bucket is not None and bucket.has(1) and _is_progress(params):
+                return bucket.take(1)
         if isinstance(message, JSONRPCRequest):
             self._unread += 1
         if not self._messages.take(1 if message else _UNREADABLE):
-            self._end("it sends more messages than were asked for")
+            self.end("it sends more messages than were asked for")
         if self._unread > _UNREAD_ANSWERS:
-            self._end("it asks on without reading the answers")
+            self.end("it asks on without reading the answers")
+        return not (isinstance(message, JSONRPCNotification) and message.method == _OF_PROGRESS)
+
+    def skips(self, message: bytes) -> bool:
+        """Whether this is progress beyond what is read of a call: to read it costs a hundred times what this takes."""
+        if IN_PROGRESS not in message or _IN_ANSWER in message or (found := _TOKEN.search(message)) is None:
+            return False
+        bucket = self._progress.get(found[1].decode())
+        return bucket is not None and not bucket.has(1)
 
     def _settle(self, asked: object) -> bool:
         allowed = self._asked.pop(str(asked), None)
+        self._progress.pop(str(asked), None)
         self._bytes.add(-(allowed or 0))
         return allowed is not None
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         self._reason = reason
         self._overspent.set()
         raise McpServerGone(reason)
+
+
+def _is_progress(params: Mapping[str, Any]) -> bool:
+    """Whether it has numbers that a float can hold: the SDK ends the connection over others."""
+    counted = params.get("progress"), params.get("total") or 0
+    return all(isinstance(number, int | float) and abs(number) < _LARGEST for number in counted)

@@ -5,31 +5,39 @@ Knows the file and the environment, nothing of processes or connections. Values 
 """
 
 import json
-import os
 import re
+import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from segue.domain.errors import AppError
 from segue.domain.redaction import configured_secrets
-from segue.domain.tool import DependencyGroup
+from segue.domain.tool import Audience, DependencyGroup
+from segue.mcp.foreign_keys import Faults, Translation
+from segue.mcp.oauth.config import OAuthSetting
+from segue.mcp.variables import NoValue, Variables
 from segue.tools.dependencies import check_groups
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_SHOWN_ERRORS = 3
+MAX_BYTES: Final = 1_000_000
+_SHOWN_ERRORS: Final = 3
+# What keys of other clients become; the file has no keys of these names.
+_INTERNAL: Final = frozenset({"only", "off", "transport", "env_file"})
 
 
 class McpServerConfig(BaseModel):
     """One server: a `command` to run (stdio) or a `url` to reach (streamable HTTP).
 
     A `url` whose host is a name that leads to a private address needs `allow_private`.
-    Names in `confirm`, `disabled` and `depends_on` are the server's own, without `prefix`.
+    Names in `confirm`, `disabled`, `only` and `depends_on` are the server's own, without `prefix`.
+    Only `agents` and `users` may use it, if they are given.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     command: str | None = None
     args: tuple[str, ...] = Field(default=(), repr=False)
@@ -37,18 +45,26 @@ class McpServerConfig(BaseModel):
     cwd: str | None = None
     url: str | None = Field(default=None, repr=False)
     headers: dict[str, SecretStr] = {}
+    oauth: OAuthSetting = None
     allow_private: bool = False
     prefix: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{0,32}$")] = "mcp_"
     timeout_s: Annotated[float, Field(gt=0, le=3600)] | None = None
+    max_timeout_s: Annotated[float, Field(gt=0, le=86400)] | None = None
     confirm: frozenset[str] = frozenset()
     disabled: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
     off: bool = False
+    transport: Literal["stdio", "http", "sse"] | None = None
+    env_file: str | None = None
     depends_on: dict[str, tuple[DependencyGroup, ...]] = {}
+    agents: Annotated[frozenset[str], Field(min_length=1)] | None = None
+    users: Annotated[frozenset[str], Field(min_length=1)] | None = None
 
     @property
     def secrets(self) -> frozenset[str]:
         """Returns the values of `env` and `headers` that a tool's answer must not contain."""
-        values = {**self.env, **self.headers}
+        own = self.oauth.client_secret if self.oauth else None
+        values = {**self.env, **self.headers, **({"client_secret": own} if own else {})}
         return frozenset(configured_secrets({name: value.get_secret_value() for name, value in values.items()}))
 
     @property
@@ -57,13 +73,12 @@ class McpServerConfig(BaseModel):
         parts = re.split(r"[/?&=:@#,\s]+", " ".join((*self.args, self.url or "")))
         return self.secrets | configured_secrets({str(place): part for place, part in enumerate(parts)})
 
-    @model_validator(mode="before")
-    @classmethod
-    def _disabled_as_a_switch(cls, raw: object) -> object:
-        if not isinstance(raw, dict):
-            return raw
-        switch = raw.get("disabled")
-        return {**raw, "off": switch is True, "disabled": [] if isinstance(switch, bool) else raw.get("disabled", [])}
+    @property
+    def audience(self) -> Audience | None:
+        return Audience(self.agents, self.users) if self.agents or self.users else None
+
+    def offers(self, tool: str) -> bool:
+        return tool not in self.disabled and (self.only is None or tool in self.only)
 
     @field_validator("url")
     @classmethod
@@ -81,27 +96,44 @@ class McpServerConfig(BaseModel):
     def _one_way_in(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("give either command (a program to run) or url (a streamable HTTP server)")
+        if self.transport is not None and (self.transport == "stdio") != (self.url is None):
+            raise ValueError(f"its type is {self.transport}: stdio needs a command, the others a url")
+        if self.oauth is not None and (self.url is None or "authorization" in map(str.lower, self.headers)):
+            raise ValueError("oauth is for a url without an Authorization header: leave one of the two out")
         return self
 
 
 class McpConfig(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
+    """`ignored` are the keys of other clients that mean nothing here, each with the reason; `files` hold variables."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     servers: dict[Annotated[str, Field(min_length=1, max_length=64)], McpServerConfig] = Field(alias="mcpServers")
+    ignored: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    @property
+    def with_logins(self) -> dict[str, McpServerConfig]:
+        """The servers at which each user logs in."""
+        return {name: server for name, server in self.servers.items() if server.oauth is not None and not server.off}
 
     @property
     def never_logged(self) -> frozenset[str]:
         return frozenset[str]().union(*(server.never_logged for server in self.servers.values()))
 
 
-def read_mcp_config(path: Path) -> McpConfig:
-    """Returns the servers of `path` with variables filled in and paths made absolute; none if there is no file.
+_KEYS: Final = McpServerConfig.model_fields.keys() - _INTERNAL
+
+
+def read_mcp_config(path: Path, secrets: Mapping[str, str] = MappingProxyType({})) -> McpConfig:
+    """Returns the servers of `path` with variables filled in, from the environment or else from the `secrets`, whose
+    names are in upper case, and paths made absolute; none if there is no file.
 
     Raises AppError `mcp_config_invalid` (500) that names the file and what to correct.
     """
     try:
-        raw = json.loads(path.read_text("utf-8-sig"))
-        config = McpConfig.model_validate(raw)
+        translation = Translation(json.loads(_text_of(path), object_pairs_hook=_without_repetition), _KEYS)
+        config = McpConfig.model_validate(translation.raw)
     except FileNotFoundError:
         return McpConfig(mcpServers={})
     except OSError as error:
@@ -110,10 +142,32 @@ def read_mcp_config(path: Path) -> McpConfig:
         raise _invalid(path, "is not UTF-8 text; save it as UTF-8") from None
     except json.JSONDecodeError as error:
         raise _invalid(path, f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    except (RecursionError, ValueError) as error:
+    except (RecursionError, ValueError, Faults) as error:
         raise _invalid(path, _what_is_wrong(error)) from None
-    servers = {name: _resolved(server, f"mcpServers.{name}", path) for name, server in config.servers.items()}
-    return McpConfig(mcpServers=servers)
+    variables = Variables(path, secrets, translation.inputs)
+    servers = {name: _resolved(server, f"mcpServers.{name}", variables) for name, server in config.servers.items()}
+    return McpConfig(mcpServers=servers, ignored=tuple(translation.ignored), files=tuple(variables.files))
+
+
+def _text_of(path: Path) -> str:
+    """Raises OSError, UnicodeDecodeError, Faults."""
+    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+        raise Faults("the file: it must be an ordinary one")  # to open a pipe would wait for its writer
+    with path.open("rb") as file:
+        text = file.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise Faults(f"the file: it must be smaller than {MAX_BYTES} bytes")
+    return text.decode("utf-8-sig")
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON keeps the last of two members of one name: a safeguard that stood in the first would be lost in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise Faults(f"{twice[:64]!r} stands twice in one object: keep one of them")
+    return found
 
 
 def _invalid(path: Path, what: str) -> AppError:
@@ -121,48 +175,52 @@ def _invalid(path: Path, what: str) -> AppError:
 
 
 def _what_is_wrong(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return "holds a number too long or lists too deep to be read"
-    problems = [
-        f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg'].removeprefix('Value error, ')}"
-        for problem in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
+    match error:
+        case Faults(faults=faults):
+            problems = list(faults)
+        case ValidationError():
+            problems = [
+                f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg'].removeprefix('Value error, ')}"
+                for problem in error.errors(include_url=False, include_context=False, include_input=False)
+            ]
+        case _:
+            return "holds a number too long or lists too deep to be read"
     more = f" (and {len(problems) - _SHOWN_ERRORS} more)" if len(problems) > _SHOWN_ERRORS else ""
     return f"must be corrected: {'; '.join(problems[:_SHOWN_ERRORS])}{more}"
 
 
-def _resolved(server: McpServerConfig, where: str, path: Path) -> McpServerConfig:
+def _resolved(server: McpServerConfig, where: str, variables: Variables) -> McpServerConfig:
     if server.off:
         return server
 
-    def expand(text: str, field: str) -> str:
-        return _expanded(text, f"{where}.{field}", path)
+    def fill(text: str, field: str) -> str:
+        try:
+            return variables.fill(text)
+        except NoValue as no:
+            raise _invalid(variables.path, f"needs {no.missing} at {where}.{field}: {no.do}") from None
 
-    def expand_all(secrets: dict[str, SecretStr], field: str) -> dict[str, SecretStr]:
-        return {key: SecretStr(expand(secret.get_secret_value(), f"{field}.{key}")) for key, secret in secrets.items()}
+    def fill_all(secrets: dict[str, SecretStr], field: str) -> dict[str, SecretStr]:
+        return {key: SecretStr(fill(secret.get_secret_value(), f"{field}.{key}")) for key, secret in secrets.items()}
 
-    folder = path.absolute().parent
     changes = {
-        "command": server.command and _program(server.command, folder),
-        "args": tuple(expand(argument, "args") for argument in server.args),
-        "env": expand_all(server.env, "env"),
-        "cwd": str(folder / (server.cwd or "")),
-        "url": server.url and expand(server.url, "url"),
-        "headers": expand_all(server.headers, "headers"),
+        "command": server.command and _program(fill(server.command, "command"), variables.folder),
+        "args": tuple(fill(argument, "args") for argument in server.args),
+        "env": _of_env_file(server.env_file, where, variables) | fill_all(server.env, "env"),
+        "cwd": str(variables.folder / fill(server.cwd or "", "cwd")),
+        "url": server.url and fill(server.url, "url"),
+        "headers": fill_all(server.headers, "headers"),
+        "oauth": server.oauth and server.oauth.expanded(lambda text, field: fill(text, f"oauth.{field}")),
     }
     return server.model_copy(update=changes)
 
 
-def _expanded(text: str, where: str, path: Path) -> str:
-    def value_of(variable: re.Match[str]) -> str:
-        value = os.environ.get(variable[1], variable[2])
-        if value is None:
-            raise _invalid(
-                path, f"needs the environment variable {variable[1]} at {where}: set it, or correct the name"
-            )
-        return value
-
-    return _VARIABLE.sub(value_of, text)
+def _of_env_file(name: str | None, where: str, variables: Variables) -> dict[str, SecretStr]:
+    if name is None:
+        return {}
+    try:
+        return {key: SecretStr(value) for key, value in variables.env_file(name).items()}
+    except NoValue as no:
+        raise _invalid(variables.path, f"needs {no.missing} at {where}.envFile: {no.do}") from None
 
 
 def _program(command: str, folder: Path) -> str:

@@ -1,18 +1,18 @@
-"""Opens one connection to an MCP server, over stdio or streamable HTTP, as the SDK's client.
+"""Opens one connection to an MCP server, over stdio or HTTP, as the SDK's client.
 
-Says why a connection ended in words of its own; who holds a connection and opens the next is not known here. What
-comes in is filtered, since the SDK refuses a whole tool list for one malformed entry.
+Who holds a connection and opens the next is not known here. What comes in is filtered, since the SDK refuses a whole
+tool list for one malformed entry.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, cast
 
 import anyio
 import httpx2
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp import Client, MCPError
-from mcp.client.session import MessageHandlerFnT
+from mcp.client.session import ElicitationFnT, MessageHandlerFnT
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import METHOD_NOT_FOUND, Implementation, JSONRPCResponse, PaginatedRequestParams
@@ -20,34 +20,95 @@ from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone
+from segue.mcp.causes import WEB_PAGE, answered, members_of
 from segue.mcp.config import McpServerConfig
+from segue.mcp.delivery import carried
 from segue.mcp.large_answers import light_body
+from segue.mcp.legacy_sse import sse_transport
 from segue.mcp.packing import MAX_TOOLS
+from segue.mcp.stderr import Stderr
 from segue.mcp.stdio import Incoming, stdio_transport
 from segue.mcp.tool_mapping import without_broken_tools
-from segue.net.addresses import NoSuchHost, NotPublic, allowed_for_operator
-from segue.net.http_client import checked_client
+from segue.net.addresses import allowed_for_operator
+from segue.net.http_client import checked_client, tell_trace
+from segue.version import VERSION
 
-_CLIENT_INFO: Final = Implementation(name="segue", version="0.1.0")
-_HTTP_ERROR: Final = 400
+_CLIENT_INFO: Final = Implementation(name="segue", version=VERSION)
+_REDIRECT: Final = 300
 # A stream may be silent for hours, so reading has no limit of its own: calls and handshakes have theirs.
 _HTTP_TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
+_OF_OLDER_SERVERS: Final = (400, 404, 405)  # to a POST where they only stream
 _GOODBYE_S: Final = 1.0
+_SIGN_S: Final = 10.0
 _MAX_PAGES: Final = 50
 _GET_BYTES: Final = 64 * 1024
 _CHUNK_BYTES: Final = 500
 _LINE_BYTES: Final = 20
 
 
-def open_client(server: str, config: McpServerConfig, on_notification: MessageHandlerFnT) -> Client:
-    """Returns a client; entering it connects and shakes hands, with no time limit of its own."""
-    return Client(_filtered(server, config), cache=None, message_handler=on_notification, client_info=_CLIENT_INFO)
+@asynccontextmanager
+async def open_client(
+    server: str,
+    config: McpServerConfig,
+    on_notification: MessageHandlerFnT,
+    stderr: Stderr,
+    budget: Budget,
+    on_elicitation: ElicitationFnT,
+    auth: httpx2.Auth | None = None,
+) -> AsyncIterator[Client]:
+    """Connects and shakes hands, with no time limit of its own. An HTTP server that takes no POST is tried over the
+    transport from before 2025-03-26, unless the configuration names another.
+    """
+
+    def client(*, sse: bool) -> Client:
+        transport = _filtered(server, config, stderr, budget, auth, sse=sse)
+        mode = "legacy" if sse else "auto"
+        return Client(
+            transport,
+            cache=None,
+            message_handler=on_notification,
+            elicitation_callback=on_elicitation,
+            client_info=_CLIENT_INFO,
+            mode=mode,
+        )
+
+    async with AsyncExitStack() as stack:
+        try:
+            opened = await stack.enter_async_context(client(sse=config.transport == "sse"))
+        except Exception as error:
+            if config.transport is not None or not _takes_no_post(error):
+                raise
+            try:
+                opened = await stack.enter_async_context(client(sse=True))
+            except Exception:  # noqa: BLE001 (it may be no server at all: what the first try met says more)
+                raise error from None
+        yield opened
+
+
+def _takes_no_post(error: Exception) -> bool:
+    return any(isinstance(cause, McpServerGone) and cause.status in _OF_OLDER_SERVERS for cause in members_of(error))
 
 
 def must_listen(client: Client) -> bool:
-    """Whether the server announces changes of its tools only to clients that listen, as since 2026-07-28."""
-    offered = client.server_capabilities.tools
-    return client.protocol_version in MODERN_PROTOCOL_VERSIONS and bool(offered and offered.list_changed)
+    """Whether the server announces changes only to clients that listen, as since 2026-07-28."""
+    can = client.server_capabilities
+    announces = any(offered and offered.list_changed for offered in (can.tools, can.resources, can.prompts))
+    return client.protocol_version in MODERN_PROTOCOL_VERSIONS and announces
+
+
+async def is_alive(client: Client) -> bool:
+    """Asks for a sign of life. Returns False if none came in time, or an error that leaves it in doubt."""
+    version = client.protocol_version
+    with anyio.move_on_after(_SIGN_S):
+        try:
+            if version in MODERN_PROTOCOL_VERSIONS:  # which have no ping
+                await client.session.send_discover(version)
+            else:
+                await client.session.send_ping()
+        except MCPError as error:
+            return error.code == METHOD_NOT_FOUND
+        return True
+    return False
 
 
 async def list_tools(client: Client) -> list[McpTool]:
@@ -72,34 +133,24 @@ async def list_tools(client: Client) -> list[McpTool]:
 
 
 @asynccontextmanager
-async def _filtered(server: str, config: McpServerConfig) -> AsyncIterator[tuple["_Filter", "_Outgoing"]]:
-    budget = Budget()
-    transport = stdio_transport(server, config, budget) if config.url is None else _http(config, config.url, budget)
+async def _filtered(
+    server: str, config: McpServerConfig, stderr: Stderr, budget: Budget, auth: httpx2.Auth | None, *, sse: bool
+) -> AsyncIterator[tuple["_Filter", "_Outgoing"]]:
+    if config.url is None:
+        transport = stdio_transport(server, config, budget, stderr)
+    else:
+        transport = _http(config, config.url, budget, auth, sse=sse)
     async with transport as (incoming, outgoing), anyio.create_task_group() as watching:
         watching.start_soon(budget.watch)
-        yield _Filter(server, incoming, budget), _Outgoing(outgoing, budget)
+        yield _Filter(server, incoming, budget), _Outgoing(outgoing, budget, is_pipe=config.url is None)
         watching.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def _http(config: McpServerConfig, url: str, budget: Budget) -> AsyncIterator[tuple[Any, Any]]:
-    status = 0
-
-    async def check(response: httpx2.Response) -> None:
-        nonlocal status
-        status = response.status_code
-        if response.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
-            raise McpServerGone("it compresses its answers, though it was asked not to")
-        if response.request.method == "GET":
-            budget.read(_GET_BYTES)
-        response.encoding = "utf-8"  # the only one of MCP: decoding a long "punycode" takes hours
-        is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        response.stream = _Metered(cast(httpx2.AsyncByteStream, response.stream), budget, is_stream=is_stream)
-
-    async def limit(request: httpx2.Request) -> None:
-        if request.method == "DELETE":  # the goodbye, before the next connection is opened
-            request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_GOODBYE_S).as_dict()}
-
+async def _http(
+    config: McpServerConfig, url: str, budget: Budget, auth: httpx2.Auth | None, *, sse: bool
+) -> AsyncIterator[tuple[Any, Any]]:
+    answers = _HttpAnswers(budget)
     client = checked_client(
         is_allowed=allowed_for_operator(httpx2.URL(url).host, allow_private=config.allow_private),
         headers={name: value.get_secret_value() for name, value in config.headers.items()}
@@ -108,7 +159,13 @@ async def _http(config: McpServerConfig, url: str, budget: Budget) -> AsyncItera
         max_body_bytes=MESSAGE_LIMIT_BYTES,
         keep_cookies=True,  # a load balancer may tell its servers apart by them
     )
-    client.event_hooks = {"request": [limit], "response": [check]}
+    if auth is not None:
+        client.auth = auth
+    client.event_hooks = {"request": [_prepare, tell_trace], "response": [answers.check]}
+    if sse:
+        async with sse_transport(url, client, budget) as streams:
+            yield streams
+        return
     try:
         async with (
             client,
@@ -116,10 +173,47 @@ async def _http(config: McpServerConfig, url: str, budget: Budget) -> AsyncItera
         ):
             yield streams
     except* MCPError:
-        if status < _HTTP_ERROR:
-            raise
         # The SDK says "Server returned an error response": 401 or 503 is what a person needs to know.
-        raise McpServerGone(f"it answered HTTP {status}") from None
+        if (why := answers.why_none) is not None:
+            raise McpServerGone(why, answers.status) from None
+        raise
+
+
+async def _prepare(request: httpx2.Request) -> None:
+    if request.method == "DELETE":  # the goodbye, before the next connection is opened
+        request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_GOODBYE_S).as_dict()}
+    if request.method == "POST" and (call := carried.get()) is not None:
+        request.extensions = {**request.extensions, "trace": call.trace}
+
+
+class _HttpAnswers:
+    """The answers of a server before the SDK reads them: bounded, and the last to a POST noted."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.status = 0
+        self._is_page = False
+
+    async def check(self, response: httpx2.Response) -> None:
+        kind = response.headers.get("content-type", "").lower()
+        if response.request.method == "POST":
+            self.status, self._is_page = response.status_code, kind.startswith("text/html")
+            if (call := carried.get()) is not None:
+                call.status = response.status_code
+        if response.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
+            raise McpServerGone("it compresses its answers, though it was asked not to")
+        if response.request.method == "GET":
+            self._budget.read(_GET_BYTES)
+        response.encoding = "utf-8"  # the only one of MCP: decoding a long "punycode" takes hours
+        stream = cast(httpx2.AsyncByteStream, response.stream)
+        response.stream = _Metered(stream, self._budget, is_stream=kind.startswith("text/event-stream"))
+
+    @property
+    def why_none(self) -> str | None:
+        """Why the server is none, if the last answer shows it."""
+        if self.status >= _REDIRECT:
+            return answered(self.status)
+        return WEB_PAGE if self._is_page else None
 
 
 class _Metered(httpx2.AsyncByteStream):
@@ -131,7 +225,7 @@ class _Metered(httpx2.AsyncByteStream):
         self._is_stream = is_stream
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return light_body(self._metered(), is_stream=self._is_stream)
+        return light_body(self._metered(), self._budget, is_stream=self._is_stream)
 
     async def _metered(self) -> AsyncIterator[bytes]:
         async for chunk in self._stream:
@@ -144,13 +238,16 @@ class _Metered(httpx2.AsyncByteStream):
 
 
 class _Outgoing(ObjectSendStream[SessionMessage]):
-    def __init__(self, stream: Any, budget: Budget) -> None:
+    def __init__(self, stream: Any, budget: Budget, *, is_pipe: bool) -> None:
         self._stream = stream
         self._budget = budget
+        self._is_pipe = is_pipe
 
     async def send(self, item: SessionMessage) -> None:
         self._budget.asks(item.message)
         await self._stream.send(item)
+        if self._is_pipe and (call := carried.get()) is not None:
+            call.sent = True
         self._budget.sent(item.message)
 
     async def aclose(self) -> None:
@@ -172,37 +269,11 @@ class _Filter(ObjectReceiveStream[Incoming]):
 
     async def receive(self) -> Incoming:
         item: Incoming = await self._stream.receive()
-        self._budget.heard(item)
+        while not self._budget.hears(item):
+            item = await self._stream.receive()
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
             item.message.result = without_broken_tools(self._server, item.message.result)
         return item
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-def reason_of(error: Exception) -> str:  # noqa: PLR0911 (one line per way to end)
-    """Returns why a connection ended, in our own words: a server's could carry anything, also a secret."""
-    causes = _causes(error)
-    cause = next((cause for cause in causes if isinstance(cause, McpServerGone)), causes[0])
-    match cause:
-        case McpServerGone():
-            return str(cause)
-        case NotPublic():
-            return 'its host is a private address; if that is meant, set "allow_private": true for it in mcp.json'
-        case NoSuchHost():
-            return "there is no host of its name"
-        case TimeoutError():
-            return "it did not answer in time"
-        case httpx2.HTTPError() | OSError():
-            return f"it cannot be reached ({type(cause).__name__})"
-        case MCPError():
-            return f"it refused with MCP error {cause.code}"
-        case _:
-            return f"it does not speak MCP as expected ({type(cause).__name__})"
-
-
-def _causes(error: Exception) -> list[Exception]:
-    if not isinstance(error, ExceptionGroup):
-        return [error]
-    return [cause for member in error.exceptions for cause in _causes(member)]

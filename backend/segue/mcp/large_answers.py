@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import Final
 
-from segue.mcp.budget import McpServerGone
+from segue.mcp.budget import IN_PROGRESS, Budget, McpServerGone
 from segue.mcp.packing import packed_message
 from segue.tools.apart import LARGE, READ_S, TooMuch, apart
 
@@ -26,16 +26,24 @@ async def light(message: bytes) -> bytes:
         raise McpServerGone(f"it sent a message that {error} to read") from error
 
 
-async def light_body(body: AsyncIterator[bytes], *, is_stream: bool) -> AsyncIterator[bytes]:
-    """Yields a body with its messages light: JSON as a whole, or an event stream event by event."""
+async def light_body(body: AsyncIterator[bytes], budget: Budget, *, is_stream: bool) -> AsyncIterator[bytes]:
+    """Yields a body with its messages light: JSON as a whole, or an event stream event by event, without those that
+    the budget skips.
+    """
     held = bytearray()
     async for chunk in body:
         begin = max(len(held) - _LONGEST_END, 0)
         held += chunk
         if is_stream and (ends := [end.end() for end in _EVENT_END.finditer(held, begin)]):
-            yield await _light_events(bytes(held[: ends[-1]]))
+            yield await _light_events(_read_of(bytes(held[: ends[-1]]), budget))
             del held[: ends[-1]]
     yield await _light_events(bytes(held)) if is_stream else await light(bytes(held))
+
+
+def _read_of(events: bytes, budget: Budget) -> bytes:
+    if IN_PROGRESS not in events:
+        return events
+    return b"".join(event + b"\n\n" for event in _EVENT_END.split(events) if event and not budget.skips(event))
 
 
 async def _light_events(events: bytes) -> bytes:

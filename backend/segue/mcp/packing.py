@@ -11,6 +11,7 @@ from segue.tools.apart import has_many
 MAX_TOOLS: Final = 1000
 MAX_TOOL_BYTES: Final = 64 * 1024
 UNREAD: Final = "segue.unread"
+_OF_A_RESOURCE: Final = ("resultType", "cacheScope", "ttlMs")
 _OF_A_RESULT: Final = ("content", "structuredContent", "isError")
 
 
@@ -29,6 +30,10 @@ def packed_message(message: bytes) -> bytes:
             packed = _packed({name: result[name] for name in _OF_A_RESULT if name in result})
             kind = {"resultType": said} if isinstance(said := result.get("resultType"), str) else {}
             return orjson.dumps({**read, "result": {**kind, "content": [], "structuredContent": {UNREAD: packed}}})
+        case {"contents": contents}:
+            kept = {name: result[name] for name in _OF_A_RESOURCE if isinstance(result.get(name), str | int)}
+            text = {"uri": UNREAD, "text": _packed({"contents": contents})}
+            return orjson.dumps({**read, "result": {**kept, "contents": [text]}})
         case _:
             return b"" if has_many(message.decode()) else message
 

@@ -22,14 +22,17 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone
+from segue.mcp.causes import ended, not_started
 from segue.mcp.config import McpServerConfig
 from segue.mcp.large_answers import light
+from segue.mcp.stderr import Stderr
 
 _STEP_S: Final = 1.0
 _DELIVERY_S: Final = 0.01
 _UNREADABLE_LINES: Final = 100
 _QUEUED_MESSAGES: Final = 64
 _CHUNK: Final = 64 * 1024
+_LAST_WORDS_S: Final = 0.2
 _STDERR_CHUNK: Final = 2000
 _STDERR_CHUNKS_LOGGED: Final = 100
 
@@ -69,20 +72,24 @@ class _Child:
 
 
 @asynccontextmanager
-async def stdio_transport(server: str, config: McpServerConfig, budget: Budget) -> AsyncIterator[StdioStreams]:
+async def stdio_transport(
+    server: str, config: McpServerConfig, budget: Budget, stderr: Stderr
+) -> AsyncIterator[StdioStreams]:
     """Runs the server's command while the context is held. It inherits PATH, HOME and a few more variables only.
 
     Raises McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines that are not MCP, sends
     a message over 32 MiB or writes more than `budget` allows.
     """
     child = await _start(config)
+    stderr.child_starts()
+    silent = anyio.Event()
     to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
     try:
         async with to_session, incoming, outgoing, from_session, anyio.create_task_group() as pumps:
-            pumps.start_soon(_read_messages, child, to_session, budget)
+            pumps.start_soon(_read_messages, child, to_session, budget, silent)
             pumps.start_soon(_write_messages, from_session, child.stdin)
-            pumps.start_soon(_log_stderr, child.stderr, server, config, budget)
+            pumps.start_soon(_read_stderr, child.stderr, server, stderr, budget, silent)
             yield incoming, outgoing
             pumps.cancel_scope.cancel()
     finally:
@@ -92,6 +99,7 @@ async def stdio_transport(server: str, config: McpServerConfig, budget: Budget) 
 
 async def _start(config: McpServerConfig) -> _Child:
     program = config.command or ""
+    env = get_default_environment() | {name: value.get_secret_value() for name, value in config.env.items()}
     try:
         transport, pipes = await asyncio.get_running_loop().subprocess_exec(
             _Pipes,
@@ -100,26 +108,31 @@ async def _start(config: McpServerConfig) -> _Child:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=get_default_environment() | {name: value.get_secret_value() for name, value in config.env.items()},
+            env=env,
             cwd=config.cwd,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "a NUL in its command line"
-        raise McpServerGone(f"{program} cannot be started: {reason}") from None
+        raise McpServerGone(not_started(program, config.cwd, env.get("PATH", os.defpath), error)) from None
     return _Child(transport, pipes.exited, *cast("_Streams", (pipes.stdin, pipes.stdout, pipes.stderr)))
 
 
-async def _read_messages(child: _Child, to_session: MemoryObjectSendStream[Incoming], budget: Budget) -> None:
+async def _read_messages(
+    child: _Child, to_session: MemoryObjectSendStream[Incoming], budget: Budget, silent: anyio.Event
+) -> None:
     unreadable = 0
     async with to_session:
         async for line in _lines(child.stdout, budget):
+            if budget.skips(line):
+                continue
             try:
                 message = jsonrpc_message_adapter.validate_json(await light(line), by_name=False)
             except ValueError:
                 unreadable += 1
                 if unreadable >= _UNREADABLE_LINES:
-                    raise McpServerGone("it prints something other than MCP on its stdout") from None
+                    raise McpServerGone(
+                        "it prints something other than MCP on its stdout; let it write its log to stderr"
+                    ) from None
                 continue
             try:
                 await to_session.send(SessionMessage(message))
@@ -127,9 +140,11 @@ async def _read_messages(child: _Child, to_session: MemoryObjectSendStream[Incom
                 return  # the session has left
         # The last answer has to reach its caller before this error cancels the call.
         await anyio.sleep(_DELIVERY_S)
-        await child.exits_within(_STEP_S)
+        if await child.exits_within(_STEP_S):
+            with anyio.move_on_after(_LAST_WORDS_S):  # a grandchild may hold its stderr open
+                await silent.wait()
         code = child.transport.get_returncode()
-        raise McpServerGone("it closed its stdout" if code is None else f"the process ended with exit code {code}")
+        raise McpServerGone("it closed its stdout; it is started again" if code is None else ended(code))
 
 
 async def _lines(stdout: asyncio.StreamReader, budget: Budget) -> AsyncIterator[bytes]:
@@ -154,17 +169,18 @@ async def _write_messages(from_session: MemoryObjectReceiveStream[SessionMessage
                 await stdin.drain()
 
 
-async def _log_stderr(stderr: asyncio.StreamReader, server: str, config: McpServerConfig, budget: Budget) -> None:
+async def _read_stderr(
+    stream: asyncio.StreamReader, server: str, stderr: Stderr, budget: Budget, silent: anyio.Event
+) -> None:
     chunks = 0
-    while chunk := await stderr.read(_STDERR_CHUNK):
+    while chunk := await stream.read(_STDERR_CHUNK):
         budget.read(len(chunk))
+        stderr.add(chunk)
         chunks += 1
-        if chunks > _STDERR_CHUNKS_LOGGED:
-            continue
-        text = chunk.decode(errors="replace").rstrip()
-        for secret in filter(None, (value.get_secret_value() for value in config.env.values())):
-            text = text.replace(secret, "***")
-        log.debug("mcp_server_stderr", server=server, text=text)
+        if chunks <= _STDERR_CHUNKS_LOGGED:
+            log.debug("mcp_server_stderr", server=server, lines=stderr.of_child(chunk.count(b"\n") + 1))
+    stderr.child_ended()
+    silent.set()
 
 
 async def _end(child: _Child) -> None:

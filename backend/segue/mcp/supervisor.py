@@ -6,37 +6,59 @@ takes down its own tools and nothing else. Knows nothing of the other servers, o
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import anyio
+import httpx2
 import structlog
 from anyio.abc import TaskGroup
 from mcp import Client, MCPError
 from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
-from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, ToolListChangedNotification
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.subscriptions import event_to_notification
+from mcp_types import (
+    CONNECTION_CLOSED,
+    CallToolResult,
+    PromptListChangedNotification,
+    ResourceListChangedNotification,
+    ToolListChangedNotification,
+)
 from mcp_types import Tool as McpTool
-from pydantic import ValidationError
 
-from segue.domain.tool import DependencyGroup, Tool, ToolFailed, ToolLost, ToolRetry
-from segue.mcp.budget import McpServerGone
+from segue.domain.clock import utc_now
+from segue.domain.tool import DependencyGroup, Report, Tool, ToolFailed, ToolLost, ToolRetry
+from segue.domain.user_request import ToolAsks, UserAnswer
+from segue.mcp.budget import Budget, McpServerGone
+from segue.mcp.causes import reason_of
 from segue.mcp.config import McpServerConfig
-from segue.mcp.connection import list_tools, must_listen, open_client, reason_of
-from segue.mcp.tool_mapping import MAX_ERROR_CHARS, tools_of, value_of
+from segue.mcp.connection import is_alive, list_tools, must_listen, open_client
+from segue.mcp.delivery import CallDelivery, Lost, NotSent, as_tool_error, carried
+from segue.mcp.offers import Offers, Returned
+from segue.mcp.questions import Questions
+from segue.mcp.status import STDERR_SHOWN, LeftOut, McpServerStatus
+from segue.mcp.stderr import Stderr
+from segue.mcp.tool_mapping import tools_of, value_of
+from segue.tools.progress import LONGEST, Deadline
 
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
 _LIST_PAUSE_S: Final = 0.2
 _CLOSE_S: Final = 2.0
+_AGAIN_S: Final = 5.0  # how long a call that has to wait for the next connection does so
+_QUIET_S: Final = 30.0  # between two signs of life of a server over HTTP, whose end nothing tells
 
 log = structlog.get_logger()
 
 
 class Supervisor:
-    """One server. `state` is `connecting`, `ready` or `failed: <why>`; `tools` stay while it reconnects.
+    """One server. `state` is `connecting`, `ready` or `failed: <why>`, `since` when; `tools` stay while it reconnects.
 
-    `accept` returns those of the server's tools that may be offered. `tried` is set after the first attempt to connect.
+    `away` says that it could not be connected again at once. `accept` returns those of the server's tools that may be
+    offered. `tried` is set after the first attempt to connect.
     """
 
     def __init__(
@@ -47,26 +69,69 @@ class Supervisor:
         timeout_s: float,
         handshake_timeout_s: float,
         accept: Callable[["Supervisor", list[Tool]], tuple[Tool, ...]],
+        auth: httpx2.Auth | None = None,
     ) -> None:
         self.name = name
-        self.state = "connecting"
+        self.state, self.since = "connecting", utc_now()
         self.tools: tuple[Tool, ...] = ()
         self.tried = asyncio.Event()
+        self.away = False
         self._config = config
+        self._stderr = Stderr(_secrets_of(config))
+        self._last_error: tuple[str, datetime] | None = None
+        self._questions = Questions(name, _secrets_of(config))
         self._timeout_s = timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._accept = accept
+        self._auth = auth
         self._listed: list[McpTool] | None = None
+        self._left_out: list[LeftOut] = []
         self._connection: tuple[Client, TaskGroup] | None = None
         self._in_doubt = asyncio.Event()
+        self._news = asyncio.Event()  # whether it answers; a new one each time
+        self._budget: Budget | None = None
         self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._settled = asyncio.Event()  # no reconnection is under way
+        self._settled.set()
+        self._retired = False
+        self.offers = Offers(name, self.ask)
+        self._calls = 0
+        self._idle = asyncio.Event()
         self._ready_at = math.inf
         self._scope: anyio.CancelScope | None = None
 
     @property
+    def config(self) -> McpServerConfig:
+        return self._config
+
+    @property
     def dependencies(self) -> Mapping[str, tuple[DependencyGroup, ...]]:
         """By the server's own names, what the tools that are not disabled depend on."""
-        return {tool: of for tool, of in self._config.depends_on.items() if tool not in self._config.disabled}
+        return {tool: of for tool, of in self._config.depends_on.items() if self._config.offers(tool)}
+
+    @property
+    def listed(self) -> list[McpTool] | None:
+        """What the server listed last; None before it was connected."""
+        return self._listed
+
+    @property
+    def status(self) -> McpServerStatus:
+        error, at = self._last_error or (None, None)
+        tools = [tool.spec.name for tool in self.tools]
+        return McpServerStatus(
+            self.name, self.state, self.since, tools, self._left_out, error, at, self._stderr.lines()
+        )
+
+    def reconnect(self) -> None:
+        """Connects anew, at once; first lets the calls that run end, and lets new ones wait. Changes nothing while a
+        reconnection is under way.
+        """
+        if self._settled.is_set():
+            log.info("mcp_server_reconnects", server=self.name, calls=self._calls)
+            self._settled.clear()
+            self._hurry.set()
+            self._in_doubt.set()
 
     async def run(self) -> None:
         """Connects, and connects again with growing pauses when a connection ends, until `stop`."""
@@ -78,14 +143,16 @@ class Supervisor:
                 except Exception as error:  # noqa: BLE001 (a connection may end in anything; the next one is tried)
                     if anyio.current_time() - self._ready_at > _LONGEST_PAUSE_S:
                         pause = _FIRST_PAUSE_S
-                    self._set_failed(reason_of(error), pause)
+                    self._set_failed(reason_of(error, self._budget.came if self._budget else ""), pause)
                 with anyio.move_on_after(pause):
-                    await self._stopping.wait()
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
+                    await self._hurry.wait()
+                pause = _FIRST_PAUSE_S if self._hurry.is_set() else min(pause * 2, _LONGEST_PAUSE_S)
+                self._hurry.clear()
 
     def stop(self) -> None:
         """Closes the connection within two seconds, or gives up at once if there is none yet."""
         self._stopping.set()
+        self._hurry.set()
         self._in_doubt.set()
         if self._scope is None:
             return
@@ -94,66 +161,123 @@ class Supervisor:
         else:
             self._scope.deadline = anyio.current_time() + _CLOSE_S
 
-    async def call(self, name: str, arguments: dict[str, Any], *, wrapped: bool) -> object:
-        """Returns what a tool returned. Raises ToolRetry, ToolFailed; cancelling it cancels the remote call."""
+    async def retire(self) -> None:
+        """Refuses new calls, lets those that run end, and closes: mcp.json has another definition now, or none."""
+        self._retired = True
+        await self._calls_ended(self._config.max_timeout_s or LONGEST * self._timeout_s)
+        self.stop()
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        wrapped: bool,
+        report: Report,
+        answers: tuple[UserAnswer, ...] = (),
+    ) -> object:
+        """Returns what a tool returned. Raises ToolRetry, ToolFailed, ToolAsks; cancelling it cancels the remote call.
+        Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for.
+
+        If the connection is lost, or could not be opened, a call of a tool that may repeat is made once more.
+        """
+
+        async def request(client: Client, heard: ProgressFnT) -> CallToolResult:
+            return await self._questions.call(client, name, arguments, heard, answers)
+
+        try:
+            result = await self._ask(name, request, report)
+        except (NotSent, Lost):
+            repeats = any(tool.spec.may_repeat for tool in self.tools if tool.spec.original_name == name)
+            if not repeats or not await self._answers_again():
+                raise
+            log.info("mcp_call_repeated", server=self.name, tool=name)
+            result = await self._ask(name, request, report)
+        return value_of(result, wrapped=wrapped)
+
+    async def ask(self, what: str, request: Callable[[Client], Awaitable[Returned]]) -> Returned:
+        """Returns what a request of the protocol gave. Raises as `call` does."""
+        return await self._ask(what, lambda client, _: request(client), lambda *_: None)
+
+    async def _ask(
+        self, what: str, request: Callable[[Client, ProgressFnT], Awaitable[Returned]], report: Report
+    ) -> Returned:
+        if not self._settled.is_set():
+            with anyio.move_on_after(self._timeout_s):
+                await self._settled.wait()
+        if self._retired:
+            raise ToolRetry(f"{what} was not run: mcp.json has changed. Call it again if it is still offered.")
+        if self._connection is None and not self.away:
+            await self._answers_again()
         if self._connection is None:
             raise ToolFailed(f"The MCP server {self.name} is not connected ({self.state}); it is being tried again.")
         client, calls = self._connection
-        answer: asyncio.Future[CallToolResult] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
         scope = anyio.CancelScope()
-        calls.start_soon(self._answer, client, name, arguments, scope, answer)
+        deadline = Deadline(self._timeout_s, self._config.max_timeout_s)
+        limit = asyncio.timeout_at(deadline.at)
+
+        async def heard(progress: float, total: float | None, message: str | None) -> None:
+            if not answer.done():
+                deadline.extend()
+                limit.reschedule(deadline.at)
+                report(progress, total, message)
+
+        self._calls += 1
+        calls.start_soon(self._answer, partial(request, client, heard), scope, answer)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                result = await answer
+            async with limit:
+                return await answer
         except TimeoutError:
             self._in_doubt.set()
-            raise ToolLost(f"{name} did not answer within {self._timeout_s:g} s.") from None
+            raise ToolLost(f"{what} did not answer within {deadline.allowed_s:g} s.") from None
         finally:
             scope.cancel()
-        return value_of(result, wrapped=wrapped)
+            self._calls -= 1
+            self._idle.set()
 
     async def _answer(
         self,
-        client: Client,
-        name: str,
-        arguments: dict[str, Any],
+        ask: Callable[[], Awaitable[Returned]],
         scope: anyio.CancelScope,
-        answer: asyncio.Future[CallToolResult],
+        answer: asyncio.Future[Returned],
     ) -> None:
         error: Exception = MCPError(CONNECTION_CLOSED, "Connection closed")
+        delivery = CallDelivery()
+        carried.set(delivery)  # of this task alone
         try:
             with scope:
-                result = await client.call_tool(name, arguments)
+                result = await ask()
                 if not answer.done():
                     answer.set_result(result)
+        except ToolAsks as asks:
+            if not answer.done():
+                answer.set_exception(asks)
         except Exception as raised:  # noqa: BLE001 (any error of the SDK belongs to this caller, not to the other calls)
             error = raised
             self._in_doubt.set()
         finally:
             if not answer.done():
-                answer.set_exception(self._as_tool_error(error))
+                answer.set_exception(as_tool_error(self.name, error, delivery))
 
-    def _as_tool_error(self, error: Exception) -> ToolRetry | ToolFailed:
-        match error:
-            case MCPError(code=code, message=message) if code == INVALID_PARAMS:
-                return ToolRetry(message[:MAX_ERROR_CHARS])
-            case MCPError(code=code) if code == CONNECTION_CLOSED:
-                return ToolLost(
-                    f"The connection to the MCP server {self.name} was lost before it answered: "
-                    "whether the call took effect is unknown."
-                )
-            case MCPError(message=message):
-                return ToolFailed(f"The MCP server {self.name} refused: {message[:MAX_ERROR_CHARS]}")
-            case RuntimeError() | ValidationError():
-                return ToolFailed(f"The MCP server {self.name} gave an answer that breaks its own declaration.")
-            case _:
-                return ToolFailed(f"The MCP server {self.name} could not be asked ({type(error).__name__}).")
+    async def _answers_again(self) -> bool:
+        """Waits until the server has answered anything, or could not be connected."""
+        with anyio.move_on_after(min(_AGAIN_S, self._timeout_s)):
+            await self._news.wait()
+        return self._connection is not None
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def _hold_connection(self) -> None:
         """One connection, from the handshake to its end; returns only after `stop`."""
         with anyio.fail_after(self._handshake_timeout_s) as handshake:
-            async with open_client(self.name, self._config, self._on_notification) as client:
+            self._budget = budget = Budget()
+            told = self._on_notification, self._stderr, budget, self._questions.on_elicitation, self._auth
+            async with open_client(self.name, self._config, *told) as client:
                 await self._load_tools(client)
+                await self.offers.begin(client)
                 handshake.deadline = math.inf
                 async with anyio.create_task_group() as calls:
                     if must_listen(client):
@@ -163,21 +287,44 @@ class Supervisor:
                         await self._watch(client)
                     finally:
                         self._connection = None
-                        self.state = "failed: the connection ended"
+                        again = self._stopping.is_set() or not self._settled.is_set()
+                        self._set_state("connecting" if again else "failed: the connection ended")
                         calls.cancel_scope.cancel()
 
     def _set_ready(self, client: Client, calls: TaskGroup) -> None:
         self._connection = (client, calls)
         self._ready_at = anyio.current_time()
-        self.state = "ready"
+        self.away = False
+        self._set_state("ready")
+        self._tell()
+        if not self._stopping.is_set():
+            self._hurry.clear()
         self.tried.set()
         log.info("mcp_server_ready", server=self.name, protocol=client.protocol_version, tools=len(self.tools))
 
     def _set_failed(self, reason: str, pause: float) -> None:
-        self.state = f"failed: {reason}"
+        self._set_state(f"failed: {reason}")
+        self._last_error = reason, self.since
+        if self._ready_at == math.inf or pause > _FIRST_PAUSE_S:  # it is not there again in a moment
+            self.away = True
+            self._tell()
         self._ready_at = math.inf
         self.tried.set()
-        log.warning("mcp_server_failed", server=self.name, reason=reason, retry_in_s=pause)
+        said = self._stderr.of_child(STDERR_SHOWN)
+        log.warning("mcp_server_failed", server=self.name, reason=reason, retry_in_s=pause, stderr=said)
+
+    def _set_state(self, state: str) -> None:
+        """A connection that stands or has failed settles a reconnection."""
+        if state != self.state:
+            self.state, self.since = state, utc_now()
+        if state != "connecting":
+            self._settled.set()
+
+    async def _calls_ended(self, within_s: float) -> None:
+        with anyio.move_on_after(within_s):
+            while self._calls:
+                self._idle.clear()
+                await self._idle.wait()
 
     async def _watch(self, client: Client) -> None:
         """Lists the tools again after a change and after an error: a server that cannot even list them is gone.
@@ -186,19 +333,27 @@ class Supervisor:
         """
         pause, listed_at = _LIST_PAUSE_S, -math.inf
         while True:
-            await self._in_doubt.wait()
+            with anyio.move_on_after(math.inf if self._config.url is None else _QUIET_S):
+                await self._in_doubt.wait()
+            if not self._in_doubt.is_set() and await is_alive(client):
+                continue
             self._in_doubt.clear()
             is_quiet = anyio.current_time() - listed_at > 2 * pause
             pause = _LIST_PAUSE_S if is_quiet else min(2 * pause, _LONGEST_PAUSE_S)
+            if not self._settled.is_set():
+                await self._calls_ended(self._timeout_s)
+                return
             if self._stopping.is_set():
                 return
             with anyio.move_on_after(self._timeout_s) as listing:
                 await self._load_tools(client)
             if listing.cancelled_caught:
                 raise McpServerGone("it stopped answering")
+            await self.offers.look(client)
             listed_at = anyio.current_time()
+            self._tell()
             with anyio.move_on_after(pause):
-                await self._stopping.wait()
+                await self._hurry.wait()
 
     async def _load_tools(self, client: Client) -> None:
         listed = await list_tools(client)
@@ -209,11 +364,16 @@ class Supervisor:
             if unknown := sorted(getattr(self._config, setting) - names):
                 log.warning("mcp_config_unknown_tools", server=self.name, setting=setting, tools=unknown)
         # In a thread: two hundred large schemas take seconds.
-        tools = await asyncio.to_thread(tools_of, self.name, self._config, listed, self.call, self._timeout_s)
+        tools, self._left_out = await asyncio.to_thread(
+            tools_of, self.name, self._config, listed, self.call, self._timeout_s
+        )
         self.tools = self._accept(self, tools)
         self._listed = listed
 
     async def _on_notification(self, message: IncomingMessage) -> None:
+        if isinstance(message, ResourceListChangedNotification | PromptListChangedNotification):
+            self.offers.forget()
+            self._in_doubt.set()
         if isinstance(message, ToolListChangedNotification):
             self._in_doubt.set()
 
@@ -221,12 +381,18 @@ class Supervisor:
         """Keeps open the stream of changes that a server of 2026-07-28 offers; its loss is the first sign of an end."""
         while True:
             try:
-                async with client.listen(tools_list_changed=True) as changes:
-                    async for _ in changes:
-                        self._in_doubt.set()
+                async with client.listen(
+                    tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+                ) as changes:
+                    async for event in changes:
+                        await self._on_notification(event_to_notification(event, {}))
             except MCPError:
                 return
             except SubscriptionLost:
                 log.debug("mcp_listen_lost", server=self.name)
             self._in_doubt.set()
             await anyio.sleep(_FIRST_PAUSE_S)
+
+
+def _secrets_of(config: McpServerConfig) -> frozenset[str]:
+    return config.never_logged | {each.get_secret_value() for each in config.env.values()}

@@ -29,19 +29,23 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolSpec
+from segue.domain.tool import DependencyGroup, Report, Tool, ToolContext, ToolFailed, ToolSpec
+from segue.domain.user_request import UserAnswer
 from segue.mcp.config import McpServerConfig
+from segue.mcp.delivery import MAX_ERROR_CHARS
 from segue.mcp.packing import MAX_TOOL_BYTES, MAX_TOOLS, UNREAD, unpacked
+from segue.mcp.status import LeftOut
 from segue.mcp.tool_effects import effect_of
 from segue.tools.input_schema import InputSchema, UnfitSchema
 from segue.tools.normalize import Unread
 from segue.tools.parts import UNKNOWN
 
-MAX_ERROR_CHARS: Final = 4000
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
 _MAX_TOOLS_BYTES: Final = 2_000_000  # of a server
 _MAX_DESCRIPTION: Final = 2000
 _MAX_TITLE: Final = 200
+_LARGEST: Final = 2**63
+_MAX_LEFT_OUT: Final = 50
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
 _WRAPPED: Final = "x-fastmcp-wrap-result"
 _JOINERS: Final = "\u200c\u200d"
@@ -54,7 +58,9 @@ log = structlog.get_logger()
 
 
 class Caller(Protocol):
-    async def __call__(self, name: str, arguments: dict[str, Any], *, wrapped: bool) -> object: ...
+    async def __call__(
+        self, name: str, arguments: dict[str, Any], *, wrapped: bool, report: Report, answers: tuple[UserAnswer, ...]
+    ) -> object: ...
 
 
 class _Unfit(Exception):
@@ -102,12 +108,13 @@ def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
 
 def tools_of(
     server: str, config: McpServerConfig, listed: Sequence[McpTool], call: Caller, timeout_s: float
-) -> list[Tool]:
-    """Returns the tools that can be offered; the others are left out with a warning."""
+) -> tuple[list[Tool], list[LeftOut]]:
+    """Returns the tools that can be offered, and the others, for which there is a warning too."""
     tools: dict[str, Tool] = {}
+    left_out: list[LeftOut] = []
     secrets, room = config.secrets, _MAX_TOOLS_BYTES
     for tool in listed:
-        if tool.name in config.disabled:
+        if not config.offers(tool.name):
             continue
         room -= len(to_json([tool.description, tool.input_schema]))
         if room < 0:
@@ -116,22 +123,31 @@ def tools_of(
         try:
             spec = _spec(server, config, tool, timeout_s)
         except _Unfit as unfit:
-            log.warning("mcp_tool_skipped", server=server, tool=_visible(tool.name)[:64], reason=str(unfit))
+            left_out.append(_left_out(server, tool, str(unfit)))
             continue
         if spec.name in tools:
-            log.warning("mcp_tool_skipped", server=server, tool=spec.name, reason="a second tool of this name")
+            left_out.append(_left_out(server, tool, "a second tool of this name"))
             continue
-        tools[spec.name] = Tool(spec, partial(_run, call, tool.name, _is_wrapped(tool)), secrets=secrets)
-    return list(tools.values())
+        run = partial(_run, call, tool.name, _is_wrapped(tool))
+        tools[spec.name] = Tool(spec, run, secrets=secrets, audience=config.audience)
+    return list(tools.values()), left_out[:_MAX_LEFT_OUT]
+
+
+def _left_out(server: str, tool: McpTool, reason: str) -> LeftOut:
+    name = _visible(tool.name)[:64]
+    log.warning("mcp_tool_skipped", server=server, tool=name, reason=reason)
+    return LeftOut(name, reason)
 
 
 async def _run(call: Caller, name: str, wrapped: bool, arguments: dict[str, Any], context: ToolContext) -> object:  # noqa: FBT001 (bound by partial)
-    del context  # a server learns nothing of who asks
-    return await call(name, arguments, wrapped=wrapped)
+    """A server learns nothing of who asks."""
+    return await call(name, arguments, wrapped=wrapped, report=context.report, answers=context.answers)
 
 
 def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float) -> ToolSpec:
     hints = tool.annotations
+    if tool.execution is not None and tool.execution.task_support == "required":
+        raise _Unfit("it runs as a task only (taskSupport: required), which Segue does not have")
     return ToolSpec(
         name=_name(config.prefix, tool.name),
         description=_description(tool),
@@ -141,6 +157,7 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         idempotent=bool(hints and hints.idempotent_hint),
         confirm=True if tool.name in config.confirm else None,
         timeout_s=timeout_s,
+        max_timeout_s=config.max_timeout_s,
         original_name=tool.name,
         title=_visible(tool.title or (hints and hints.title) or "").strip()[:_MAX_TITLE],
         depends_on=tuple(_prefixed(config.prefix, group) for group in config.depends_on.get(tool.name, ())),
@@ -205,6 +222,8 @@ def _clean(node: Any) -> Any:
         return [_clean(item) for item in node]
     if isinstance(node, str):
         return _visible(node)
+    if isinstance(node, int | float) and not abs(node) < _LARGEST:
+        raise _Unfit("its input schema has a number that JSON cannot carry")
     if not isinstance(node, Mapping):
         return node
     if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in _REFERENCES):
@@ -267,12 +286,12 @@ def _block(block: ContentBlock) -> object:
             link = {"type": block.type, "uri": block.uri, "name": block.name}
             return link | {"mime_type": block.mime_type, "size_bytes": block.size}
         case EmbeddedResource(resource=resource):
-            return {"type": block.type} | _resource(resource)
+            return {"type": block.type} | resource_value(resource)
         case _:
             assert_never(block)
 
 
-def _resource(resource: TextResourceContents | BlobResourceContents) -> dict[str, object]:
+def resource_value(resource: TextResourceContents | BlobResourceContents) -> dict[str, object]:
     if isinstance(resource, BlobResourceContents):
         return {"uri": resource.uri, "mime_type": resource.mime_type or UNKNOWN, "blob": resource.blob}
     size_bytes = len(resource.text.encode(errors="replace"))

@@ -83,10 +83,10 @@ class NewMessage:
 def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
     """Returns the parameters of a statement of `insert_message`."""
     ids = {"session_id": turn.session_id, "turn_id": turn.turn_id, "turn_seq": turn.turn_seq}
-    values = ids | asdict(message)
+    values = ids | {name: getattr(message, name) for name in NewMessage.__slots__}
     values["id"] = message.id or new_id("msg", message.created_at)
-    values["tool_calls"] = values["tool_calls"] or None
-    values["attachments"] = values["attachments"] or None
+    values["tool_calls"] = message.tool_calls or None
+    values["attachments"] = message.attachments or None
     if not isinstance(message.content, str):
         values["content"] = orjson.dumps(message.content).decode()
     return {NEW_MESSAGE_COLUMNS[name].key: value for name, value in values.items()}
@@ -361,10 +361,14 @@ def _message(row: Row[Any]) -> Message:
     """Returns an UnreadableMessage, with its text if it is one, for a row that cannot be read."""
     is_tool = row.role == "tool"
     content = read_json(row.content) if is_tool else row.content
-    columns = {"role": row.role, "content": content, "tool_calls": row.tool_calls or ()}
-    columns |= {"attachments": row.attachments} if row.attachments else {}
-    read_message: Callable[[Any], _Told | _Said] = _read_told if is_tool else _read_said
-    read = readable(read_message, columns, "messages", row.id)
+    read: _Told | _Said | None
+    if row.role in ("user", "assistant") and not (row.tool_calls or row.attachments):  # a text, as most are
+        read = _Said(row.role, content, ())
+    else:
+        columns = {"role": row.role, "content": content, "tool_calls": row.tool_calls or ()}
+        columns |= {"attachments": row.attachments} if row.attachments else {}
+        read_message: Callable[[Any], _Told | _Said] = _read_told if is_tool else _read_said
+        read = readable(read_message, columns, "messages", row.id)
     shared: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
     shared["metadata"] = {"note": row.note} if row.note else {}
     if row.role == "user" and row.seq != row.turn_seq:  # it did not open its turn

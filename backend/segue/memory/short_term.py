@@ -5,7 +5,7 @@ writes do not race.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated
 
 from segue.db.reading import readable, reader
@@ -46,7 +46,7 @@ async def ttl_s(cache: Cache, session_id: str) -> int:
 
 
 async def write(cache: Cache, memory: ShortTermMemory, *, ttl_s: int) -> None:
-    await cache.set_json(short_term_memory_key(memory.session_id), asdict(memory), ttl_s=ttl_s)
+    await cache.set_json(short_term_memory_key(memory.session_id), memory, ttl_s=ttl_s)
 
 
 async def forget(cache: Cache, session_id: str) -> None:

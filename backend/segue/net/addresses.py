@@ -72,6 +72,11 @@ def is_public(address: IPAddress) -> bool:
     return address in _GLOBAL_V6 and not any(address in network for network in _REFUSED_V6)
 
 
+def is_public_or_private(address: IPAddress) -> bool:
+    """Whether it is public or in a network of the operator's: not where clouds keep credentials."""
+    return is_public(address) or any(address in network for network in _PRIVATE)
+
+
 def allowed_for_operator(host: str, *, allow_private: bool) -> IsAllowed:
     """The policy for a host that the operator wrote into a configuration.
 

@@ -15,6 +15,7 @@ from typing import Final
 import httpcore2
 import httpx2
 
+from segue.domain.telemetry import current_traceparent
 from segue.net.addresses import IsAllowed, Resolve, allowed_addresses, is_public, resolve_host
 
 _MAX_CONNECTIONS: Final = 100
@@ -53,6 +54,12 @@ def checked_client(
         timeout=timeout or httpx2.Timeout(10.0, connect=5.0),
         headers=headers,
     )
+
+
+async def tell_trace(request: httpx2.Request) -> None:
+    """A hook of a client: its requests carry the context of the trace, if there is one."""
+    if (traceparent := current_traceparent.get()) is not None:
+        request.headers["traceparent"] = traceparent
 
 
 @cache

@@ -80,6 +80,8 @@ def _answer_prompt(sent: list[BaseMessage], tools: Sequence[dict[str, Any]], *, 
     instruction = next((message.text for message in messages[-1:] if isinstance(message, HumanMessage)), "")
     if prompts.AMENDER in instruction or prompts.READER in instruction:
         return AIMessage('{"steps": [], "verdict": "none"}')  # it cannot tell, so the engine asks again in plain words
+    if prompts.ANSWER_READER in instruction:
+        return AIMessage('{"reading": "other"}')
     offered = [offered_tool(tool["function"]) for tool in tools]
     if prompts.PLANNER in instruction:
         return AIMessage(draft_plan(messages, offered))

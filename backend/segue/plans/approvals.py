@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, turns
@@ -12,6 +12,7 @@ from segue.db.order import came_before, newest_first
 from segue.db.reading import plan_of
 from segue.domain.doc import doc
 from segue.domain.plan import Plan, Step
+from segue.plans.store import is_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +26,66 @@ class Approval:
     since: Annotated[datetime, doc("When the user was asked.")]
 
 
+@dataclass(frozen=True, slots=True)
+class OpsApproval:
+    """A plan of any user that waits for their yes, without its words and arguments."""
+
+    session_id: Annotated[str, doc("The session that waits.")]
+    user: Annotated[str, doc("Whose it is.")]
+    plan_id: Annotated[str, doc("Its plan.")]
+    version: Annotated[int, doc("Grows with every change.")]
+    tool: Annotated[str | None, doc("What the step that waits calls; null if this release cannot read the plan.")]
+    since: Annotated[datetime, doc("When the user was asked.")]
+    expires_at: Annotated[datetime, doc("Until when it waits.")]
+
+
+async def count_approvals(connection: AsyncConnection, *, now: datetime) -> int:
+    """Returns how many plans of all users wait for a yes."""
+    waiting = select(func.count()).where(plans.c.status == "waiting", is_open(), plans.c.expires_at > now)
+    return (await connection.execute(waiting)).scalar_one()
+
+
 async def list_approvals(
     connection: AsyncConnection, owner: str, *, before: str | None, limit: int, now: datetime
 ) -> list[Approval]:
     """Returns the newest plans first; `before` is the id of the last one seen. Those that have expired do not wait."""
+    rows = await connection.execute(_waiting(before, limit, now).where(sessions.c.owner == owner))
+    return [
+        Approval(row.session_id, plan.id, plan.version, plan.waiting_step, row.since)
+        for row, plan in ((row, _plan(row)) for row in rows)
+    ]
+
+
+async def list_all_approvals(
+    connection: AsyncConnection, *, before: str | None, limit: int, now: datetime
+) -> list[OpsApproval]:
+    """As `list_approvals`, of all users."""
+    rows = await connection.execute(_waiting(before, limit, now).where(is_open()))
+    return [
+        OpsApproval(
+            session_id=row.session_id,
+            user=row.owner,
+            plan_id=row.id,
+            version=row.version,
+            tool=step.tool if (step := _plan(row).waiting_step) else None,
+            since=row.since,
+            expires_at=row.expires_at,
+        )
+        for row in rows
+    ]
+
+
+def _waiting(before: str | None, limit: int, now: datetime) -> Select[Any]:
     statement = (
-        select(plans, func.coalesce(turns.c.finished_at, plans.c.created_at).label("since"))
+        select(plans, sessions.c.owner, func.coalesce(turns.c.finished_at, plans.c.created_at).label("since"))
         .join(sessions, sessions.c.id == plans.c.session_id)
         .outerjoin(turns, turns.c.id == plans.c.asked_in)
-        .where(sessions.c.owner == owner, plans.c.status == "waiting", plans.c.expires_at > now)
+        .where(plans.c.status == "waiting", plans.c.expires_at > now)
         .order_by(*newest_first(plans))
         .limit(limit)
     )
-    if before is not None:
-        statement = statement.where(came_before(plans, before))
-    found = []
-    for row in await connection.execute(statement):
-        plan: Plan = plan_of({name: getattr(row, name) for name in Plan.__dataclass_fields__})
-        found.append(Approval(row.session_id, plan.id, plan.version, plan.waiting_step, row.since))
-    return found
+    return statement if before is None else statement.where(came_before(plans, before))
+
+
+def _plan(row: Row[Any]) -> Plan:
+    return plan_of({name: getattr(row, name) for name in Plan.__dataclass_fields__})

@@ -3,20 +3,18 @@
 Owns the table `grants`. Which calls run under a grant is decided in `agent/session_grants.py`.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
-import orjson
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import grants
 from segue.domain.doc import doc
-from segue.domain.tool import Tool, ToolSpec
+from segue.domain.tool import Tool, ToolSpec, definition_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +26,6 @@ class Grant:
     in_force: Annotated[bool, doc("Whether the tool still has that definition. If not, it is asked about again.")]
     plan_id: Annotated[str, doc("The plan whose step was approved.")]
     created_at: Annotated[datetime, doc("When the user decided.")]
-
-
-def definition_of(spec: ToolSpec) -> str:
-    """Returns a digest of everything about a tool that a user's yes relies on."""
-    shown = [spec.name, spec.description, spec.input_schema, spec.effect, spec.source, *filter(None, [spec.title])]
-    return hashlib.sha256(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
 async def remember(

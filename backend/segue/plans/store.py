@@ -20,6 +20,8 @@ from segue.db.reading import opaque_of, plan_of, readable, reader
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, end, update_step
 from segue.domain.session import TurnKey
+from segue.domain.user_request import UserAnswer, question_of_step, with_answer
+from segue.events.outbox import approval_requested
 from segue.plans.argument_origins import USER, values_of
 
 BATCH = 100  # plans that expire in one transaction
@@ -50,6 +52,7 @@ class StoredPlan:
       plan was made. What has changed since is asked about again.
     - `texts`: what steps without a tool wrote, by the step's id.
     - `opaque`: what a provider wants back with the calls of its answer that are the steps, in their order.
+    - `answers`: what the call of the step that waits or runs has asked of the user, and what the user answered.
     - `taken_on_by`: the turn that made, decided or amended the plan last. It goes on with it if it runs again.
     """
 
@@ -66,6 +69,7 @@ class StoredPlan:
     reminded: bool = False
     taken_on_by: str | None = None
     opaque: Mapping[str, Any] | None = None
+    answers: tuple[UserAnswer, ...] = ()
 
     def opaque_of(self, step: Step) -> Mapping[str, Any] | None:
         """Returns what goes with the message that makes a step's call."""
@@ -82,6 +86,7 @@ class StoredPlan:
 _read_texts = reader(dict[Annotated[str, Field(pattern="^[1-9]$")], str])
 _read_names = reader(tuple[str, ...])
 _read_hashes = reader(dict[str, str])
+_read_answers = reader(tuple[UserAnswer, ...])
 _WITH_GRANT = select(
     plans, select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_subquery().label("granted_seq")
 )
@@ -215,6 +220,7 @@ async def swap(
     )
     if swapped.one_or_none() is None:
         raise StalePlan
+    await approval_requested(connection, moved, session_id=after.session_id, turn_id=after.taken_on_by)
     return after
 
 
@@ -226,9 +232,11 @@ async def decide(
     turn_id: str,
     now: datetime,
     args: dict[str, Any] | None = None,
+    answer: dict[str, Any] | None = None,
 ) -> StoredPlan:
     """Applies the user's decision to the waiting step. A yes holds for this step, version and turn, once; `args` are
-    what the user typed in place of the step's.
+    what the user typed in place of the step's, `answer` is what they filled in if the step asks for that. A no to what
+    it asks is told to its tool, if the call may be made again without a yes; else it cancels the plan like any no.
 
     Returns the plan as expired if it has waited too long. Raises StalePlan as `swap`, and if no step waits.
     """
@@ -237,11 +245,14 @@ async def decide(
         return await swap(connection, stored, end(stored.plan, "expired"))
     if step is None:
         raise StalePlan
-    if decision == "reject":
+    asked = question_of_step(stored.answers, step.id) if step.asks else None
+    if decision == "reject" and not (asked and asked.may_repeat):
         return await swap(connection, stored, end(stored.plan, "cancelled"), taken_on_by=turn_id)
-    typed: dict[str, Any] = {}
+    typed: dict[str, Any] = {"asks": None}
+    if step.asks is not None:
+        stored = replace(stored, answers=with_answer(stored.answers, step.id, step.asks, decision, answer))
     if args is not None:
-        typed = {"args": args, "args_origin": dict.fromkeys(values_of(args), USER)}
+        typed |= {"args": args, "args_origin": dict.fromkeys(values_of(args), USER)}
         stored = replace(stored, opaque=None)  # the call is not the one that it came with
     return await swap(
         connection,
@@ -303,6 +314,7 @@ def _stored_plan(row: Row[Any]) -> StoredPlan:
         reminded=row.reminded,
         taken_on_by=row.taken_on_by,
         opaque=opaque_of(row.opaque, "plans", row.id),
+        answers=readable(_read_answers, row.answers or (), "plans", row.id) or (),
     )
 
 
@@ -319,4 +331,9 @@ def _columns(stored: StoredPlan) -> dict[str, Any]:
         return {"status": stored.plan.status, "version": stored.plan.version}
     columns = asdict(stored)
     del columns["granted_seq"]
-    return {**columns.pop("plan"), **columns, "blocked_tools": stored.blocked_tools or None}
+    return {
+        **columns.pop("plan"),
+        **columns,
+        "blocked_tools": stored.blocked_tools or None,
+        "answers": stored.answers or None,
+    }

@@ -49,11 +49,14 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """Of all processes together. A value is None while its store cannot be reached."""
+    """Of all processes together. A value is None while its store cannot be reached. `outbox` is how many webhook events
+    wait, and for how many seconds the first of them has.
+    """
 
     backlog: Backlog | None
     jobs: int | None
     tools_failed: Mapping[str, bool] | None
+    outbox: tuple[int, float] | None
 
 
 def process_metrics(now: ProcessState) -> Iterator[Metric]:
@@ -82,6 +85,10 @@ def shared_metrics(now: SharedState) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "segue_turn_oldest_waiting_seconds", "How long a turn that could run has waited.", now.backlog.oldest_s
         )
+    if now.outbox is not None:
+        pending, oldest_s = now.outbox
+        yield GaugeMetricFamily("segue_webhook_pending", "Events that wait to be sent to the webhook.", pending)
+        yield GaugeMetricFamily("segue_webhook_oldest_seconds", "How long the first of them has waited.", oldest_s)
     if now.jobs is not None:
         yield GaugeMetricFamily("segue_queue_jobs", "Jobs on Redis that nobody has taken.", now.jobs)
     if now.tools_failed is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.metrics_core import Metric
@@ -29,14 +29,17 @@ from segue.domain.telemetry import (
     ToolCalled,
     TurnEnded,
     TurnRecovered,
+    WebhookTried,
 )
 from segue.domain.usage import Charge
 from segue.telemetry.gauges import ProcessState, process_metrics
+from segue.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 OTHER: Final = "other"
 
+REQUEST_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 TURN_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
 QUEUE_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 MODEL_SECONDS: Final = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
@@ -58,6 +61,9 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a third of the series would say when they began
         self.registry = CollectorRegistry()
+        Gauge(
+            "segue_build_info", "1; the label says which release this is.", ["version"], registry=self.registry
+        ).labels(VERSION).set(1)
         self._declare_turns()
         self._declare_models_and_tools()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -79,8 +85,8 @@ class Metrics:
             case ModelCalled(outcome, seconds):
                 self._model_calls.labels(outcome).inc()
                 self._model_seconds.observe(seconds)
-            case ModelCharged(charge):
-                self._model_charged(charge)
+            case ModelCharged(charge, agent):
+                self._model_charged(charge, agent)
             case ModelRetried():
                 self._model_retries.inc()
             case ToolCalled(tool, outcome, seconds):
@@ -97,8 +103,12 @@ class Metrics:
             case RowsDeleted(kind, rows, size_bytes):
                 self._removed_rows.labels(kind).inc(rows)
                 self._removed_bytes.labels(kind).inc(size_bytes)
-            case RequestAnswered(method, status):
-                self._requests.labels(method if method in METHODS else OTHER, status).inc()
+            case RequestAnswered(method, status, route, seconds):
+                method = method if method in METHODS else OTHER
+                self._requests.labels(method, status).inc()
+                self._request_seconds.labels(method, route or OTHER).observe(seconds)
+            case WebhookTried(outcome):
+                self._webhooks.labels(outcome).inc()
             case LoopLagged(seconds):
                 self._lag.observe(seconds)
             case _:
@@ -116,9 +126,9 @@ class Metrics:
             performed = "true" if turn.web_search.performed else "false"
             self._searches.labels(performed, turn.web_search.reason).inc()
 
-    def _model_charged(self, charge: Charge) -> None:
-        self._tokens.labels("input").inc(charge.input_tokens)
-        self._tokens.labels("output").inc(charge.output_tokens)
+    def _model_charged(self, charge: Charge, agent: str) -> None:
+        self._tokens.labels("input", charge.model, agent).inc(charge.input_tokens)
+        self._tokens.labels("output", charge.model, agent).inc(charge.output_tokens)
         self._cached_tokens.inc(charge.cached_tokens)
         self._reasoning_tokens.inc(charge.reasoning_tokens)
         if charge.cost is not None:
@@ -126,6 +136,9 @@ class Metrics:
 
     def _declare_turns(self) -> None:
         self._requests = self._counter("segue_http_requests_total", "Requests answered.", "method", "status")
+        self._request_seconds = self._histogram(
+            "segue_http_request_duration_seconds", "Until the answer has ended.", REQUEST_SECONDS, "method", "route"
+        )
         self._turns = self._counter("segue_turns_total", "Turns that have ended.", "outcome", "code")
         self._turn_seconds = self._histogram(
             "segue_turn_duration_seconds", "From the claim of a turn to its end.", TURN_SECONDS, "outcome"
@@ -144,6 +157,7 @@ class Metrics:
         )
         self._removed_rows = self._counter("segue_retention_removed_rows_total", "What has had its time.", "kind")
         self._removed_bytes = self._counter("segue_retention_removed_bytes_total", "The size of it.", "kind")
+        self._webhooks = self._counter("segue_webhook_tries_total", "Events posted to the webhook.", "outcome")
         self._lag = self._histogram(
             "segue_event_loop_lag_seconds", "By how much a timer, ten a second, was late.", LAG_SECONDS
         )
@@ -154,7 +168,9 @@ class Metrics:
         self._model_seconds = self._histogram(
             "segue_model_call_duration_seconds", "A call to the model, with its retries.", MODEL_SECONDS
         )
-        self._tokens = self._counter("segue_model_tokens_total", "Tokens as the provider counts them.", "direction")
+        self._tokens = self._counter(
+            "segue_model_tokens_total", "Tokens as the provider counts them.", "direction", "model", "agent"
+        )
         self._cached_tokens = self._counter("segue_model_cached_tokens_total", "Input that the provider had cached.")
         self._reasoning_tokens = self._counter("segue_model_reasoning_tokens_total", "Output that was reasoning.")
         self._cost = self._counter("segue_model_cost_dollars_total", "What calls of models with a price cost.")

@@ -5,14 +5,14 @@ The library is the extra `otel` and is imported only if it is needed. A span has
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from segue.domain.errors import AppError
-from segue.domain.telemetry import OpenSpan, Span
+from segue.domain.telemetry import OpenSpan, Span, current_traceparent
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 SEND_WITHIN_S: Final = 3.0
+
+# By the semantic conventions of OpenTelemetry: the kind of a span that is not INTERNAL, what it and its operation are
+# called there, and the names of its attributes. What they do not name begins with `segue.`.
+KINDS: Final = {"request": "SERVER", "turn": "CONSUMER", "model": "CLIENT"}
+NAMES: Final = {"request": "{method}", "model": "chat {model}", "tool": "execute_tool {tool}"}
+OPERATIONS: Final = {"model": "chat", "tool": "execute_tool"}
+CONVENTIONS: Final = {
+    "method": "http.request.method",
+    "status": "http.response.status_code",
+    "route": "http.route",
+    "model": "gen_ai.request.model",
+    "provider": "gen_ai.provider.name",
+    "response_model": "gen_ai.response.model",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "tool": "gen_ai.tool.name",
+    "tool_call_id": "gen_ai.tool.call.id",
+}
 
 log = structlog.get_logger()
 
@@ -29,6 +47,9 @@ class _Untraced:
     traceparent = None
 
     def set_attributes(self, **attributes: str | float) -> None:
+        pass
+
+    def add_event(self, name: str, **attributes: str | float) -> None:
         pass
 
     def fail(self, reason: str) -> None:
@@ -43,22 +64,34 @@ def untraced(name: str, *, parent: str | None = None, **attributes: str | float)
 
 
 class _Traced:
-    def __init__(self, span: "OtelSpan") -> None:
+    def __init__(self, span: "OtelSpan", name: str) -> None:
         context = span.get_span_context()
         self._span = span
+        self._name = name
         self.trace_id = f"{context.trace_id:032x}"
         self.traceparent = f"00-{self.trace_id}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
     def set_attributes(self, **attributes: str | float) -> None:
-        self._span.set_attributes({f"segue.{name}": value for name, value in attributes.items()})
+        self._span.set_attributes(_by_convention(attributes))
+        if "route" in attributes:  # known only when the request has been answered
+            self._span.update_name(f"{self._name} {attributes['route']}")
+
+    def add_event(self, name: str, **attributes: str | float) -> None:
+        self._span.add_event(name, _by_convention(attributes))
 
     def fail(self, reason: str) -> None:
         from opentelemetry.trace import StatusCode  # noqa: PLC0415 (of the extra `otel`)
 
         self._span.set_status(StatusCode.ERROR, reason)
+        self._span.set_attribute("error.type", reason)
+
+
+def _by_convention(attributes: Mapping[str, str | float]) -> dict[str, str | float]:
+    return {CONVENTIONS.get(name, f"segue.{name}"): value for name, value in attributes.items()}
 
 
 def _opens_spans(tracer: "Tracer") -> OpenSpan:
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 (the same)
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 (of the extra `otel`)
         TraceContextTextMapPropagator,
     )
@@ -69,16 +102,25 @@ def _opens_spans(tracer: "Tracer") -> OpenSpan:
     def span(name: str, *, parent: str | None = None, **attributes: str | float) -> Iterator[Span]:
         """A failed span has the error's code or type, not its text, which may be the user's."""
         above = propagator.extract({"traceparent": parent}) if parent else None
+        shown = NAMES.get(name, name).format(**attributes)
         with tracer.start_as_current_span(
-            name, context=above, record_exception=False, set_status_on_exception=False
+            shown,
+            context=above,
+            kind=SpanKind[KINDS.get(name, "INTERNAL")],
+            attributes={"gen_ai.operation.name": OPERATIONS[name]} if name in OPERATIONS else None,
+            record_exception=False,
+            set_status_on_exception=False,
         ) as opened:
-            traced = _Traced(opened)
+            traced = _Traced(opened, shown)
             traced.set_attributes(**attributes)
+            above_it = current_traceparent.set(traced.traceparent)
             try:
                 yield traced
             except BaseException as error:
                 traced.fail(error.code if isinstance(error, AppError) else type(error).__name__)
                 raise
+            finally:
+                current_traceparent.reset(above_it)
 
     return span
 

@@ -67,6 +67,7 @@ class ToolAvailability:
         timeout_s: float,
     ) -> None:
         self.tools = catalog.tools
+        self._away = catalog.away
         self.failed_for_all = everywhere.load
         self.everywhere = everywhere
         self.database = database
@@ -75,9 +76,18 @@ class ToolAvailability:
         self.rules = rules
         self._observe = observe
 
-    def specs(self, name: str | None = None) -> Specs:
-        """Returns all tools by name, or the one that is named. Raises AppError `unknown_tool`."""
-        specs = {tool.spec.name: tool.spec for tool in self.tools().values()}
+    def tools_for(self, owner: str, agent: str | None = None) -> Mapping[str, Tool]:
+        """Returns those that the user may use with the agent, or with any agent."""
+        tools = self.tools()
+        closed = {name for name, tool in tools.items() if tool.audience and not tool.audience.admits(owner, agent)}
+        return {name: tool for name, tool in tools.items() if name not in closed} if closed else tools
+
+    def specs(self, name: str | None = None, *, owner: str | None = None) -> Specs:
+        """Returns all tools by name, or the one that is named; if `owner` is given, of those that this user may use.
+        Raises AppError `unknown_tool`.
+        """
+        tools = self.tools() if owner is None else self.tools_for(owner)
+        specs = {tool.spec.name: tool.spec for tool in tools.values()}
         if name is None:
             return specs
         if name not in specs:
@@ -92,17 +102,19 @@ class ToolAvailability:
     def judge(
         self, specs: Iterable[ToolSpec], session: Healths, for_all: Healths, holds: Holds
     ) -> dict[str, ToolState]:
-        now, rules = self.clock(), self.rules
+        now, rules, away = self.clock(), self.rules, self._away()
         return {
-            spec.name: tool_state(spec, session, for_all, now=now, rules=rules, hold=holds.get(spec.name))
+            spec.name: tool_state(
+                spec, session, for_all, now=now, rules=rules, hold=holds.get(spec.name), away=away.get(spec.source)
+            )
             for spec in specs
         }
 
-    async def session_states(self, session_id: str) -> dict[str, ToolState]:
-        """Returns the state of every tool, also of one that never ran in the session."""
+    async def session_states(self, session_id: str, owner: str | None = None) -> dict[str, ToolState]:
+        """Returns the state of every tool, or of those that the user may use, also of one that never ran."""
         async with self.database.read_only() as connection:
             stored, holds = await load_with_holds(connection, session_id)
-        return self.judge(self.specs().values(), healths(stored), await self.failed_for_all(), holds)
+        return self.judge(self.specs(owner=owner).values(), healths(stored), await self.failed_for_all(), holds)
 
     async def set_by_person(
         self, connection: AsyncConnection, session_id: str, tool: str, status: ManualStatus, reason: str | None
@@ -178,7 +190,7 @@ class ToolAvailability:
 
 
 class ToolGuard:
-    """The tools of one turn: those of its agent. They are asked for before every model call and around every tool call.
+    """The tools of one turn: those of its agent and user, asked for before every model call and around every tool call.
 
     `stored` holds the session's states as the turn's claim has read them.
     """
@@ -191,10 +203,12 @@ class ToolGuard:
         *,
         holds: Holds,
         agent: Agent,
+        agent_id: str,
+        owner: str,
     ) -> None:
-        self.may_use = agent.may_use
         self.chosen_names: tuple[str, ...] | None = None
-        self._usable = availability.tools if agent.may_use_all else self._tools_of_agent
+        self._agent = agent
+        self._who = owner, agent_id
         self._own: dict[str, Tool] = {}
         self._availability = availability
         self._session_id = turn.session_id
@@ -204,8 +218,17 @@ class ToolGuard:
         self._failed_for_all: Mapping[str, ToolHealth] = {}
         self._probing: set[str] = set()
 
-    def _tools_of_agent(self) -> Mapping[str, Tool]:
-        return {name: tool for name, tool in self._availability.tools().items() if self.may_use(name)}
+    def may_use(self, name: str) -> bool:
+        """Also of a tool that is not there now."""
+        tool = self._availability.tools().get(name)
+        is_closed = tool is not None and tool.audience is not None and not tool.audience.admits(*self._who)
+        return self._agent.may_use(name) and not is_closed
+
+    def _usable(self) -> Mapping[str, Tool]:
+        tools = self._availability.tools_for(*self._who)
+        if self._agent.may_use_all:
+            return tools
+        return {name: tool for name, tool in tools.items() if self._agent.may_use(name)}
 
     def state(self, spec: ToolSpec) -> ToolState:
         return self.states([spec])[spec.name]

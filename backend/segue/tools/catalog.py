@@ -21,10 +21,13 @@ Source = Callable[[], Iterable[Tool]]
 
 @dataclass(frozen=True, slots=True)
 class ToolCatalog:
-    """`offered` is called each time, since MCP servers come and go."""
+    """`offered` and `away` are called each time, since MCP servers come and go. `away` returns why a source of tools
+    is not there.
+    """
 
     own: tuple[Tool, ...]
     offered: Source = tuple
+    away: Callable[[], Mapping[str, str]] = dict
 
     def __post_init__(self) -> None:
         """Raises AppError `tool_invalid` if two own tools have one name, depend on unknown tools or on each other in a

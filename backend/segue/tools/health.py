@@ -76,6 +76,20 @@ class _Verdict:
 
 NEVER_RAN: Final = ToolHealth()
 Healths = Mapping[str, ToolHealth]
+_UNTOUCHED: Final = ToolState(
+    status="available",
+    available=True,
+    reason=None,
+    reason_code=None,
+    consecutive_failures=0,
+    execution_count=0,
+    last_updated=None,
+    last_success_time=None,
+    last_failure_time=None,
+    retry_at=None,
+    missing_dependencies=(),
+    suggested_actions=(),
+)  # of most tools in most sessions
 
 
 def counts(outcome: Outcome) -> bool:
@@ -122,16 +136,21 @@ def tool_state(
     now: datetime,
     rules: HealthRules,
     hold: ToolHold | None = None,
+    away: str | None = None,
 ) -> ToolState:
     """Returns whether a tool may run now, and if not, why and what would help.
 
-    `session` and `fleet` hold the tools with a history, in the session and for all sessions.
+    `session` and `fleet` hold the tools with a history, in the session and for all sessions. `away` says why its
+    server is not there.
     """
     hold = hold if hold and hold.lasts(now) else None
     own = session.get(spec.name, NEVER_RAN)
+    if own is NEVER_RAN and hold is None and away is None and not spec.depends_on and spec.name not in fleet:
+        return _UNTOUCHED
     answer = (
         _held_for_all(hold)
         or _held_by_a_person(own)
+        or _away(away)
         or _failed(own, fleet.get(spec.name, NEVER_RAN), now, rules)
         or _Verdict(available=True, reason=_standing(own, rules), code=own.reason_code)
     )
@@ -236,6 +255,13 @@ def _held_by_a_person(own: ToolHealth) -> _Verdict | None:
         code="set_by_person",
         actions=("wait until a person sets it to available again",),
     )
+
+
+def _away(why: str | None) -> _Verdict | None:
+    if why is None:
+        return None
+    reason = f"Its MCP server is not connected ({why})."[:MAX_REASON_CHARS]
+    return _Verdict(False, reason, "server_away", ("wait: its server is tried again by itself",))
 
 
 def _failed(own: ToolHealth, for_all: ToolHealth, now: datetime, rules: HealthRules) -> _Verdict | None:

@@ -9,11 +9,12 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from segue.domain.user_request import ToolAsks
 from segue.tools.normalize import Payload, clean_text, no_payload
 
 MAX_ERROR_CHARS: Final = 1000
 
-Fault = Literal["tool", "unauthorized", "arguments", "refused"]
+Fault = Literal["tool", "unauthorized", "arguments", "refused", "asks"]
 
 # Only what HTTP clients and the usual APIs write: a bare 401 may count mails, a parser complains of an invalid token.
 _CREDENTIALS_REFUSED: Final = re.compile(
@@ -38,7 +39,7 @@ class Outcome:
 
     `unknown` is a call that may or may not have changed the world. Only the faults `tool` and `unauthorized` (refused
     credentials) count against the tool's health. `gist` and `identifiers` describe the payload; `summary`
-    also says what was done to get it.
+    also says what was done to get it. `asks` is what the tool needs of the user before it is called again.
     """
 
     status: Literal["succeeded", "failed", "unknown"]
@@ -49,11 +50,18 @@ class Outcome:
     summary: str = ""
     identifiers: tuple[str, ...] = ()
     gist: str = ""
+    asks: ToolAsks | None = None
 
 
 def failed(message: str) -> Outcome:
     """The outcome of a call that never reached a tool."""
     return Outcome("failed", no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0, "refused")
+
+
+def asking(asks: ToolAsks, name: str, duration_ms: int) -> Outcome:
+    """The outcome of a call whose tool needs something of the user first. Its words stay out of it."""
+    told = f"{name} asks the user something first, and is called again with the answer. Do not call it again yourself."
+    return Outcome("failed", no_payload(), told, duration_ms, "asks", asks=asks)
 
 
 def lost(name: str) -> Outcome:

@@ -1,7 +1,7 @@
 """The one way a tool runs. Each layer adds one policy and calls the next:
 
 run_tool       validates the arguments; whatever happens becomes an Outcome
-└ _within      limits the time
+└ _within      limits the time, which progress renews
   └ _contained keeps SystemExit from the event loop
     └ tool.run
 _read          cleans, caps, redacts and summarises what came back
@@ -18,11 +18,13 @@ import structlog
 
 from segue.domain.redaction import without, without_secret_texts
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.domain.user_request import MAX_QUESTIONS, ToolAsks
 from segue.tools.apart import LARGE, READ_S, TooMuch, apart
 from segue.tools.identifiers import identifiers
 from segue.tools.input_schema import check_args
 from segue.tools.normalize import Payload, Unread, clean_text, make_payload, no_payload, without_value
-from segue.tools.outcome import MAX_ERROR_CHARS, Fault, Outcome, credentials_refused, reported_error
+from segue.tools.outcome import MAX_ERROR_CHARS, Fault, Outcome, asking, credentials_refused, failed, reported_error
+from segue.tools.progress import Deadline, Progress
 from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line, summarise, summarise_call, text_in
 
 STOP_GRACE_S: Final = 1.0
@@ -58,12 +60,15 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     started = time.monotonic()
     try:
         check_args(tool, args)
-        output = await _within(tool.spec.timeout_s or limits.timeout_s, tool, args, context)
+        deadline = Deadline(tool.spec.timeout_s or limits.timeout_s, tool.spec.max_timeout_s)
+        output = await _within(deadline, tool, args, context)
         answer = await _read_aside(tool, args, output, limits.max_result_bytes)
     except asyncio.CancelledError:
         if _caller_is_cancelled():
             raise
         answer = _Answer(f"{tool.spec.name} was cut off.")
+    except ToolAsks as asks:
+        return _asked(asks, tool.spec, context, round((time.monotonic() - started) * 1000))
     except Exception as raised:  # noqa: BLE001 (a tool may raise anything; it must not end the turn)
         answer = _failure(tool.spec, raised)
     duration_ms = round((time.monotonic() - started) * 1000)
@@ -75,18 +80,28 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     return Outcome(answer.status, answer.payload, error, duration_ms, fault, answer.summary, answer.identifiers)
 
 
-async def _within(timeout_s: float, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
+def _asked(asks: ToolAsks, spec: ToolSpec, context: ToolContext, duration_ms: int) -> Outcome:
+    if len(context.answers) >= MAX_QUESTIONS:
+        return failed(f"{spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
+    return asking(asks, spec.name, duration_ms)
+
+
+async def _within(deadline: Deadline, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
     """A tool that does not stop when it is cancelled is left behind; what it answers later is dropped."""
-    task = asyncio.ensure_future(_contained(tool, args, context))
+    progress = Progress(tool, deadline, context.report)
+    task = asyncio.ensure_future(_contained(tool, args, replace(context, report=progress.heard)))
     try:
-        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        while not task.done() and (left_s := deadline.left_s) > 0:
+            await asyncio.wait({task}, timeout=left_s)
     except asyncio.CancelledError:
         await _stop(task)
         raise
-    if done:
+    finally:
+        progress.close()
+    if task.done():
         return task.result()
     await _stop(task)
-    raise _TimedOut(f"{tool.spec.name} did not answer within {timeout_s:g} s.")
+    raise _TimedOut(f"{tool.spec.name} did not answer within {deadline.allowed_s:g} s.")
 
 
 async def _contained(tool: Tool, args: dict[str, Any], context: ToolContext) -> object:

@@ -15,6 +15,7 @@ from pydantic import AwareDatetime
 from segue.db.reading import readable, reader
 from segue.db.redis import Cache, activity_key
 from segue.domain.doc import doc
+from segue.domain.timeline import RunTimeline
 
 LONG_S: Final = 1.0
 KEPT_S: Final = 600
@@ -35,6 +36,7 @@ class TurnActivity:
     epoch: int
     node: str | None
     model: ModelWait | None
+    timeline: RunTimeline | None = None
 
 
 @dataclass(frozen=True, slots=True)

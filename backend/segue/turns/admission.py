@@ -23,6 +23,7 @@ from segue.plans import store as plans
 from segue.plans.store import StalePlan, StoredPlan
 from segue.tools.availability import ToolAvailability
 from segue.tools.input_schema import faults_of
+from segue.tools.user_requests import faults_of_answer
 from segue.turns.branches import leave_history, note_of_calls, opening_of
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_turn
@@ -190,7 +191,12 @@ async def begin_decision(
     message = button.message if button.decision == "amend" else BUTTON_MESSAGES[button.decision]
     request = replace(request, message=message, amends=button.decision == "amend")
     if stored.plan.status == "active":
-        if button.args is not None or button.remember or await first_open_turn(connection, session_id) is not None:
+        if (
+            button.args is not None
+            or button.answer is not None
+            or button.remember
+            or await first_open_turn(connection, session_id) is not None
+        ):
             raise StalePlan
         return await _admit_locked(connection, owner, session_id, request, now=now)
     if stored.plan.expires_at <= now:
@@ -198,12 +204,14 @@ async def begin_decision(
         return None
     if button.decision == "amend":
         return await _admit_locked(connection, owner, session_id, request, now=now)
-    _check_args(stored.plan, button.args, tools)
+    _check_args(stored.plan, button.args, tools, owner=owner)
+    _check_answer(stored.plan, button)
     changed, remember = button.args is not None, button.remember
     request = replace(request, decided_plan_id=stored.plan.id, args_changed=changed, remember=remember)
     admitted = await _admit_locked(connection, owner, session_id, request, now=now)
     turn_id = admitted.turn.turn_id
-    await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, args=button.args)
+    typed = {"args": button.args, "answer": button.answer}
+    await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, **typed)
     if button.remember:
         await _remember(connection, stored, tools, now=now)
     return admitted
@@ -221,14 +229,14 @@ async def _remember(connection: AsyncConnection, stored: StoredPlan, tools: Tool
     await grants.remember(connection, stored.session_id, step.tool, stored.tool_hash, plan_id=stored.plan.id, now=now)
 
 
-def _check_args(plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability) -> None:
+def _check_args(plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability, *, owner: str) -> None:
     """Raises AppError `unknown_tool` if the tool of the step that waits is gone, `invalid_args` if it refuses them."""
     if args is None:
         return
     tool = plan.waiting_step.tool if plan.waiting_step else None
     if tool is None:
         raise _invalid_args("The step that waits calls no tool: there are no arguments to change.")
-    tools.specs(tool)
+    tools.specs(tool, owner=owner)
     try:
         faults = faults_of(tools.tools()[tool], args)
     except ToolFailed as refused:
@@ -237,14 +245,34 @@ def _check_args(plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability
         raise _invalid_args("; ".join(faults), faults)
 
 
+def _check_answer(plan: Plan, button: Button) -> None:
+    """Raises AppError `invalid_answer` if a yes comes without what the step that waits asks for, or with more."""
+    asks = plan.waiting_step.asks if plan.waiting_step else None
+    if asks is None or asks.mode == "url":
+        if button.answer is not None:
+            raise _invalid_answer("The step that waits asks for a yes or a no: it takes no `answer`.")
+        return
+    faults = faults_of_answer(asks, {**(asks.given or {}), **(button.answer or {})})
+    if faults and button.decision == "confirm":
+        raise _invalid_answer("; ".join(faults), faults)
+
+
 def _invalid_args(why: str, faults: Sequence[str] = ()) -> AppError:
+    title, errors = "The tool does not take these arguments", _errors("args", "invalid_args", faults)
+    return AppError("invalid_args", status=422, title=title, detail=why, errors=errors)
+
+
+def _invalid_answer(why: str, faults: Sequence[str] = ()) -> AppError:
+    title, errors = "This is no answer to what the tool asks", _errors("answer", "invalid_answer", faults)
+    return AppError("invalid_answer", status=422, title=title, detail=why, errors=errors)
+
+
+def _errors(field: str, code: str, faults: Sequence[str]) -> list[dict[str, Any]]:
     found = (fault.partition(": ") for fault in faults)
-    errors = [
-        {"loc": ["body", "args", *filter(None, [path.lstrip("$.")])], "msg": said, "type": "invalid_args"}
+    return [
+        {"loc": ["body", field, *filter(None, [path.lstrip("$.")])], "msg": said, "type": code}
         for path, _, said in found
     ]
-    title = "The tool does not take these arguments"
-    return AppError("invalid_args", status=422, title=title, detail=why, errors=errors)
 
 
 async def accepted_before(

@@ -52,7 +52,7 @@ class Origin:
 class TurnRequest:
     """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
     `language` and `time_zone` the session's. `amends`, `args_changed` and `remember` say of a button what it did.
-    `steers` is the turn that was to read the message.
+    `steers` is the turn that was to read the message. What waits stays as it is for a yes without `approves`.
     """
 
     force_web_search: bool
@@ -66,6 +66,7 @@ class TurnRequest:
     language: str | None = None
     time_zone: str = "UTC"
     steers: str | None = None
+    approves: bool = True
 
 
 _read_request, _read_references, _read_choice = reader(TurnRequest), reader(tuple[str, ...]), reader(ToolChoice)
@@ -173,6 +174,10 @@ def _of_session() -> tuple[ColumnElement[Any], ...]:
     )
 
 
+# now() is when the statement began, perhaps to wait for a row that was queued after that; and clocks are set back.
+_QUEUED_S = func.greatest(func.extract("epoch", func.now() - turns.c.queued_at).cast(Float), 0.0).label("queued_s")
+
+
 def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
     oldest = (
         select(turns.c.id)
@@ -201,7 +206,7 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
             turns.c.left_s,
             turns.c.request,
             turns.c.agent,
-            func.extract("epoch", func.now() - turns.c.queued_at).cast(Float).label("queued_s"),
+            _QUEUED_S,
             turns.c.facts_due_at.is_not(None).label("tells_facts"),
             *_of_session(),
         )
@@ -267,7 +272,8 @@ def _claimed(session_id: str, row: dict[str, Any]) -> Claim:
     request, choice = row.pop("request"), row.pop("tool_choice")
     asked = request_of(request, key.turn_id)
     known = asked or TurnRequest(force_web_search=False)
-    if known.steers is not None:  # what was said to a turn that worked is no yes to what was asked before
+    # What was said to a turn that worked is no yes to what was asked before, and what a program says to nothing.
+    if known.steers is not None or not known.approves:
         known = replace(known, shown_plan=None)
     return Claim(
         key=key,
@@ -294,26 +300,32 @@ async def sessions_waiting(connection: AsyncConnection, *, last: Sequence[str], 
     return list(found.scalars())
 
 
-async def renew_leases(connection: AsyncConnection, claims: Sequence[Claim], *, lease_s: float) -> set[str]:
+async def renew_leases(
+    connection: AsyncConnection, claims: Sequence[Claim], *, worker: str, lease_s: float
+) -> set[str]:
     """Gives each claim that still holds a lease from now on. Returns the ids of their turns."""
     mine = tuple_(turns.c.id, turns.c.epoch).in_([(claim.key.turn_id, claim.epoch) for claim in claims])
     renewed = await connection.execute(
         update(turns)
         .where(mine, turns.c.status == RUNNING)
-        .values(lease_until=func.now() + timedelta(seconds=lease_s))
+        .values(worker=worker, lease_until=func.now() + timedelta(seconds=lease_s))
         .returning(turns.c.id)
     )
     return set(renewed.scalars())
 
 
-_RUNNING_AMONG = select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_at).where(
+_LEFT_S = func.extract("epoch", turns.c.lease_until - func.now()).cast(Float).label("left_s")
+_RUNNING_AMONG = select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_at, _LEFT_S).where(
     turns.c.id == func.any(bindparam("ours", type_=ARRAY(Text))), turns.c.status == RUNNING
 )
 
 
-async def still_held(connection: AsyncConnection, claims: Sequence[Claim]) -> tuple[set[str], set[str]]:
-    """Returns the ids of the turns whose claim still holds, and those among them that are to be cancelled."""
+async def still_held(connection: AsyncConnection, claims: Sequence[Claim]) -> tuple[dict[str, float], set[str]]:
+    """Returns the turns whose claim still holds, with the seconds left of their leases, and those that are to be
+    cancelled.
+    """
     rows = await connection.execute(_RUNNING_AMONG, {"ours": [claim.key.turn_id for claim in claims]})
     epochs = {claim.key.turn_id: claim.epoch for claim in claims}
     held_rows = [row for row in rows if row.epoch == epochs[row.id]]
-    return {row.id for row in held_rows}, {row.id for row in held_rows if row.cancel_requested_at is not None}
+    cancelled = {row.id for row in held_rows if row.cancel_requested_at is not None}
+    return {row.id: row.left_s for row in held_rows}, cancelled

@@ -6,7 +6,7 @@ rows are in PostgreSQL.
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Final
 
 from limits import RateLimitItemPerMinute
@@ -21,6 +21,7 @@ from segue.domain.ids import new_id
 from segue.domain.usage import Charge
 from segue.turns.queries import statuses_of
 from segue.usage.account import Books
+from segue.usage.user_limits import Limits
 
 ASK_AGAIN_S = 2  # when a turn will end is not known
 ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take
@@ -41,52 +42,49 @@ _RELEASE: Final = "return redis.call('ZREM', KEYS[1], ARGV[1])"
 Holders = dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class UserLimits:
-    requests_per_minute: int = 0
-    turns_per_minute: int = 0
-    concurrent_turns: int = 0
+_per_minute = lru_cache(maxsize=1024)(partial(RateLimitItemPerMinute, namespace="user"))
 
 
 class Limiter:
-    """`first_call` returns what the first call of the model for a message takes at most."""
+    """`limits_of` returns what a user may use, `first_call` what the first call of the model for a message takes
+    at most.
+    """
 
     def __init__(
         self,
-        limits: UserLimits,
+        limits_of: Callable[[str], Limits],
         rates: Rates,
         cache: Cache,
         *,
         books: Books,
         first_call: Callable[[str], Charge],
     ) -> None:
-        self._limits = limits
+        self._limits_of = limits_of
         self._rates = rates
         self._books = books
         self._first_call = first_call
-        self._concurrency = ConcurrencyLimit(cache, books.database, books.clock, at_most=limits.concurrent_turns)
-        self._requests = RateLimitItemPerMinute(limits.requests_per_minute, namespace="user")
-        self._turns = RateLimitItemPerMinute(limits.turns_per_minute, namespace="user")
+        self._concurrency = ConcurrencyLimit(cache, books.database, books.clock)
 
     async def request(self, user: str) -> None:
         """Raises AppError `rate_limited`."""
-        if self._limits.requests_per_minute:
-            wait_s = await self._rates.count("requests", user, self._requests)
+        if at_most := self._limits_of(user).requests_per_minute:
+            wait_s = await self._rates.count("requests", user, _per_minute(at_most))
             if wait_s is not None:
-                raise turn_errors.rate_limited("requests_per_minute", self._limits.requests_per_minute, wait_s)
+                raise turn_errors.rate_limited("requests_per_minute", at_most, wait_s)
 
     @asynccontextmanager
     async def starting(self, user: str, message: str, *, again: str | None = None) -> AsyncIterator[str]:
         """Yields the id of a turn that may be accepted within the block, of `again` if that is to run again. Raises
         AppError `rate_limited`.
         """
-        limits, turn_id = self._limits, again or new_id("turn", self._books.clock())
+        limits, turn_id = self._limits_of(user), again or new_id("turn", self._books.clock())
         if limits.turns_per_minute:
-            wait_s = await self._rates.count("turns", user, self._turns)
+            wait_s = await self._rates.count("turns", user, _per_minute(limits.turns_per_minute))
             if wait_s is not None:
                 raise turn_errors.rate_limited("turns_per_minute", limits.turns_per_minute, wait_s)
-        if limits.concurrent_turns and not await self._concurrency.take(user, turn_id):
-            raise turn_errors.rate_limited("concurrent_turns", limits.concurrent_turns, ASK_AGAIN_S)
+        at_once = limits.concurrent_turns
+        if at_once and not await self._concurrency.take(user, turn_id, at_most=at_once):
+            raise turn_errors.rate_limited("concurrent_turns", at_once, ASK_AGAIN_S)
         try:
             await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
             yield turn_id
@@ -96,9 +94,9 @@ class Limiter:
 
     async def release(self, user: str, turn_id: str) -> None:
         """Frees the place of a turn that was not accepted, and what it had reserved."""
-        if self._limits.concurrent_turns:
+        if self._limits_of(user).concurrent_turns:
             await self._concurrency.release(user, turn_id)
-        await self._books.release(turn_id)
+        await self._books.release(user, turn_id)
 
 
 class ConcurrencyLimit:
@@ -106,17 +104,16 @@ class ConcurrencyLimit:
     a place costs one round trip, ends with its turn although no process gives it back, and survives a crash.
     """
 
-    def __init__(self, cache: Cache, database: Database, clock: Clock, *, at_most: int) -> None:
+    def __init__(self, cache: Cache, database: Database, clock: Clock) -> None:
         self._cache = cache
         self._database = database
         self._clock = clock
-        self._at_most = at_most
         self._local: dict[str, Holders] = {}
 
-    async def take(self, user: str, turn_id: str) -> bool:
+    async def take(self, user: str, turn_id: str, *, at_most: int) -> bool:
         ended: Collection[str] = ()
         for _ in range(ATTEMPTS):
-            holders = await self._try(user, turn_id, ended)
+            holders = await self._try(user, turn_id, ended, at_most)
             if not holders:
                 return True
             ended = await self._ended(holders)
@@ -128,21 +125,19 @@ class ConcurrencyLimit:
         self._local.get(user, {}).pop(turn_id, None)
         await self._cache.evaluate(_RELEASE, (turn_places_key(user),), turn_id)
 
-    async def _try(self, user: str, turn_id: str, ended: Collection[str]) -> Holders:
+    async def _try(self, user: str, turn_id: str, ended: Collection[str], at_most: int) -> Holders:
         """Takes a place. Returns the holders of all places if none was free."""
         now = self._clock().timestamp()
-        answer = await self._cache.evaluate(
-            _TAKE, (turn_places_key(user),), turn_id, now, self._at_most, KEPT_S, *ended
-        )
+        answer = await self._cache.evaluate(_TAKE, (turn_places_key(user),), turn_id, now, at_most, KEPT_S, *ended)
         if answer is None:
-            return self._try_locally(user, turn_id, ended, now)
+            return self._try_locally(user, turn_id, ended, now, at_most)
         return {holder.decode(): float(since) for holder, since in zip(answer[::2], answer[1::2], strict=True)}
 
-    def _try_locally(self, user: str, turn_id: str, ended: Collection[str], now: float) -> Holders:
+    def _try_locally(self, user: str, turn_id: str, ended: Collection[str], now: float, at_most: int) -> Holders:
         holders = self._local.setdefault(user, {})
         for turn in ended:
             holders.pop(turn, None)
-        if len(holders) >= self._at_most:
+        if len(holders) >= at_most:
             return dict(holders)
         holders[turn_id] = now
         return {}

@@ -1,4 +1,5 @@
-"""Deletes what has expired, in small batches: payloads, plans, tool state changes, idle sessions.
+"""Deletes what has expired, in small batches: payloads, plans, tool state changes, webhook events,
+idle sessions.
 
 Runs in every process; rows are locked with SKIP LOCKED, so that processes do not wait for each other.
 """
@@ -12,6 +13,7 @@ from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.telemetry import Observe, PlanEnded, RowsDeleted
 from segue.events.log import EventLog
+from segue.events.outbox import drop_excess
 from segue.memory import sessions, short_term
 from segue.plans.store import expire_overdue
 from segue.tools.retention import drop_expired
@@ -41,6 +43,7 @@ async def sweep(
             "results": len(payloads),
             "plans": await expire_overdue(connection, now=now),
             "changes": await drop_old_changes(connection, before=now - timedelta(days=limits.change_days)),
+            "webhook_events": await drop_excess(connection),
         }
     if limits.session_days is not None:
         gone["sessions"] = 0

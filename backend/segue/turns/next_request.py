@@ -19,7 +19,15 @@ async def next_request(deps: TurnDeps, owner: str, session_id: str) -> PromptRep
     async with deps.database.read_only() as connection:
         claim = await claim_of_next(connection, owner, session_id)
     speaker = deps.agents.speaker(claim.agent)
-    guard = ToolGuard(deps.tools, claim.key, claim.tool_states, holds=claim.tool_holds, agent=speaker.agent)
+    guard = ToolGuard(
+        deps.tools,
+        claim.key,
+        claim.tool_states,
+        holds=claim.tool_holds,
+        agent=speaker.agent,
+        agent_id=speaker.id,
+        owner=owner,
+    )
     chooser = ToolChooser(
         deps.tool_search, guard, deps.limits.choice, stored=claim.tool_choice, seq=claim.key.turn_seq, save=_forget
     )

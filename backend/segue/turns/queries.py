@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any, get_args
 
-from sqlalchemy import ColumnElement, Float, Row, Select, distinct, func, select
+from sqlalchemy import ColumnElement, Float, Row, Select, distinct, false, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
@@ -40,6 +40,8 @@ from segue.tools.results import calls_of_turns, granted_among
 from segue.turns.claims import TurnRequest, request_of, runs_beside
 
 RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
+# Needs what every write of a turn needs: the table, its lock, the right to write.
+CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
 _TOLD = ("model", "agent", "agent_gone", "asked_again")  # by the message of an answer, of its turn's report
 _read_report, _read_error = reader(TurnReport), reader(TurnError)

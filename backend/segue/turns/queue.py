@@ -1,7 +1,7 @@
 """The work queue that carries turns between processes: SAQ on Redis. Knows no table and decides nothing.
 
 A job names a session in which a turn may wait. A lost, doubled or late job does no harm: Postgres decides which process
-runs a turn, and recovery finds a turn whose job was lost.
+runs a turn, and recovery finds a turn whose job was lost. So a process with a free place makes no job at all.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ async def look_at_queue(url: str) -> QueueFacts | None:
 
 
 class TurnQueue:
-    """Sends jobs, and takes up to `concurrency` of them at a time; with 0 it only sends.
+    """Has `concurrency` places, for sessions of its own and for jobs; with 0 it only sends.
 
     `run_turns(session_id)` returns when this process has nothing more to do in that session.
     """
@@ -83,7 +83,9 @@ class TurnQueue:
         self._jobs = _Jobs(redis.url)
         self._run_turns = run_turns
         self._concurrency = concurrency
+        self._free = asyncio.Semaphore(max(concurrency - 1, 0))  # beside the listener's
         self._taking: asyncio.Task[None] | None = None
+        self._here: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         if self._concurrency:
@@ -100,8 +102,22 @@ class TurnQueue:
                 return await self._jobs.count("queued")
         return None
 
+    async def workers(self) -> int | None:
+        """Returns how many processes take jobs; None if Redis cannot be asked, or does not say."""
+        with suppress(RedisLost):
+            async with self._redis.asking():
+                return await self._jobs.count_listeners()
+        return None
+
     async def send(self, session_id: str, turn_id: str, *, attempt: int = 0) -> bool:
-        """Returns False if Redis cannot be reached; then this process has to run the turn itself."""
+        """Takes the session here if a place is free, else sends a job. Returns False if Redis cannot be reached; then
+        this process has to run the turn itself.
+        """
+        if self._taking is not None and not self._free.locked():
+            await self._free.acquire()
+            self._here.add(task := asyncio.create_task(self._run_here(session_id), name=turn_id))
+            task.add_done_callback(self._here.discard)
+            return True
         job = Job(JOB, kwargs={"session_id": session_id}, key=f"{turn_id}:{attempt}", timeout=JOB_TIMEOUT_S, ttl=-1)
         with suppress(RedisLost):
             async with self._redis.asking():
@@ -112,6 +128,8 @@ class TurnQueue:
     async def stop_taking(self) -> None:
         """Puts the jobs that were taken back into the queue; the turns that run here are left alone."""
         taking, self._taking = self._taking, None
+        for task in self._here:
+            task.cancel()
         while taking is not None and not taking.done():
             taking.cancel()  # again, as redis-py can swallow one: it uses asyncio.wait_for (fixed in Python 3.12)
             await asyncio.wait({taking}, timeout=CANCEL_AGAIN_S)
@@ -121,17 +139,21 @@ class TurnQueue:
         with suppress(*LOST):
             await self._jobs.disconnect()
 
+    async def _run_here(self, session_id: str) -> None:
+        try:
+            await self._run_turns(session_id)
+        finally:
+            self._free.release()
+
     async def _take_jobs(self) -> None:
         """One listener for all places of the process; SAQ's own worker holds a blocking connection for each."""
-        free = asyncio.Semaphore(self._concurrency)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sweep(), name="jobs of workers that died")
             while True:
-                await free.acquire()
-                if (job := await self._next_job()) is None:
-                    free.release()
-                else:
-                    tasks.create_task(self._run(job), name=job.key).add_done_callback(lambda _: free.release())
+                if (job := await self._next_job()) is not None:
+                    running = tasks.create_task(self._run(job), name=job.key)
+                    running.add_done_callback(lambda _: self._free.release())
+                    await self._free.acquire()
 
     async def _next_job(self) -> Job | None:
         await self._redis.until_it_answers()

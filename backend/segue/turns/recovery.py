@@ -2,9 +2,8 @@
 job that Redis lost and a cancellation that was not carried out. Needs Postgres and nothing else.
 """
 
-import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -17,21 +16,26 @@ from segue.memory import short_term
 from segue.turns import terminations
 from segue.turns.deps import TurnDeps
 from segue.turns.maintenance import sweep
+from segue.turns.presence import Presence
 from segue.turns.scheduler import TurnWorker
 from segue.turns.terminations import MAX_ATTEMPTS, NeglectedTurn
 from segue.turns.turn_metrics import outcome_of, record_end
 
 RECOVER_EVERY_S = 1.0
 
+Send = Callable[[NeglectedTurn], Awaitable[bool]]
+
 log = structlog.get_logger()
 
 
-async def recover_forever(deps: TurnDeps, worker: TurnWorker, takes_turns: Callable[[], bool]) -> None:
-    """Never returns. `takes_turns()` says whether this process runs the turns it finds."""
+async def recover_forever(
+    deps: TurnDeps, worker: TurnWorker, presence: Presence, send: Send, takes_turns: Callable[[], bool]
+) -> None:
+    """Never returns. `takes_turns()` says whether this process runs the turns it finds; `send` queues the others."""
     swept = 0.0
     while True:
         try:
-            await _recover(deps, worker, takes_turns=takes_turns())
+            await _recover(deps, worker, send, takes_turns=takes_turns())
             if time.monotonic() - swept >= deps.limits.lease_s:
                 await sweep(
                     deps.database, deps.cache, deps.events, deps.limits.kept, now=deps.clock(), observe=deps.observe
@@ -39,23 +43,24 @@ async def recover_forever(deps: TurnDeps, worker: TurnWorker, takes_turns: Calla
                 swept = time.monotonic()
         except AppError as error:
             log.warning("recovery_failed", code=error.code)
-        await asyncio.sleep(min(RECOVER_EVERY_S, deps.limits.lease_s / 4))
+        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.limits.lease_s / 4))
 
 
-async def _recover(deps: TurnDeps, worker: TurnWorker, *, takes_turns: bool) -> None:
+async def _recover(deps: TurnDeps, worker: TurnWorker, send: Send, *, takes_turns: bool) -> None:
     async with deps.database.read_only() as connection:
         found = await terminations.neglected_turns(connection, timeout_s=deps.limits.timeout_s)
     for turn in found:
-        if turn.running:
-            await _end_or_requeue(deps, turn)
+        queued_again = turn.running and await _end_or_requeue(deps, turn)
         if takes_turns and worker.has_room:
             worker.wake(turn.key.session_id)
             if not turn.running:
                 deps.observe(TurnRecovered("begun"))
+        elif queued_again:
+            await send(turn)
 
 
-async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> None:
-    """A running turn is ended, or queued again if it has attempts and time left."""
+async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
+    """Queues a running turn again if it has attempts and time left, else ends it. Returns whether it is queued."""
     error = _reason_to_end(turn, timeout_s=deps.limits.timeout_s)
     calls: list[CallEnded] | None = []
     async with deps.database.transaction() as connection:
@@ -64,7 +69,7 @@ async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> None:
         elif not await terminations.requeue_lapsed(connection, turn, timeout_s=deps.limits.timeout_s):
             calls = None
     if calls is None:
-        return
+        return False
     ids = {"session_id": turn.key.session_id, "turn_id": turn.key.turn_id}
     log.warning("turn_recovered", **ids, attempts=turn.attempts, ended=error and error.code)
     deps.observe(TurnRecovered("queued_again" if error is None else "ended"))
@@ -73,6 +78,7 @@ async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> None:
         await short_term.forget(deps.cache, turn.key.session_id)
         deps.events.end(turn.key, error, calls)
         deps.events.tell(turn.owner, *user_feed.turn_ended(turn.key, error))
+    return error is None
 
 
 def _reason_to_end(turn: NeglectedTurn, *, timeout_s: float) -> AppError | None:

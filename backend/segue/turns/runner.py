@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -20,14 +20,16 @@ from segue.agent.context import TurnContext
 from segue.agent.llm.metered_model import MeteredModel
 from segue.agent.prompts import instructions_of
 from segue.agent.render_messages import request_parts
-from segue.agent.state import TurnInput, TurnState, acknowledgement_report, web_search_report
+from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, web_search_report
 from segue.agent.tool_choice.choice import ToolChooser
-from segue.db.engine import UNAVAILABLE, outlast, outlasting
+from segue.db.causes import StorageUnavailable
+from segue.db.engine import outlast, outlasting
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.events import Event, SteerRead, StepStarted, TextEnded
+from segue.domain.events import Event, SteerRead, TextEnded
 from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport
 from segue.domain.telemetry import Span, TurnRecovered, trace_of
+from segue.domain.timeline import RunTimeline
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
 from segue.memory import short_term
@@ -59,6 +61,7 @@ class RunEnd:
     error: AppError | None
     metrics: TurnMetrics
     account: Account
+    timeline: RunTimeline
     said: NewMessage | None = None
 
 
@@ -78,7 +81,7 @@ class UnstoredEnds:
             await self.store()
 
     async def store(self) -> None:
-        """Stores each end, then emits it to the readers of its turn. Raises AppError `storage_unavailable`."""
+        """Stores each end, then emits it to the readers of its turn. Raises StorageUnavailable."""
         deps = self._deps
         while self._ends:
             end = self._ends[0]
@@ -91,7 +94,9 @@ class UnstoredEnds:
                 ):
                     error = turn_errors.cancelled()
                 if error is not None:
-                    calls = await terminations.end_turn(connection, claim, error, now=deps.clock(), said=end.said)
+                    calls = await terminations.end_turn(
+                        connection, claim, error, now=deps.clock(), timeline=end.timeline, said=end.said
+                    )
             with suppress(ValueError):  # another failing turn may have stored it
                 self._ends.remove(end)
             if error is None:
@@ -118,13 +123,20 @@ class TurnRun:
         self._task: asyncio.Task[ChatAnswer | None] | None = None
         self._finishing = False
         self._began = time.monotonic()
-        self._node: str | None = None
         self._said: NewMessage | None = None
-        self._account = deps.books.account(claim.owner, claim.key.session_id, claim.key.turn_id, epoch=claim.epoch)
         self._speaker = deps.agents.speaker(claim.agent)
+        self._account = deps.books.account(
+            claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
+        )
         self._model = MeteredModel(self._speaker.models, self._speaker.limits.model, self._account)
         self._guard = ToolGuard(
-            deps.tools, claim.key, claim.tool_states, holds=claim.tool_holds, agent=self._speaker.agent
+            deps.tools,
+            claim.key,
+            claim.tool_states,
+            holds=claim.tool_holds,
+            agent=self._speaker.agent,
+            agent_id=self._speaker.id,
+            owner=claim.owner,
         )
         self._chooser = ToolChooser(
             deps.tool_search,
@@ -142,7 +154,7 @@ class TurnRun:
         if clock - self._began < LONG_S:
             return None
         waits = ModelWait(asked[0], self._deps.clock() - timedelta(seconds=clock - asked[1])) if asked else None
-        return TurnActivity(self.claim.epoch, self._node, waits)
+        return TurnActivity(self.claim.epoch, self._metrics.node, waits, self._metrics.timeline())
 
     def start(self) -> asyncio.Task[ChatAnswer | None]:
         """Returns the task of the run; its result is None for a turn that ended without an answer or was lost."""
@@ -185,12 +197,12 @@ class TurnRun:
             await self._end_stopped()
             raise
         except AppError as error:
-            if error.code == UNAVAILABLE and claim.attempt < terminations.MAX_ATTEMPTS:
+            if isinstance(error, StorageUnavailable) and claim.attempt < terminations.MAX_ATTEMPTS:
                 span.fail(error.code)
                 log.warning("turn_cut_off", code=error.code)
                 await self._stop_for(None)
                 return None
-            failure = turn_errors.storage_lost() if error.code == UNAVAILABLE else error
+            failure = turn_errors.storage_lost() if isinstance(error, StorageUnavailable) else error
         except Exception as error:  # a turn that fails in any way ends with an error of its own
             failure = turn_errors.turn_timeout(timeout_s) if limit.expired() else turn_errors.internal()
             log.exception("turn_raised", error=type(error).__name__, exc_info=None if limit.expired() else error)
@@ -210,8 +222,6 @@ class TurnRun:
 
         def emit(event: Event) -> None:
             self._metrics.count(event)
-            if isinstance(event, StepStarted):
-                self._node = event.name
             if isinstance(event, TextEnded) and event.cut_off:
                 said = clean(event.cut_off)
                 self._said = NewMessage("assistant", said, deps.clock(), id=event.message_id, cut_off=True)
@@ -238,7 +248,13 @@ class TurnRun:
             span=deps.span,
             listened=events.wants_tokens,
         )
-        return cast(TurnState, await deps.graph.ainvoke(state, context=context))
+        ended: dict[str, Any] = {**state}
+        # In its other mode LangGraph reads the whole state after each node.
+        steps = await deps.graph.ainvoke(state, context=context, stream_mode="updates")
+        for step in cast(list[dict[str, Update | None]], steps):
+            for update in step.values():
+                ended |= update or {}
+        return cast(TurnState, ended)
 
     async def _load_context(self) -> TurnInput:
         deps, speaker = self._deps, self._speaker
@@ -304,13 +320,12 @@ class TurnRun:
             return await store.finish_turn(
                 connection,
                 self.claim,
-                answer=state["answer"] or "",
-                message_id=state["answer_id"],
+                answer=NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"]),
                 report=report,
+                timeline=self._metrics.timeline(),
                 cut_off=state["cut_off"],
                 improves_title=self._deps.titles is not None,
                 charges=self._account.unbooked,
-                now=self._deps.clock(),
             )
 
     async def _end_stopped(self) -> None:
@@ -343,7 +358,7 @@ class TurnRun:
         """Ends the turn with an error, or queues it again. Drops the copy of the session's memory in Redis, because it
         lacks this turn.
         """
-        self._metrics.stop()
+        timeline = self._metrics.timeline(self._metrics.stop())
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
         said = self._said if self.stopped == "cancelled" else None
-        await self._unstored.add(RunEnd(self.claim, error, self._metrics, self._account, said))
+        await self._unstored.add(RunEnd(self.claim, error, self._metrics, self._account, timeline, said))

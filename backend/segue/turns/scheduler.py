@@ -5,8 +5,6 @@ are renewed meanwhile. What happens within a turn is not known here.
 """
 
 import asyncio
-import os
-import socket
 import time
 from collections import Counter
 
@@ -17,6 +15,7 @@ from segue.turns import claims
 from segue.turns.activity import say
 from segue.turns.claims import Claim
 from segue.turns.deps import TurnDeps
+from segue.turns.presence import Presence
 from segue.turns.runner import Stop, TurnRun, UnstoredEnds
 
 CHECK_S = 0.5  # how soon a process notices that a turn of its own is to be cancelled, or lost
@@ -26,9 +25,9 @@ log = structlog.get_logger()
 
 
 class TurnWorker:
-    def __init__(self, deps: TurnDeps) -> None:
+    def __init__(self, deps: TurnDeps, presence: Presence) -> None:
         self._deps = deps
-        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._presence = presence
         self._places = asyncio.Semaphore(deps.limits.concurrency)
         self._lines: dict[str, asyncio.Task[None]] = {}
         self._woken: set[str] = set()
@@ -88,23 +87,24 @@ class TurnWorker:
 
     async def keep_leases(self) -> None:
         """Renews the leases of the turns that run here, and stops those that are cancelled or lost. Never returns."""
-        renewed = 0.0
+        renewed, renewed_as = 0.0, ""
         while True:
             await asyncio.sleep(min(CHECK_S, self._deps.limits.lease_s / 4))
-            due = time.monotonic() - renewed >= self._deps.limits.lease_s / 4
+            worker = self._presence.worker
+            due = time.monotonic() - renewed >= self._deps.limits.lease_s / 4 or worker != renewed_as
             try:
                 await self._unstored.store()
-                await self._check_claims(renew=due)
+                await self._check_claims(worker, renew=due)
             except AppError as error:
                 log.warning("leases_not_renewed", code=error.code)
             else:
-                renewed = time.monotonic() if due else renewed
+                renewed, renewed_as = (time.monotonic() if due else renewed), worker
             await self._say_activity()
 
     async def _say_activity(self) -> None:
         running = {turn_id: run.activity() for turn_id, run in self._running.items()}
         if long := {turn_id: activity for turn_id, activity in running.items() if activity is not None}:
-            await say(self._deps.cache, self._name, long, now=self._deps.clock())
+            await say(self._deps.cache, self._presence.worker, long, now=self._deps.clock())
 
     async def _drain(self, session_id: str) -> None:
         try:
@@ -146,7 +146,11 @@ class TurnWorker:
         try:
             async with self._deps.database.autocommit() as connection:
                 claim = await claims.claim_next(
-                    connection, session_id, worker=self._name, lease_s=self._deps.limits.lease_s, well_served=served
+                    connection,
+                    session_id,
+                    worker=self._presence.worker,
+                    lease_s=self._deps.limits.lease_s,
+                    well_served=served,
                 )
         except AppError as error:
             log.warning("claim_failed", session_id=session_id, code=error.code)
@@ -176,15 +180,16 @@ class TurnWorker:
         held = Counter(run.claim.owner for run in self._running.values())
         return [owner for owner, count in held.items() if count * (len(held) + 1) >= self._deps.limits.concurrency]
 
-    async def _check_claims(self, *, renew: bool) -> None:
+    async def _check_claims(self, worker: str, *, renew: bool) -> None:
+        """Leases that another process has shortened are renewed in any case."""
         running = dict(self._running)
         if not running:
             return
         held = [each.claim for each in running.values()]
         async with self._deps.database.autocommit() as connection:
-            if renew:
-                await claims.renew_leases(connection, held, lease_s=self._deps.limits.lease_s)
             ours, cancelled = await claims.still_held(connection, held)
+            if renew or any(left_s <= self._presence.grace_s for left_s in ours.values()):
+                await claims.renew_leases(connection, held, worker=worker, lease_s=self._deps.limits.lease_s)
         for turn_id in running:
             if turn_id not in ours:
                 self.stop(turn_id, "lost")

@@ -13,7 +13,7 @@ from typing import Self
 from segue.db.redis import plans_of_owner_key
 from segue.db.redis_server import RedisServer
 from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, NotFound
 from segue.domain.plan import Button
 from segue.domain.session import EPOCHS, PromptReport, Turn, TurnKey
 from segue.domain.telemetry import TurnEnded
@@ -21,20 +21,24 @@ from segue.domain.usage import Charge
 from segue.events import user_feed
 from segue.memory import sessions, short_term
 from segue.memory.sessions import get_session
-from segue.plans.store import expired
+from segue.plans.approvals import list_approvals
+from segue.plans.store import StalePlan, expired
 from segue.tools.attachments.store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
-from segue.turns.claims import Origin
+from segue.turns.claims import Claim, Origin
 from segue.turns.deps import TurnDeps
 from segue.turns.next_request import next_request
+from segue.turns.presence import Presence
 from segue.turns.queue import TurnQueue
 from segue.turns.recovery import recover_forever
 from segue.turns.scheduler import TurnWorker
 from segue.turns.store import NO_ORIGIN, ChatRequest, Once
+from segue.turns.terminations import NeglectedTurn
 from segue.turns.turn_metrics import record_end
 
 CANCEL_ANSWER_S = 4.5
+MOST_WAITING = 200  # questions of one user, in all sessions
 
 
 class TurnService:
@@ -47,16 +51,22 @@ class TurnService:
         self._deps = deps
         self._redis = redis
         self._takes_turns = takes_turns
-        self._worker = TurnWorker(deps)
+        self._presence = Presence(deps.database, lease_s=deps.limits.lease_s)
+        self._worker = TurnWorker(deps, self._presence)
         concurrency = deps.limits.concurrency if takes_turns else 0
         self.queue = TurnQueue(redis, self._worker.run_session, concurrency=concurrency)
         self._upkeep: list[asyncio.Task[None]] = []
         self._leaving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        present = asyncio.create_task(self._presence.keep(), name="presence")
+        await self._presence.started()
         self.queue.start()
-        recovering = recover_forever(self._deps, self._worker, lambda: self._takes_turns or self._redis.degraded)
+        recovering = recover_forever(
+            self._deps, self._worker, self._presence, self._send, lambda: self._takes_turns or self._redis.degraded
+        )
         self._upkeep = [
+            present,
             asyncio.create_task(self._worker.keep_leases(), name="leases"),
             asyncio.create_task(recovering, name="recovery"),
         ]
@@ -154,8 +164,8 @@ class TurnService:
     ) -> TurnKey:
         """A button on the plan that waits: stores the decision, and dispatches the turn that carries it out.
 
-        Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `invalid_args`, `unknown_tool`, `rate_limited`;
-        then nothing was accepted.
+        Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `invalid_args`, `invalid_answer`,
+        `unknown_tool`, `rate_limited`; then nothing was accepted.
         """
         now = self._deps.clock()
         known = await self._accepted_before(owner, session_id, once)
@@ -172,6 +182,20 @@ class TurnService:
                 raise expired()
         await self._dispatch(owner, turn_id, admitted)
         return admitted.turn
+
+    async def done_elsewhere(self, owner: str, key: str) -> list[TurnKey]:
+        """Goes on with what waits in any session of a user for the question of this key (`UserRequest.key`), since what
+        it asks for was done elsewhere: by a login, or as its server says. One that was decided meanwhile is left.
+        """
+        async with self._deps.database.read_only() as connection:
+            waiting = await list_approvals(connection, owner, before=None, limit=MOST_WAITING, now=self._deps.clock())
+        going_on = []
+        for each in waiting:
+            if each.step is not None and each.step.asks is not None and each.step.asks.key == key:
+                with suppress(StalePlan, NotFound):
+                    button = Button("confirm", each.version, plan_id=each.plan_id)
+                    going_on.append(await self.decide(owner, each.session_id, button))
+        return going_on
 
     async def decide_several(self, owner: str, wanted: Mapping[str, Button], *, origin: Origin) -> dict[str, Admitted]:
         """Decides on the versions of the plans of several sessions, by session: on all or, if it raises what `decide`
@@ -255,11 +279,17 @@ class TurnService:
             else:
                 self._worker.stop(turn.turn_id, "cancelled")
 
+    async def _send(self, held: Claim | NeglectedTurn) -> bool:
+        """Puts a turn that was queued again into the queue."""
+        return await self.queue.send(held.key.session_id, held.key.turn_id, attempt=held.epoch)
+
     async def _leave(self) -> None:
         await self.queue.stop_taking()
         for claim in await self._worker.close(grace_s=self._deps.limits.grace_s):
-            await self.queue.send(claim.key.session_id, claim.key.turn_id, attempt=claim.epoch)
+            await self._send(claim)
         self._deps.events.shut_down()
-        for task in self._upkeep:
+        self._presence.close()
+        present, *others = self._upkeep
+        for task in others:
             task.cancel()
-        await asyncio.gather(*self._upkeep, return_exceptions=True)
+        await asyncio.gather(present, *others, return_exceptions=True)

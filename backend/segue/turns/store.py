@@ -36,7 +36,9 @@ from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
 from segue.domain.attachment import Attached
 from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
+from segue.domain.timeline import RunTimeline
 from segue.domain.tool import Remember, ToolChoice
+from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
 from segue.memory import titles
 from segue.memory.fact_cues import may_state_facts
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
@@ -44,6 +46,7 @@ from segue.memory.sessions import first_words
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Origin, held, last_ended_turn
+from segue.turns.timeline import with_run
 from segue.usage.ledger import Days, booking, charged
 
 OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
@@ -76,7 +79,8 @@ class ChatRequest:
     after: an empty message asks the same again. `note` is what the model is told with it. `abandons` is the plan, by id
     and version, that the message is said instead of an answer to: if it waits, it is cancelled.
     A button may have `args_changed` and `remember`; one that `amends` has a text of the user's. `steers` is
-    the turn that is to read the message if it can. The client named `attachment_ids`, whose files are `attachments`.
+    the turn that is to read the message if it can. A program's message has no `approves`: a yes in it is none.
+    The client named `attachment_ids`, whose files are `attachments`.
     """
 
     message: str
@@ -94,6 +98,7 @@ class ChatRequest:
     note: str | None = None
     abandons: tuple[str, int] | None = None
     steers: str | None = None
+    approves: bool = True
     attachment_ids: tuple[str, ...] = ()
     attachments: tuple[Attached, ...] = ()
 
@@ -201,6 +206,8 @@ async def begin_turn(
     }
     if request.steers is not None:
         asked["steers"] = request.steers
+    if not request.approves:
+        asked["approves"] = False
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
     tells = may_state_facts(request.message)
     given = {"caller": owner, "asked": asked, "room": room, "key": key, "body": body_hash, "tells_facts": tells}
@@ -234,7 +241,7 @@ async def store_tool_choice(connection: AsyncConnection, session_id: str, choice
     await connection.execute(update(sessions).where(sessions.c.id == session_id).values(tool_choice=asdict(choice)))
 
 
-def _finish() -> ReturningInsert[int]:
+def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
     finished = (
         update(turns)
         .where(*IS_HELD)
@@ -243,8 +250,9 @@ def _finish() -> ReturningInsert[int]:
             report=bindparam("outcome", type_=turns.c.report.type),
             lease_until=None,
             finished_at=NEW_MESSAGE_COLUMNS["created_at"],
+            timeline=with_run(bindparam("run", type_=turns.c.timeline.type)),
         )
-        .returning(turns.c.session_id)
+        .returning(*(OF_TURNS if told else (turns.c.session_id,)))
         .cte("finished")
     )
     moved = (
@@ -262,23 +270,27 @@ def _finish() -> ReturningInsert[int]:
     )
     session = select(finished.c.session_id)
     booked = booking(session.scalar_subquery(), session.exists()).cte("booked")
-    return insert_message(moved).add_cte(booked).returning(messages.c.seq)
+    stored = insert_message(moved).add_cte(booked)
+    if told:
+        stored = stored.add_cte(
+            turns_ended(finished, NEW_MESSAGE_COLUMNS["content"] if told.content else None).cte("told")
+        )
+    return stored.returning(messages.c.seq)
 
 
-_FINISH = _finish()
+_FINISH = {told: _finish(told) for told in (None, Outbox(content=False), Outbox(content=True))}
 
 
 async def finish_turn(
     connection: AsyncConnection,
     claim: Claim,
     *,
-    answer: str,
-    message_id: str,
+    answer: NewMessage,
     report: TurnReport,
+    timeline: RunTimeline,
     cut_off: int | None,
     improves_title: bool,
     charges: Days,
-    now: datetime,
 ) -> Message:
     """Stores the answer, completes the turn and books its charges in one statement. Raises StaleTurn if the claim no
     longer holds.
@@ -286,19 +298,23 @@ async def finish_turn(
     `cut_off` is the seq of the last turn that the summary is to cover, None if no summary is due. `improves_title` says
     whether a model is to give a session a title after its first answer.
     """
-    values = message_values(claim.key, NewMessage("assistant", answer, now, id=message_id))
+    values = message_values(claim.key, answer)
     outcome = {
-        "outcome": asdict(report),
+        "outcome": report,
+        "run": timeline,
         "cut_off": cut_off,
         "seen_seq": claim.summary_seq,
         "improves_title": improves_title,
     }
     spent = charged(claim.owner, charges)
-    stored = await connection.execute(_FINISH, {**outcome, **held(claim), **spent, **values})
+    finish = _FINISH[outbox_of(connection)]
+    stored = await connection.execute(finish, {**outcome, **held(claim), **spent, **values})
     seq = stored.scalar_one_or_none()
     if seq is None:
         raise StaleTurn
-    return Message(id=message_id, seq=seq, turn_id=claim.key.turn_id, role="assistant", content=answer, created_at=now)
+    return Message(
+        values[NEW_MESSAGE_COLUMNS["id"].key], seq, claim.key.turn_id, answer.role, answer.content, answer.created_at
+    )
 
 
 _LAST_ENDED = select(turns.c.id, turns.c.finished_at).where(turns.c.id == last_ended_turn())

@@ -35,10 +35,13 @@ from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
 from segue.domain.ids import new_id
 from segue.domain.session import EPOCHS, TurnKey
+from segue.domain.timeline import RunTimeline
+from segue.events.outbox import OF_TURNS, outbox_of, turns_ended
 from segue.memory.history import IN_HISTORY, INTERRUPTED, NewMessage, append_message
 from segue.tools.results import unanswered_calls
 from segue.turns.claims import IS_HELD, Claim, held, runs_beside
 from segue.turns.store import ChatRequest
+from segue.turns.timeline import with_attempt, with_run
 
 CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
 START_WITHIN_S = 2.0  # the job of a turn that no process has begun by then was lost
@@ -60,12 +63,20 @@ class NeglectedTurn:
 
 
 async def end_turn(
-    connection: AsyncConnection, claim: Claim, error: AppError, *, now: datetime, said: NewMessage | None = None
+    connection: AsyncConnection,
+    claim: Claim,
+    error: AppError,
+    *,
+    now: datetime,
+    timeline: RunTimeline,
+    said: NewMessage | None = None,
 ) -> list[CallEnded] | None:
     """Ends a claimed turn with the error that every reader of it gets, and stores what was `said` until then. Returns
     the calls that ended with it, None if the claim no longer holds. Several statements: to be called in a transaction.
     """
-    ended = await connection.execute(_ending(IS_HELD, error, finished_at=literal(now)), held(claim))
+    run, is_told = with_run(literal(timeline, turns.c.timeline.type)), outbox_of(connection) is not None
+    ending = _ending(IS_HELD, error, finished_at=literal(now), is_told=is_told, timeline=run)
+    ended = await connection.execute(ending, held(claim))
     if ended.one_or_none() is None:
         return None
     calls = await _end_calls(connection, claim.key, now=now)
@@ -107,6 +118,7 @@ def _requeue() -> ReturningUpdate[*tuple[Any, ...]]:
             attempts=turns.c.attempts - free.cast(Integer),
             worker=None,
             lease_until=None,
+            timeline=with_attempt(bindparam("why", type_=Text), ended_at=func.now()),
         )
         .returning(turns.c.id)
     )
@@ -117,7 +129,8 @@ _REQUEUE = _requeue()
 
 async def hand_back(connection: AsyncConnection, claim: Claim, *, timeout_s: float, free: bool = True) -> bool:
     """Queues a claimed turn again; it costs an attempt unless `free`. Returns False if it is cancelled or not held."""
-    values = {"by_owner": True, "free": free, "timeout_s": timeout_s, **held(claim)}
+    why = "handed_back" if free else "storage_lost"
+    values = {"by_owner": True, "free": free, "why": why, "timeout_s": timeout_s, **held(claim)}
     return (await connection.execute(_REQUEUE, values)).one_or_none() is not None
 
 
@@ -185,6 +198,7 @@ async def requeue_lapsed(connection: AsyncConnection, turn: NeglectedTurn, *, ti
     values = {
         "by_owner": False,
         "free": False,
+        "why": "process_lost",
         "timeout_s": timeout_s,
         "held_turn": turn.key.turn_id,
         "held_epoch": turn.epoch,
@@ -200,7 +214,9 @@ async def end_neglected(
     """
     is_neglected = (turns.c.lease_until < func.now()) | turns.c.cancel_requested_at.is_not(None)
     values = {"held_turn": turn.key.turn_id, "held_epoch": turn.epoch}
-    ended = await connection.execute(_ending((*IS_HELD, is_neglected), error, finished_at=func.now()), values)
+    is_told = outbox_of(connection) is not None
+    ending = _ending((*IS_HELD, is_neglected), error, finished_at=func.now(), is_told=is_told)
+    ended = await connection.execute(ending, values)
     return await _end_calls(connection, turn.key, now=now) if ended.one_or_none() else None
 
 
@@ -236,6 +252,7 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
             epoch=(turns.c.epoch / literal(EPOCHS) + 1) * EPOCHS,
             attempts=0,
             request=turns.c.request.op("||")(bindparam("asked", type_=turns.c.request.type)),
+            timeline=with_attempt(turns.c.error["code"].as_string(), ended_at=turns.c.finished_at),
             **nothing,
         )
         .returning(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch)
@@ -285,7 +302,7 @@ async def _cancel(
 ) -> dict[TurnKey, bool]:
     queued = turns.c.status == "queued"
     error = literal(error_row(turn_errors.cancelled()), turns.c.error.type)
-    cancelled = await connection.execute(
+    cancelled = (
         update(turns)
         .where(turns.c.session_id == session_id, which, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
         .values(
@@ -294,13 +311,23 @@ async def _cancel(
             error=case((queued, error), else_=turns.c.error),
             finished_at=case((queued, func.now()), else_=turns.c.finished_at),
         )
-        .returning(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.status)
+        .returning(*OF_TURNS)
+        .cte("cancelled")
     )
-    return {TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS): row.status == "cancelled" for row in cancelled}
+    statement = select(cancelled.c.id, cancelled.c.seq, cancelled.c.epoch, cancelled.c.status)
+    if outbox_of(connection) is not None:
+        statement = statement.add_cte(turns_ended(cancelled).cte("told"))
+    rows = await connection.execute(statement)
+    return {TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS): row.status == "cancelled" for row in rows}
 
 
 def _ending(
-    which: Sequence[ColumnElement[bool]], error: AppError, *, finished_at: ColumnElement[datetime]
+    which: Sequence[ColumnElement[bool]],
+    error: AppError,
+    *,
+    finished_at: ColumnElement[datetime],
+    is_told: bool,
+    timeline: ColumnElement[Any] = turns.c.timeline,
 ) -> Select[tuple[str]]:
     ended = (
         update(turns)
@@ -311,8 +338,9 @@ def _ending(
             error_extra=error.extra or None,
             lease_until=None,
             finished_at=finished_at,
+            timeline=timeline,
         )
-        .returning(turns.c.id)
+        .returning(*OF_TURNS)
         .cte("ended")
     )
     left_open = (
@@ -321,7 +349,7 @@ def _ending(
         .values(status="unknown", error=INTERRUPTED, summary=INTERRUPTED)
         .cte("left_open")
     )
-    return select(ended.c.id).add_cte(left_open)
+    return select(ended.c.id).add_cte(left_open, *((turns_ended(ended).cte("told"),) if is_told else ()))
 
 
 def _is_owned(owner: str) -> ColumnElement[bool]:

@@ -20,12 +20,15 @@ from segue.domain.events import (
     Event,
     PlanChanged,
     SearchDecided,
+    StepFinished,
+    StepStarted,
     ToolRan,
     ToolStateChanged,
 )
 from segue.domain.plan import Plan
 from segue.domain.session import MemoryReport, TurnKey, Usage, Verdict, WebSearchReport
 from segue.domain.telemetry import Observe, PlanEnded, SessionToolStateChanged, ToolCalled, TurnEnded, TurnOutcome
+from segue.domain.timeline import NodeRun, RunTimeline
 from segue.turns.claims import Claim
 
 log = structlog.get_logger()
@@ -41,10 +44,11 @@ class TurnMetrics:
         self._model = model
         self._observe = observe
         self._tools = tools
-        self._started = time.monotonic()
+        self._started = model.began
         self._seconds: float | None = None
         self._calls: Counter[str] = Counter()
         self._tools_ms = 0
+        self._nodes: list[NodeRun] = []
         self._plan: Plan | None = None
         self._verdict: Verdict | None = None
         self._web_search: WebSearchReport | None = None
@@ -68,6 +72,15 @@ class TurnMetrics:
             cost=None if spent.cost is None else float(spent.cost),
             duration_ms=round(self._seconds * 1000),
         )
+
+    @property
+    def node(self) -> str | None:
+        """The node that runs, or ran last."""
+        return self._nodes[-1].node if self._nodes else None
+
+    def timeline(self, usage: Usage | None = None) -> RunTimeline:
+        calls = tuple(self._model.calls)
+        return RunTimeline(tuple(self._nodes), calls, max(self._model.llm_calls - len(calls), 0), usage)
 
     def record_end(self, error: AppError | None = None) -> None:
         claim, model, plan = self._claim, self._model, self._plan
@@ -112,6 +125,11 @@ class TurnMetrics:
 
     def count(self, event: Event) -> None:
         match event:
+            case StepStarted(node):
+                self._nodes.append(NodeRun(node, self._since_start_ms()))
+            case StepFinished() if self._nodes:
+                begun = self._nodes[-1]
+                self._nodes[-1] = begun._replace(duration_ms=self._since_start_ms() - begun.at_ms)
             case ToolRan(tool, outcome, duration_ms):
                 self._calls[outcome] += 1
                 self._tools_ms += duration_ms
@@ -126,6 +144,9 @@ class TurnMetrics:
                 self._web_search = report
             case _:
                 pass
+
+    def _since_start_ms(self) -> int:
+        return round((time.monotonic() - self._started) * 1000)
 
     def _plan_changed(self, plan: Plan) -> None:
         before, self._plan = self._plan, plan

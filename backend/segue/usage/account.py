@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 from math import ceil
 from typing import Final
 from uuid import uuid4
@@ -25,6 +24,7 @@ from segue.domain.errors import AppError
 from segue.domain.usage import NOTHING, Charge, total
 from segue.usage import ledger
 from segue.usage.ledger import Days, Reservation, Standing
+from segue.usage.user_limits import Limits
 
 ASK_AGAIN_S: Final = 2  # when calls that run will have ended is not known
 
@@ -32,32 +32,23 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
-    """What one owner may spend on a UTC day, cost in dollars. 0 is no cap."""
-
-    tokens_per_day: int = 0
-    cost_per_day: Decimal = NOTHING
-
-    def __bool__(self) -> bool:
-        return bool(self.tokens_per_day or self.cost_per_day)
-
-
-@dataclass(frozen=True, slots=True)
 class Books:
-    """Opens accounts. Knows the caps and the day. `turnstiles` let one reservation of an owner into the database at a
-    time, so that those that wait hold no connection.
+    """Opens accounts. Knows the caps of each owner and the day. `turnstiles` let one reservation of an owner into the
+    database at a time, so that those that wait hold no connection.
     """
 
     database: Database
     clock: Clock
-    caps: Caps
+    limits_of: Callable[[str], Limits]
     turnstiles: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def today(self) -> date:
         return self.clock().astimezone(UTC).date()
 
-    def account(self, owner: str, session_id: str, holder: str, *, epoch: int = 0, lasts_s: float = 0) -> "Account":
-        return Account(self, owner, session_id, holder, epoch=epoch, lasts_s=lasts_s)
+    def account(
+        self, owner: str, session_id: str, holder: str, *, agent: str = "", epoch: int = 0, lasts_s: float = 0
+    ) -> "Account":
+        return Account(self, owner, session_id, holder, agent=agent, epoch=epoch, lasts_s=lasts_s)
 
     @asynccontextmanager
     async def job(self, owner: str, session_id: str, *, lasts_s: float) -> AsyncIterator["Account"]:
@@ -73,41 +64,44 @@ class Books:
     ) -> date:
         """Returns the day to charge. Raises AppError `rate_limited` if the owner's cap has no room for `most`."""
         day = self.today()
-        if self.caps:
+        limits = self.limits_of(owner)
+        if limits.has_caps:
             charge = most()
             wanted = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
-            caps = self.caps
             turnstile = self.turnstiles.setdefault(owner, asyncio.Lock())
             async with turnstile, self.database.transaction() as connection:
                 standing = await ledger.reserve(
-                    connection, wanted, token_cap=caps.tokens_per_day, cost_cap=caps.cost_per_day
+                    connection, wanted, token_cap=limits.tokens_per_day, cost_cap=limits.cost_per_day
                 )
             if not standing.reserved:
-                raise self._refusal(wanted, standing)
+                raise self._refusal(wanted, standing, limits)
         return day
 
-    async def release(self, holder: str) -> None:
-        if self.caps:
+    async def release(self, owner: str, holder: str) -> None:
+        if self.limits_of(owner).has_caps:
             async with self.database.autocommit() as connection:
                 await ledger.release(connection, holder)
 
-    def _refusal(self, wanted: Reservation, standing: Standing) -> AppError:
+    def _refusal(self, wanted: Reservation, standing: Standing, limits: Limits) -> AppError:
         """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
-        caps, now = self.caps, self.clock().astimezone(UTC)
+        now = self.clock().astimezone(UTC)
         spent_tokens, spent_cost = standing.tokens + wanted.tokens, standing.cost + wanted.cost
-        too_costly = bool(caps.cost_per_day) and spent_cost + standing.held_cost > caps.cost_per_day
-        spent = spent_cost > caps.cost_per_day if too_costly else spent_tokens > caps.tokens_per_day
+        too_costly = bool(limits.cost_per_day) and spent_cost + standing.held_cost > limits.cost_per_day
+        spent = spent_cost > limits.cost_per_day if too_costly else spent_tokens > limits.tokens_per_day
         tomorrow = datetime.combine(wanted.day + timedelta(days=1), time(), UTC)
         wait_s = max(ceil((tomorrow - now).total_seconds()), 1) if spent else ASK_AGAIN_S
         if too_costly:
-            return turn_errors.rate_limited("cost_per_day", f"${caps.cost_per_day:f}", wait_s)
-        return turn_errors.rate_limited("tokens_per_day", caps.tokens_per_day, wait_s)
+            return turn_errors.rate_limited("cost_per_day", f"${limits.cost_per_day:f}", wait_s)
+        return turn_errors.rate_limited("tokens_per_day", limits.tokens_per_day, wait_s)
 
 
 class Account:
-    """`total` is what was spent up to now."""
+    """`total` is what was spent up to now; `agent` is the id of the one that spends it, empty for a job."""
 
-    def __init__(self, books: Books, owner: str, session_id: str, holder: str, *, epoch: int, lasts_s: float) -> None:
+    def __init__(
+        self, books: Books, owner: str, session_id: str, holder: str, *, agent: str, epoch: int, lasts_s: float
+    ) -> None:
+        self.agent = agent
         self.total = Charge("", calls=0, cost=NOTHING)
         self._books = books
         self._owner = owner
@@ -132,7 +126,7 @@ class Account:
 
     async def settle(self) -> None:
         """With a cap: books what was added, and gives back what was reserved."""
-        if self._books.caps:
+        if self._is_capped:
             async with self._books.database.autocommit() as connection:
                 await self.book(connection)
 
@@ -156,9 +150,13 @@ class Account:
     def booked(self) -> None:
         self._unbooked = {}
 
+    @property
+    def _is_capped(self) -> bool:
+        return self._books.limits_of(self._owner).has_caps
+
     async def close(self) -> None:
         """Books the rest. An outage may lose it."""
-        if not self._unbooked and not self._books.caps:
+        if not self._unbooked and not self._is_capped:
             return
         try:
             async with self._books.database.autocommit() as connection:

@@ -424,7 +424,8 @@ async def test_a_stream_without_a_sign_of_life_is_not_waited_for_and_not_asked_f
         await asked(model, as_stream=True)
     assert failed.value.code == "model_timeout"
     assert "within 0.1 s (LLM_FIRST_TOKEN_TIMEOUT_S)" in failed.value.detail
-    assert [(line["event"], line["reason"]) for line in logs] == [("model_failed", failed.value.detail)]
+    [line] = logs
+    assert (line["event"], line["outcome"], line["reason"]) == ("model_failed", "too_slow", failed.value.detail)
 
 
 async def test_the_first_word_may_take_longer_than_a_pause(open_model: OpenModel, provider: Provider) -> None:

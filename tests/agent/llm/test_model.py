@@ -186,10 +186,12 @@ async def test_a_provider_that_cannot_be_reached_is_a_502(settings: Settings) ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     nobody = {"openai_base_url": f"http://127.0.0.1:{port}/v1", "llm_max_retries": 1}
-    async with running(settings.model_copy(update=nobody)) as client:
-        problem = await problem_of(client, await client.new_session())
+    with capture_logs() as logs:
+        async with running(settings.model_copy(update=nobody)) as client:
+            problem = await problem_of(client, await client.new_session())
     assert (problem["status"], problem["code"]) == (502, "model_unavailable")
     assert problem["detail"] == "The model provider cannot be reached: check OPENAI_BASE_URL."
+    assert [line["outcome"] for line in logs if line["event"] == "model_failed"] == ["unreachable"]
 
 
 BAD_CALLS = {

@@ -13,6 +13,9 @@ from pydantic import TypeAdapter
 from segue.config import Settings
 from segue.domain.clock import utc_now
 from segue.domain.ids import new_id
+from segue.domain.tool import ToolContext
+from segue.domain.user_request import ToolAsks, UserRequest
+from segue.tools.native import tool
 from tests.support.conversations import SMALL_TALK
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, calls, fails, says, streams
@@ -277,16 +280,40 @@ async def test_a_client_that_leaves_stops_nothing_unless_it_asks_for_that(client
     assert turn["answer"]["message"]["content"] == "Hello."
 
 
-async def test_a_run_whose_log_is_lost_is_still_whole(client: Client, provider: Provider, settings: Settings) -> None:
+async def test_a_run_whose_log_is_lost_is_still_whole(provider: Provider, settings: Settings) -> None:
     provider.will(says("Hello."))
-    await run(client, said("hello"))
-    async with looking_into(settings) as stores:
-        await stores.redis.flushall()
-    events = await run(client, said("hello"))
+    async with running(settings) as client:
+        await run(client, said("hello"))
+    async with running(settings) as client, looking_into(settings) as stores:
+        await stores.redis.flushall()  # what the service before had not saved yet it has saved when it ended
+        events = await run(client, said("hello"))
     assert [event["type"] for event in events if not event["type"].startswith("TEXT_")] == [
         "RUN_STARTED", "MESSAGES_SNAPSHOT", "CUSTOM", "RUN_FINISHED",
     ]  # fmt: skip
     assert list(texts([Sent(0, event) for event in events]).values()) == ["Hello."]
+
+
+@tool(effect="read_only")
+async def free_tables(context: ToolContext) -> dict[str, Any]:
+    """Find a free table."""
+    if not context.answers:
+        schema = {"type": "object", "properties": {"guests": {"type": "integer"}}, "required": ["guests"]}
+        raise ToolAsks(UserRequest("form", "For how many?", schema=schema))
+    return {"for": context.answers[0].content}
+
+
+async def test_the_form_of_a_tool_is_filled_in_with_the_answer_to_the_interrupt(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(calls(("free_tables", {})), says("There is one for two."))
+    async with running(settings, tools=[free_tables]) as client:
+        interrupt = interrupt_of(await run(client, said("Is a table free?")))
+        assert interrupt["responseSchema"]["properties"]["answer"]["required"] == ["guests"]
+        resume = answers(interrupt, payload={"answer": {"guests": 2}})
+        asked_before = [said("Is a table free?"), said(interrupt["message"], "assistant")]
+        events = await run(client, *asked_before, run="run 2", resume=resume)
+    assert answer_of(events) == "There is one for two."
+    assert provider.messages(role="tool")[-1]["content"] == '{"for":{"guests":2}}'
 
 
 async def test_a_run_without_messages_shows_the_history_and_the_turn_that_runs(

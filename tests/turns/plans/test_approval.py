@@ -135,13 +135,18 @@ async def test_a_yes_to_a_tool_that_was_redefined_since_is_asked_for_again(
         session, "Relabel the tool that deletes, every list that I have seen so far calls it by a wrong name"
     )
 
-    async def is_relabelled() -> bool:
-        return other in (await client.http.get("/tools")).text
+    async def what_changed() -> list[dict[str, Any]]:
+        [server] = (await client.get("/mcp/servers"))["items"]
+        return list(server["changes"])
 
-    await until(is_relabelled, logged="mcp_server_ready")
+    [change] = await until(what_changed, logged="tool_changed")
+    assert (change["tool"], change["changed"]) == ("mcp_delete_item", ["description"])
+    assert (change["before"]["description"], change["now"]["description"]) == ("Delete an item for good.", other)
+    changed_at = {tool["name"]: tool["changed_at"] for tool in (await client.get("/tools"))["items"]}
+    assert (changed_at["mcp_delete_item"], changed_at["mcp_relabel"]) == (change["changed_at"], None)
     answer = await client.chat(session, "yes")
     assert (answer["plan"]["status"], effects) == ("waiting", [])
-    assert "What you approved has changed" in answer["message"]["content"]
+    assert "so I have to ask again. `mcp_delete_item`: `description`." in answer["message"]["content"]
     await client.chat(session, "yes")
     assert effects == ["delete itm-1"]
 

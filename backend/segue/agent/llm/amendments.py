@@ -34,7 +34,7 @@ _PLACES: Final = (
 # A refusal of what goes back with a call may name the call's tool, which is not at fault.
 _OF_A_CALL: Final = ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")
 # A refusal of images: its cause, and its words if it is about any image or only about those that were sent.
-_CAUSES_OF_IMAGES: Final = frozenset({"refused", "not_found", "busy", "other_api"})
+_CAUSES_OF_IMAGES: Final = frozenset({"refused", "not_found", "failing", "other_api"})
 _OF_IMAGES: Final = re.compile(
     r"image|vision|multi-?modal|mmproj|content.{0,40}(?:must be|expected).{0,20}string", re.IGNORECASE
 )

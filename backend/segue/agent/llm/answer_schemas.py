@@ -11,6 +11,7 @@ from segue.domain.memory import MemoryKind
 
 Schema = Mapping[str, Any]
 Reading = Literal["confirm", "reject", "amend", "question", "none"]
+AnswerReading = Literal["answer", "decline", "other"]
 
 _TEXT: Final = {"type": "string"}
 _TEXT_OR_NULL: Final = {"type": ["string", "null"]}
@@ -39,4 +40,11 @@ _FACT: Final = _object(
 )
 PLAN: Final[Schema] = _named("plan", _object(steps={"type": "array", "items": _STEP}))
 READING: Final[Schema] = _named("reading", _object(verdict={"type": "string", "enum": list(get_args(Reading))}))
+ANSWER: Final[Schema] = _named(
+    "answer",
+    _object(
+        reading={"type": "string", "enum": list(get_args(AnswerReading))},
+        values={**_TEXT_OR_NULL, "description": "The values as the text of a JSON object, or null"},
+    ),
+)
 FACTS: Final[Schema] = _named("facts", _object(facts={"type": "array", "items": _FACT}))

@@ -1,17 +1,20 @@
 """The model as one turn uses it: all its calls share one account, and one budget of calls, tokens and retries."""
 
+import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from langchain_core.messages import BaseMessage
 
 from segue.agent.llm.answer_schemas import Schema
 from segue.agent.llm.model import Retries
 from segue.agent.llm.model_choice import Models
-from segue.agent.llm.model_errors import budget_spent
+from segue.agent.llm.model_errors import budget_spent, outcome_of
 from segue.agent.llm.reply import Reply, ToolChoice
 from segue.agent.llm.streamed_answer import Listener
+from segue.domain.errors import AppError
+from segue.domain.timeline import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
 from segue.usage.account import Account
 
@@ -46,6 +49,8 @@ class MeteredModel:
         self.small_name = models.small.name
         self.llm_calls = 0
         self.seconds = 0.0
+        self.began = time.monotonic()
+        self.calls: list[ModelRun] = []
 
     @property
     def retried(self) -> int:
@@ -77,22 +82,68 @@ class MeteredModel:
             raise budget_spent()
         self.llm_calls += 1
         self.last_request = tuple(messages), tools
-        started = time.monotonic()
+        model = self._models.small if small else self._models.main
+        call = _Call(self, model.name)
+        self.waits_for = model.name, call.started
         try:
-            model = self._models.small if small else self._models.main
-            self.waits_for = model.name, started
             reply = await model.reply(
                 messages,
                 tools,
                 tool_choice=tool_choice,
                 retries=self._retries,
-                listener=listener,
+                listener=listener and call.timing(listener),
                 schema=schema,
                 account=self.account,
             )
+            call.outcome, call.model = "answered", reply.model
+        except AppError as error:
+            call.outcome = outcome_of(error)
+            raise
+        except asyncio.CancelledError:
+            call.outcome = "cancelled"
+            raise
         finally:
             self.waits_for = None
-            self.seconds += time.monotonic() - started
+            self.seconds += time.monotonic() - call.started
+            if len(self.calls) < MAX_CALLS:
+                self.calls.append(call.ended(self))
         if not small:
             self.name = reply.model
         return reply
+
+
+class _Call:
+    """One call while it runs. A turn makes one at a time, so what its account grows by is what the call took."""
+
+    def __init__(self, turn: MeteredModel, model: str) -> None:
+        self.started = time.monotonic()
+        self.model = model
+        self.outcome = "internal_error"
+        self._before = turn.account.total
+        self._retried = turn.retried
+        self._first_token_s: float | None = None
+
+    def timing(self, listener: Listener) -> Listener:
+        def noting(tell: Callable[[str], None]) -> Callable[[str], None]:
+            def told(text: str) -> None:
+                self._first_token_s = self._first_token_s or time.monotonic() - self.started
+                tell(text)
+
+            return told
+
+        return replace(listener, on_text=noting(listener.on_text), on_reasoning=noting(listener.on_reasoning))
+
+    def ended(self, turn: MeteredModel) -> ModelRun:
+        now, before = turn.account.total, self._before
+        return ModelRun(
+            model=self.model,
+            at_ms=round((self.started - turn.began) * 1000),
+            duration_ms=round((time.monotonic() - self.started) * 1000),
+            first_token_ms=None if self._first_token_s is None else round(self._first_token_s * 1000),
+            retries=turn.retried - self._retried,
+            outcome=self.outcome,
+            input_tokens=now.input_tokens - before.input_tokens,
+            cached_tokens=now.cached_tokens - before.cached_tokens,
+            output_tokens=now.output_tokens - before.output_tokens,
+            cost=float(now.cost - before.cost) if now.cost is not None and before.cost is not None else None,
+        )

@@ -30,6 +30,7 @@ from segue.agent.llm.model_errors import (
     outcome_of,
     timeout,
     unavailable,
+    what_to_mend,
 )
 from segue.agent.llm.model_request import ModelRequest
 from segue.agent.llm.normal_form import form_of, normal_form, takes_images, without_images
@@ -39,9 +40,10 @@ from segue.agent.llm.streamed_answer import Listener, StreamedAnswer, within_pau
 from segue.agent.llm.thinking import begins_inside
 from segue.agent.llm.tool_schemas import BOUNDS, Bounds
 from segue.domain.errors import AppError
-from segue.domain.providers import provider_and_id
-from segue.domain.telemetry import ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan
+from segue.domain.providers import provider_and_id, traced_provider
+from segue.domain.telemetry import ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
+from segue.secret_files import LiveKey
 from segue.usage.account import Account
 from segue.usage.prices import Tariff
 
@@ -78,7 +80,8 @@ class ChatModel:
     """A LangChain chat model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
 
     `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
-    `tariff` says what its calls are charged; without one they have no price.
+    `tariff` says what its calls are charged; without one they have no price. A `key` that is refused is
+    looked for anew.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class ChatModel:
         span: OpenSpan,
         setting: str = "LLM_MODEL",
         tariff: Tariff | None = None,
+        key: LiveKey | None = None,
     ) -> None:
         self.name = name
         self.setting = setting
@@ -99,6 +103,7 @@ class ChatModel:
         self.made_by: tuple[str, ...] = (made_by,) if isinstance(made_by, str) else made_by
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
         self.tariff = tariff or Tariff(name)
+        self._key = key
         self._form = form_of(name)
         self._takes_images = takes_images(name)
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
@@ -142,23 +147,16 @@ class ChatModel:
         asked = Asked(messages, tuple(tools), tool_choice, self._form, schema)
         request = self._request(fitting(asked, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
-        deadline_s = self._deadline_s(is_streamed=listener is not None)
-        with self._span("model", model=self.name) as span:
+        with self._span("model", model=self.name, provider=traced_provider(self.name)) as span:
             try:
-                async with asyncio.timeout(deadline_s):
-                    reply = await self._with_retries(request, retries or Retries(self._limits.max_retries), listener)
+                reply = await self._in_time(request, retries or Retries(self._limits.max_retries), listener, span)
                 outcome = "answered"
-                span.set_attributes(input_tokens=reply.input_tokens, output_tokens=reply.output_tokens)
-            except TimeoutError as error:
-                outcome = "model_timeout"
-                failure = (
-                    timeout(error.seconds, error.setting) if isinstance(error, NothingCame) else timeout(deadline_s)
-                )
-                log.warning("model_failed", reason=failure.detail)
-                raise failure from error
+                named = {"response_model": reply.answered_by} if reply.answered_by else {}
+                span.set_attributes(input_tokens=reply.input_tokens, output_tokens=reply.output_tokens, **named)
             except AppError as error:
                 outcome = outcome_of(error)
-                log.warning("model_failed", reason=error.detail, **error.extra)
+                advice = what_to_mend(error, self.setting, self.provider)
+                log.warning("model_failed", outcome=outcome, reason=error.detail, advice=advice, **error.extra)
                 raise
             except asyncio.CancelledError:
                 outcome = "cancelled"
@@ -178,9 +176,21 @@ class ChatModel:
         shown = normal_form(asked.messages, asked.form, with_images=asked.without_images or self._takes_images)
         if asked.without_images:
             shown = without_images(shown) or shown
-        return ModelRequest(runnable, shown, asked, bound.names, account)
+        return ModelRequest(runnable, shown, asked, bound.names, account, self._key.value if self._key else "")
 
-    async def _with_retries(self, request: ModelRequest, retries: Retries, listener: Listener | None) -> Reply:
+    async def _in_time(self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span) -> Reply:
+        deadline_s = self._deadline_s(is_streamed=listener is not None)
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._with_retries(request, retries, listener, span)
+        except NothingCame as error:
+            raise timeout(error.seconds, error.setting) from error
+        except TimeoutError as error:
+            raise timeout(deadline_s) from error
+
+    async def _with_retries(
+        self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span
+    ) -> Reply:
         attempt = 0
         empty_answers = 0
         while True:
@@ -191,7 +201,7 @@ class ChatModel:
                 reply = await self._ask(request, answer, is_streamed=listener is not None)
             except Exception as error:  # noqa: BLE001 (a provider's library has its own; any other is raised again)
                 failure = self._failure(error, attempt, has_begun=answer.has_begun)
-                if not answer.has_begun and (instead := self._amended(request, error)) is not None:
+                if not answer.has_begun and (instead := await self._instead(request, error)) is not None:
                     if instead.tool_choice == "required" and not instead.tools:
                         return Reply("", (), 0, 0, left_out=instead.left_out)
                     request = self._request(instead, request.account)
@@ -218,14 +228,18 @@ class ChatModel:
             attempt += 1
             retries.left -= 1
             self._observe(ModelRetried())
+            span.add_event("retry", attempt=attempt, delay_s=failure.delay_s, reason=outcome_of(failure.error))
             log.warning("model_retry", attempt=attempt, delay_s=failure.delay_s, reason=failure.error.detail)
             await asyncio.sleep(failure.delay_s)
         raise failure.error
 
-    def _amended(self, request: ModelRequest, error: Exception) -> Asked | None:
+    async def _instead(self, request: ModelRequest, error: Exception) -> Asked | None:
         """Returns what to ask instead after a refusal, None if nothing helps."""
         if not isinstance(error, ProviderRefusal):
             return None
+        if self._key and error.cause.name == "key" and await self._key.has_replaced(request.key):
+            log.info("model_key_renewed", model=self.name)
+            return request.asked
         if (refused := images_refused(error)) and without_images(request.messages):
             self._takes_images = refused == "these"
             log.warning("model_images_left_out", reason=error.message, status=error.status)
@@ -266,7 +280,7 @@ class ChatModel:
             reasoning_tokens=reply.reasoning_tokens,
             estimated=reply.estimated,
         )
-        self._observe(ModelCharged(charge))
+        self._observe(ModelCharged(charge, account.agent if account else ""))
         if account is not None:
             account.add(charge)
 

@@ -156,7 +156,18 @@ CAUSES: Final[Sequence[Cause]] = (
         frozenset(range(300, 400)),
         advice="It redirects, which is not followed: set {base_url} to where the endpoint really is.",
     ),
-    Cause("busy", frozenset({408, 409, 425, 429, *range(500, 600)}), retryable=True),
+    Cause(
+        "rate_limit",
+        frozenset({429}),
+        advice="It limits how much is asked of it: have the limit raised, or lower WORKER_CONCURRENCY.",
+        retryable=True,
+    ),
+    Cause(
+        "failing",
+        frozenset({408, 409, 425, *range(500, 600)}),
+        advice="It fails or has too much to do: see its own status, or set LLM_FALLBACK_MODEL.",
+        retryable=True,
+    ),
     Cause("refused", frozenset(range(600)), elsewhere=False),
 )
 
@@ -248,9 +259,18 @@ def is_down(error: AppError) -> bool:
 
 
 def outcome_of(error: AppError) -> str:
-    """Returns what a failed call counts as: the cause of a refusal, else the error's code."""
-    refusal = _cause_of(error)
-    return refusal.cause.name if isinstance(refusal, ProviderRefusal) else error.code
+    """Returns what a failed call counts as, and is logged as: why the model gave no answer, else the error's code."""
+    match _cause_of(error) or error.__cause__:
+        case ProviderRefusal() as refusal:
+            return refusal.cause.name
+        case ProviderUnreachable():
+            return "unreachable"
+        case TimeoutError() | StreamIdle():
+            return "too_slow"
+        case NotAnAnswer() | ValueError() | TypeError() | KeyError() | IndexError() | AttributeError():
+            return "no_answer"
+        case _:
+            return error.code
 
 
 def what_to_mend(error: AppError, setting: str, provider: Provider) -> str:
@@ -262,7 +282,7 @@ def what_to_mend(error: AppError, setting: str, provider: Provider) -> str:
             return f"Check {provider.base_url}, and that this machine gets there."
         case ValueError() | TypeError() | KeyError() | IndexError() | AttributeError():
             return f"Check {provider.base_url}: what is there does not speak this protocol."
-        case TimeoutError():
+        case TimeoutError() | StreamIdle():
             return f"Check that {setting} is no model that is too slow, and that {provider.base_url} answers at all."
         case _:
             return f"Check {setting} and {provider.base_url}: what the provider said is above."
@@ -280,7 +300,8 @@ def _advice(refusal: ProviderRefusal, setting: str) -> str:
 
 def _refusal(refusal: ProviderRefusal, setting: str) -> AppError:
     cause = refusal.cause
-    told = [f"The model provider answered HTTP {refusal.status}.", _advice(refusal, setting)]
+    told = [f"The model provider answered HTTP {refusal.status}."]
+    told.append("" if cause.retryable else _advice(refusal, setting))  # else a user waits, and operators see the log
     told.append(f"It said: {refusal.message}" if refusal.message else "")
     detail = " ".join(part for part in told if part)
     return unavailable(detail, retryable=cause.retryable, provider_code=refusal.code)

@@ -1,7 +1,7 @@
 """What one call of the model sends, and its reply in our own names and ids."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
@@ -20,7 +20,8 @@ from segue.usage.prices import Tariff
 class ModelRequest:
     """The same in every attempt unless it is refused.
 
-    `names` are the tools' own names by those they are offered under, in the order of the offer.
+    `names` are the tools' own names by those they are offered under, in the order of the offer. `key` is the one that
+    it is sent with, if that may change.
     """
 
     runnable: Runnable[LanguageModelInput, AIMessage]
@@ -28,6 +29,7 @@ class ModelRequest:
     asked: Asked
     names: Mapping[str, str]
     account: Account | None
+    key: str = field(default="", repr=False)
 
     def at_most(self, tariff: Tariff) -> Charge:
         """Returns what the call takes if its answer is as long as can be."""

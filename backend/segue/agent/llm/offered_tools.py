@@ -16,6 +16,7 @@ from langchain_core.runnables import Runnable
 
 from segue.agent.llm.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ToolChoice
 from segue.agent.llm.tool_schemas import Bounds, acceptable_schema, shortened
+from segue.agent.untrusted import neutralised
 from segue.domain.tool import ToolSpec
 from segue.tools.normalize import clean_text
 
@@ -62,7 +63,7 @@ class ToolOffers:
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         fitting = {
-            "description": shortened(clean_text(tool.description), self._bounds.description_chars),
+            "description": shortened(neutralised(clean_text(tool.description)), self._bounds.description_chars),
             "parameters": acceptable_schema(tool.input_schema, self._bounds),
         }
         self._known[tool.name] = (tool, fitting)

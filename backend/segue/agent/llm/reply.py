@@ -58,7 +58,8 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`text` is the answer without the model's thinking, which is `reasoning`; `model` is the name of who answered.
+    """`text` is the answer without the model's thinking, which is `reasoning`; `model` is the name of who answered,
+    `answered_by` what its endpoint calls it.
 
     `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
     `reasoning_tokens` of the output. `left_out` are the tools that the endpoint refused, each with its words.
@@ -74,6 +75,7 @@ class Reply:
     reasoning: str = ""
     opaque: Opaque | None = None
     model: str = ""
+    answered_by: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -41,6 +41,7 @@ _NOT_ENDED: Final = {
     "content_filter": ("The model provider's content filter stopped the answer.", False),
 }
 _CUT_OFF: Final = "length"
+_NAME_CHARS: Final = 100
 
 
 def _unheard(_: str) -> None:
@@ -106,6 +107,7 @@ class StreamedAnswer:
         self._opaque: Opaque | None = None
         self._finish_reason: str | None = None
         self._usage: UsageMetadata | None = None
+        self._answered_by = ""
 
     @property
     def has_begun(self) -> bool:
@@ -137,6 +139,7 @@ class StreamedAnswer:
         self._calls += map(_as_asked, extra.get(CALLS, ()))
         self._opaque = extra.get(OPAQUE) or self._opaque
         self._finish_reason = message.response_metadata.get("finish_reason") or self._finish_reason
+        self._answered_by = message.response_metadata.get("model_name") or self._answered_by
         self._usage = message.usage_metadata or self._usage
 
     def reply(self) -> Reply:
@@ -160,6 +163,7 @@ class StreamedAnswer:
             output_tokens=0,
             reasoning=clean_text("".join(self._reasoning)).strip(),
             opaque=self._opaque,
+            answered_by=clean_text(str(self._answered_by))[:_NAME_CHARS],
         )
         return _counted(reply, self._usage)
 

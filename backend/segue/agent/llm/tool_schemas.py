@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from segue.agent.untrusted import neutralised
 from segue.tools.normalize import clean_text
 
 TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
@@ -93,7 +94,7 @@ class _Conversion:
         if "default" in node and _is_value(node["default"]):
             found["default"] = node["default"]
         text = node.get("description")
-        words = [clean_text(text)] if isinstance(text, str) else []
+        words = [neutralised(clean_text(text))] if isinstance(text, str) else []
         words += [shortened(f"({name}: {hint})", MAX_HINT_CHARS) for name, hint in _hints(node)]
         if text := " ".join(words):
             found["description"] = shortened(text, self._bounds.description_chars)

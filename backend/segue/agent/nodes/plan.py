@@ -4,8 +4,9 @@ A message answers a waiting plan or leaves it as it is; a yes moves it by the sa
 runs here: `tool_loop` runs the plan if this node sets `plan_runs`, and `respond` sends `answer` if it sets that.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from langgraph.runtime import Runtime
 
@@ -16,9 +17,11 @@ from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan
 from segue.agent.prompts import TOO_LATE, VERDICT_NOTES, steers_in, stopped_note, waiting_note
 from segue.agent.state import TurnState, Update, acknowledgement_report, web_search_report
-from segue.domain.events import AcknowledgementDetected, SearchDecided
+from segue.agent.user_answers import read_answer
+from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
 from segue.domain.plan import Decision, Plan, end, replace_open_steps, update_step
 from segue.domain.session import Strength, Verdict
+from segue.domain.user_request import UserRequest
 from segue.plans import store
 from segue.plans.acknowledgement import NEVER_A_YES, Acknowledgement
 from segue.plans.policy import should_plan
@@ -109,6 +112,8 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
 
 async def _answer_waiting(context: TurnContext, state: TurnState, stored: StoredPlan, *, was_seen: bool) -> Update:
     """Reads the message as an answer to the waiting plan: by the rules, or by the model if it is short and unclear."""
+    if stored.plan.waiting_step is not None and stored.plan.waiting_step.asks is not None:
+        return await _answer_asking(context, state, stored, stored.plan.waiting_step.asks, was_seen=was_seen)
     acknowledgement = state["acknowledgement"]
     reading: Reading = acknowledgement.verdict
     is_short = len(state["message"]) <= SHORT_REPLY_CHARS
@@ -132,6 +137,36 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
             return update | await _answer_beside(context, state, stored)
 
 
+async def _answer_asking(
+    context: TurnContext, state: TurnState, stored: StoredPlan, asks: UserRequest, *, was_seen: bool
+) -> Update:
+    """Reads the message as an answer to what a tool asks. What is still missing is asked for again."""
+    answer = await read_answer(context, state, stored.plan, asks)
+    update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
+    asked_last = stored.asked_in == state["answered_turn_id"]
+    if answer.reading == "other":
+        return update | await _answer_beside(context, state, stored)
+    if answer.reading == "decline":
+        return update | await _decide(context, state, stored, "reject")
+    if answer.reading == "complete" and was_seen and (asked_last or not _changes_the_world(context, stored.plan)):
+        return update | await _decide(context, state, stored, "confirm", answer=dict(answer.values))
+    if was_seen:  # else the words are to another question, or a program's
+        stored = await _keep_given(context, stored, asks, answer.values)
+    return update | await _ask_again(context, state, stored)
+
+
+async def _keep_given(
+    context: TurnContext, stored: StoredPlan, asks: UserRequest, given: Mapping[str, Any]
+) -> StoredPlan:
+    if stored.plan.waiting_step is None or dict(given) == dict(asks.given or {}):
+        return stored
+    moved = update_step(stored.plan, stored.plan.waiting_step.id, "waiting", asks=replace(asks, given=dict(given)))
+    async with context.transaction() as connection:
+        stored = await store.swap(connection, stored, moved, tool_hash=stored.tool_hash)
+    context.emit(PlanChanged(stored.plan))
+    return stored
+
+
 def _read_by_model(unread: Acknowledgement, reading: Reading) -> Acknowledgement:
     verdict: Verdict = "none" if reading == "question" else reading
     strength: Strength | None = "weak" if reading == "confirm" else None
@@ -144,9 +179,17 @@ def _was_weak(state: TurnState) -> bool:
     return state["decided_plan"] is None and read.verdict in ("confirm", "none") and read.strength != "strong"
 
 
-async def _decide(context: TurnContext, state: TurnState, stored: StoredPlan, decision: Decision) -> Update:
+async def _decide(
+    context: TurnContext,
+    state: TurnState,
+    stored: StoredPlan,
+    decision: Decision,
+    *,
+    answer: dict[str, Any] | None = None,
+) -> Update:
+    turn_id, now = context.turn.turn_id, context.clock()
     async with context.transaction() as connection:
-        decided = await store.decide(connection, stored, decision, turn_id=context.turn.turn_id, now=context.clock())
+        decided = await store.decide(connection, stored, decision, turn_id=turn_id, now=now, answer=answer)
     return _run(decided) if decided.plan.status == "active" else _close(decided, state)
 
 
@@ -163,7 +206,7 @@ async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> 
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     amended = replace_open_steps(stored.plan, wanted)
     async with context.transaction() as connection:
-        changed = replace(stored, opaque=None)  # the new steps are not the calls that it came with
+        changed = replace(stored, opaque=None, answers=())  # the new steps are not the calls that these are of
         stored = await store.swap(connection, changed, amended, taken_on_by=context.turn.turn_id)
     return _run(stored)
 

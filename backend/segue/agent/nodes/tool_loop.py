@@ -9,23 +9,26 @@ from typing import cast
 
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages, prompts, render_messages
 from segue.agent.attachments import show_attachments
 from segue.agent.context import TurnContext
 from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
-from segue.agent.plan_executor import blocked_tools, execute_plan, offer_plan
+from segue.agent.plan_executor import blocked_tools, execute_plan, offer_asking, offer_plan
 from segue.agent.refused_tools import mark_refused
 from segue.agent.state import EarlierAttempt, TurnState, Update, web_search_report
 from segue.agent.steering import read_steers
 from segue.agent.stream_reply import stream_reply
 from segue.agent.told import told_about
-from segue.agent.tool_executor import HeldCall, resume_calls, run_tool_calls
+from segue.agent.tool_executor import HeldCall, Offer, ReadyCall, resume_calls, run_tool_calls
 from segue.agent.turn_calls import TurnCalls, call_key
-from segue.domain.events import SearchDecided, TextEnded
-from segue.domain.plan import MAX_STEPS, Step
+from segue.domain.events import PlanChanged, SearchDecided, TextEnded
+from segue.domain.plan import MAX_STEPS, Step, add_steps
 from segue.domain.tool import Tool, ToolSpec
+from segue.domain.user_request import ToolAsks
 from segue.memory.fact_cues import FACT_WORDS, index_words
+from segue.plans import store
 from segue.plans.policy import WEB_SEARCH, SearchDecision, is_query, without_forbidden
 from segue.plans.question import tool_words
 from segue.tools.availability import ToolGuard
@@ -47,8 +50,12 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         await _resume(turn, state, state["earlier"], conversation)
     await show_attachments(turn, state["attachments"], conversation)
     search = await _search_first(turn, state, conversation)
-    carry_out = _run_plan if state["plan_runs"] else _ask_and_call
-    update = await carry_out(turn, state, conversation)
+    if turn.asking is not None:  # a call of the attempt that was cut off
+        update = await _ask_for_answer(turn, state, (), conversation)
+    elif state["plan_runs"]:
+        update = await _run_plan(turn, state, conversation)
+    else:
+        update = await _ask_and_call(turn, state, conversation)
     update |= {"search": search, "tool_calls": turn.recorded}
     if (report := web_search_report(cast(TurnState, {**state, **update}))) != web_search_report(state):
         context.emit(SearchDecided(report))
@@ -72,7 +79,8 @@ async def _resume(turn: TurnCalls, state: TurnState, earlier: EarlierAttempt, co
     plan = state["touched_plan"].plan if state["plan_runs"] and state["touched_plan"] else None
     step = plan.running_step if plan else None
     calls = [each for each in earlier.calls if step is None or each.call.tool_call_id != step.tool_call_id]
-    for request, answer in await resume_calls(turn, calls):
+    offer = None if state["plan_runs"] else _offer(state, conversation)
+    for request, answer in await resume_calls(turn, calls, offer=offer):
         render_messages.add_result(conversation, request, answer)
     conversation += turn.new_images()
     if earlier.calls:
@@ -128,7 +136,7 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
         answer = plan_messages.ask(
             run.stored,
             state["language"],
-            changed=bool(run.changed),
+            changed=run.differences if run.changed else None,
             blocked=blocked,
             told=told,
             results=_tools_by_result(turn, state),
@@ -149,9 +157,11 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
         if not reply.calls:
             return {"answer": reply.text, "started": started}
         has_called = True
-        ran = await run_tool_calls(turn, reply, started=started)
+        ran = await run_tool_calls(turn, reply, started=started, offer=_offer(state, conversation))
         conversation += ran.messages
         await context.chooser.add(call.name for call in reply.calls)
+        if turn.asking is not None:
+            return await _ask_for_answer(turn, state, ran.held, conversation)
         if ran.held and await context.is_steered():
             if started and not ran.messages:  # what it asked for is asked for anew, or not at all
                 context.emit(TextEnded(started.message_id))
@@ -176,17 +186,10 @@ async def _ask_for_yes(
 
     If an approved plan is about to run, nothing is stored, and the model says so.
     """
-    context = turn.context
-    distinct: dict[tuple[str, str], HeldCall] = {}
-    for call in held:
-        distinct.setdefault(call_key(call.request), call)
-    offered = list(distinct.values())[:MAX_STEPS]
-    wanted = "\n".join([state["message"], *prompts.steers_in(conversation)])
+    context, wanted = turn.context, _wanted(state, conversation)
+    offered = _distinct(held)
     steps = tuple(
-        Step(
-            index, _description(state, wanted, call.tool, alone=len(offered) == 1), call.request.name, call.request.args
-        )
-        for index, call in enumerate(offered, start=1)
+        _step(state, wanted, index, call, alone=len(offered) == 1) for index, call in enumerate(offered, start=1)
     )
     stored = await offer_plan(
         context,
@@ -204,6 +207,47 @@ async def _ask_for_yes(
     question = plan_messages.ask(run.stored, state["language"], told=told, results=_tools_by_result(turn, state))
     answer = "\n\n".join(part for part in (reply.text, question) if part)
     return {"touched_plan": run.stored, "answer": answer}
+
+
+def _offer(state: TurnState, conversation: Sequence[BaseMessage]) -> Offer:
+    wanted = _wanted(state, conversation)
+
+    async def offer(connection: AsyncConnection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks) -> None:
+        step = _step(state, wanted, 1, call, alone=True)
+        await offer_asking(connection, turn, call, asks, step, goal=wanted, origin=state["message_id"])
+
+    return offer
+
+
+async def _ask_for_answer(
+    turn: TurnCalls, state: TurnState, held: Sequence[HeldCall], conversation: Sequence[BaseMessage]
+) -> Update:
+    """Asks what a call has asked. Calls of the same round that need a yes are later steps of its plan."""
+    stored, context = turn.asking, turn.context
+    if stored is None:
+        raise AssertionError("a call has asked")
+    wanted = _wanted(state, conversation)
+    if steps := [_step(state, wanted, 1, call, alone=False) for call in _distinct(held)]:
+        async with context.transaction() as connection:
+            stored = await store.swap(connection, stored, add_steps(stored.plan, steps), tool_hash=stored.tool_hash)
+    context.emit(PlanChanged(stored.plan))
+    return {"touched_plan": stored, "answer": plan_messages.ask(stored, state["language"]), "started": None}
+
+
+def _distinct(held: Sequence[HeldCall]) -> list[HeldCall]:
+    distinct: dict[tuple[str, str], HeldCall] = {}
+    for call in held:
+        distinct.setdefault(call_key(call.request), call)
+    return list(distinct.values())[:MAX_STEPS]
+
+
+def _wanted(state: TurnState, conversation: Sequence[BaseMessage]) -> str:
+    return "\n".join([state["message"], *prompts.steers_in(conversation)])
+
+
+def _step(state: TurnState, wanted: str, number: int, call: HeldCall | ReadyCall, *, alone: bool) -> Step:
+    description = _description(state, wanted, call.tool, alone=alone)
+    return Step(number, description, call.request.name, call.request.args)
 
 
 def _tools_by_result(turn: TurnCalls, state: TurnState) -> dict[str, str]:

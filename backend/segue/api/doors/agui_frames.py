@@ -10,13 +10,13 @@ from typing import Any, Final
 import orjson
 
 from segue.domain.errors import AppError
-from segue.domain.plan import Plan
+from segue.domain.plan import Plan, Step
 from segue.domain.session import Message, UnreadableMessage
 from segue.events import agui
 
 PROTOCOL_VERSION: Final = "1.0"
 REASON: Final = "confirmation"
-RESPONSE_SCHEMA: Final = {
+RESPONSE_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "description": "Nothing in it approves exactly what was shown.",
     "properties": {
@@ -123,10 +123,17 @@ def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] |
         "id": interrupt_id(plan.id, plan.version),
         "reason": REASON,
         "message": answer["message"]["content"] if answer is not None and asks else step.description,
-        "responseSchema": RESPONSE_SCHEMA,
+        "responseSchema": _response_schema(step),
         "expiresAt": plan.expires_at,
         "metadata": {"step": step},
     }
+
+
+def _response_schema(step: Step) -> dict[str, Any]:
+    """With the form that a tool asks the user to fill in, if it does."""
+    if step.asks is None or step.asks.schema is None:
+        return RESPONSE_SCHEMA
+    return {**RESPONSE_SCHEMA, "properties": {**RESPONSE_SCHEMA["properties"], "answer": step.asks.schema}}
 
 
 def _json(value: object) -> bytes:

@@ -43,6 +43,7 @@ class InterruptAnswer(Body):
         Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("What is to be otherwise, in words.")
     ] = None
     remember: Annotated[Remember | None, doc("Approves, and the tool need not ask again in this session.")] = None
+    answer: Annotated[Json | None, doc("Fills in the form that a tool asks for.")] = None
     reason: Annotated[str | None, doc("For the client alone.")] = None
 
 
@@ -137,7 +138,9 @@ def _answered(entry: ResumeEntry, messages: Sequence[Json], at: int | None) -> A
     elif given.message is not None:
         decision = PlanDecision(decision="amend", version=version, message=given.message)
     else:
-        decision = PlanDecision(decision="confirm", version=version, args=given.args, remember=given.remember)
+        decision = PlanDecision(
+            decision="confirm", version=version, args=given.args, remember=given.remember, answer=given.answer
+        )
     return AskedRun(decision=decision, plan_id=plan_id)
 
 

@@ -50,6 +50,8 @@ class MessageChunks:
                 return [start, {"type": "start-step"}]
             case "STATE_SNAPSHOT" | "STATE_DELTA":
                 return [self._of_plan(event)]
+            case "CUSTOM" if event["name"] == "tool_progress":
+                return [{"type": "data-tool-progress", "data": event["value"], "transient": True}]
             case "RUN_FINISHED":
                 return [{"type": "finish-step"}, {"type": "finish"}, {}]
             case "RUN_ERROR":

@@ -1,5 +1,7 @@
 """A client of the HTTP API for `segue chat`. An error of the service becomes one line that says what to do.
 
+`segue mcp serve` has a client of its own, and the errors from here.
+
 Knows the contract of the API, and nothing of the service or the terminal.
 """
 
@@ -23,7 +25,7 @@ LAST_EVENTS = ("RUN_FINISHED", "RUN_ERROR")
 
 Event = dict[str, Any]
 
-_WHAT_TO_DO = {
+WHAT_TO_DO: Mapping[int, str] = {
     401: "Make a key with `segue keys create --user YOU` and give it as SEGUE_API_KEY or --api-key.",
     404: "/new begins another conversation, /sessions lists yours.",
 }
@@ -43,13 +45,20 @@ class Refused(Exception):
         return self.status >= httpx2.codes.INTERNAL_SERVER_ERROR
 
 
+def client_options(url: str) -> dict[str, Any]:
+    """The options of an HTTP client of the service at `url`."""
+    proxied = not is_loopback(urlsplit(url).hostname or "")
+    return {"base_url": url, "timeout": httpx2.Timeout(READ_S, connect=CONNECT_S), "trust_env": proxied}
+
+
+def key_header(api_key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
 class Api:
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        timeout = httpx2.Timeout(READ_S, connect=CONNECT_S)
-        proxied = not is_loopback(urlsplit(url).hostname or "")
         self.url = url
-        self._http = httpx2.Client(base_url=url, headers=headers, timeout=timeout, trust_env=proxied)
+        self._http = httpx2.Client(headers=key_header(api_key), **client_options(url))
 
     def get(self, path: str, **params: Any) -> Any:
         """Returns the body. Raises Refused."""
@@ -58,6 +67,10 @@ class Api:
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Returns the body. Raises Refused."""
         return self._request("POST", path, json=body)
+
+    def delete(self, path: str) -> None:
+        """Raises Refused."""
+        self._request("DELETE", path)
 
     def all_items(self, path: str) -> list[Any]:
         """Returns a whole list, read page by page. Raises Refused."""
@@ -74,7 +87,7 @@ class Api:
         with self._http.sse(path, method=method, max_event_size=None, **request) as source:
             if source.response.is_error:
                 source.response.read()
-                raise _refused(source.response)
+                raise refused(source.response)
             for each in source:
                 yield int(each.id or 0), json.loads(each.data)
 
@@ -85,31 +98,36 @@ class Api:
         try:
             response = self._http.request(method, path, **request)
             if response.is_error:
-                raise _refused(response)
-            return response.json()
+                raise refused(response)
+            return response.json() if response.content else None
         except httpx2.TransportError as error:
-            raise _unreachable(self.url, error) from error
+            raise unreachable(self.url, error) from error
         except ValueError as error:
-            raise Refused(f"What answers at {self.url} is not Segue. Is the URL right?") from error
+            raise not_segue(self.url) from error
 
 
-def _refused(response: httpx2.Response) -> Refused:
+def refused(response: httpx2.Response, advice: Mapping[int, str] = WHAT_TO_DO) -> Refused:
+    """The error that a response is; `advice` is what to do, by its status."""
     status = response.status_code
     try:
         problem = response.json()
         title, detail, code = str(problem["title"]), str(problem["detail"]), str(problem["code"])
     except (ValueError, KeyError, TypeError):
         return Refused(f"The service answered {status} and did not say why. Is the URL right?", status=status)
-    return Refused(problem_line(title, detail, status=status), status=status, code=code)
+    return Refused(problem_line(title, detail, status=status, advice=advice), status=status, code=code)
 
 
-def problem_line(title: str, detail: str, *, status: int) -> str:
+def problem_line(title: str, detail: str, *, status: int, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
     """Returns what is wrong, and what to do about it if that is known."""
     problem = detail if detail.startswith(title) else f"{title}: {detail}"
-    return " ".join(filter(None, (problem, _WHAT_TO_DO.get(status))))
+    return " ".join(filter(None, (problem, advice.get(status))))
 
 
-def _unreachable(url: str, error: httpx2.TransportError) -> Refused:
+def not_segue(url: str) -> Refused:
+    return Refused(f"What answers at {url} is not Segue. Is the URL right?")
+
+
+def unreachable(url: str, error: httpx2.TransportError) -> Refused:
     return Refused(f"{url} cannot be reached ({type(error).__name__}). Does `segue serve` run there?")
 
 
@@ -144,7 +162,7 @@ class TurnStream:
                         return
                 error = Refused("The stream ended before the turn did.", status=503)
             except httpx2.TransportError as cut:
-                error = _unreachable(self.api.url, cut)
+                error = unreachable(self.api.url, cut)
             except Refused as refusal:
                 if not refusal.is_temporary:
                     raise

@@ -24,9 +24,8 @@ import typer
 from segue.commands.chat.api import Api, Refused
 from segue.commands.chat.conversation import Conversation, Read
 from segue.commands.chat.screen import Screen
-from segue.commands.terminal import refusal, settings_with
-from segue.domain.identity import is_loopback
-from segue.embedded.service_process import HOST, OwnService
+from segue.commands.terminal import check_url, local_url, refusal, settings_with
+from segue.embedded.service_process import OwnService
 
 ENDED_BY = 128
 INTERRUPTED = ENDED_BY + signal.SIGINT
@@ -49,8 +48,7 @@ def chat(
     """Exits with 1 if a line has failed, and with 130 after Ctrl-C."""
     if session and new:
         raise refusal("--session goes on with a session and --new begins one: give one of them.")
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise refusal("--url begins with http:// or https://")
+    check_url(url)
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _leave)
@@ -88,8 +86,7 @@ def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
         return
     settings = settings_with()
     name = str(settings.data_dir.expanduser().resolve())
-    host = settings.host if is_loopback(settings.host) else HOST
-    local = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    local = local_url(settings)
     if settings.port and _answers(local):
         yield local, name
         return

@@ -14,7 +14,7 @@ from pydantic import Field
 from segue.agent.llm.model_errors import ModelFailure
 from segue.agent.llm.providers.adapted import AdaptedModel
 from segue.agent.llm.providers.content_blocks import Dialect
-from segue.agent.llm.providers.guard import UNPACKED, guarded
+from segue.agent.llm.providers.guard import UNPACKED, guarded, with_live_key
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.providers.refusals import RefusalReader
 from segue.agent.prompts import OPEN_NOTES
@@ -44,7 +44,7 @@ class _GuardedAnthropic(ChatAnthropic):
 async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[BaseChatModel]:
     """Yields a model whose connections close with the block."""
     refusals = RefusalReader(options.secrets, options.provider)
-    guard = guarded(refusals, options.max_answer_bytes)
+    guard = guarded(refusals, options.max_answer_bytes, with_live_key(options))
     async with (
         anthropic.DefaultAsyncHttpxClient(verify=tls_context(), **guard) as http_client,
         anthropic.AsyncAnthropic(

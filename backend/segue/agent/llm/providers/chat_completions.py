@@ -51,7 +51,7 @@ class ChatCompletions(AsyncChatModel):
         reader = CompletionReader()
         choice = body["choices"][0]
         words = reader.add_choice(choice, choice["message"])
-        reader.add_usage(body.get("usage"))
+        reader.add_envelope(body)
         text, extra = _as_message(words)
         message = AIMessage(text, **self._closing(reader, extra))
         return ChatResult(generations=[ChatGeneration(message=message)])
@@ -75,7 +75,7 @@ class ChatCompletions(AsyncChatModel):
                         extra.setdefault(REASONING, "")  # tells it from a mere sign of life
                     yield ChatGenerationChunk(message=AIMessageChunk(content=text, additional_kwargs=extra))
                 if event:
-                    reader.add_usage(event.get("usage"))
+                    reader.add_envelope(event)
                 elif not complete:
                     yield ChatGenerationChunk(message=AIMessageChunk(content=""))
         if not complete and reader.finish_reason is None:
@@ -98,7 +98,7 @@ class ChatCompletions(AsyncChatModel):
         return {
             "additional_kwargs": {**extra, **calls, **given_back},
             "usage_metadata": reader.usage,
-            "response_metadata": {"finish_reason": reader.finish_reason},
+            "response_metadata": {"finish_reason": reader.finish_reason, "model_name": reader.model},
         }
 
 

@@ -49,6 +49,7 @@ class CompletionReader:
 
     finish_reason: str | None = None
     usage: UsageMetadata | None = None
+    model: str | None = None
     _begun: bool = False
     _calls: list[_OpenCall] = field(default_factory=list)
     _opaque: dict[str, Any] = field(default_factory=dict)
@@ -75,8 +76,10 @@ class CompletionReader:
         """Returns the opaque fields of the message, or None if they are too large to be sent back."""
         return opaque.within_bounds(self._opaque, [call.opaque for call in self._calls])
 
-    def add_usage(self, usage: Mapping[str, Any] | None) -> None:
-        self.usage = _usage(usage) or self.usage
+    def add_envelope(self, body: Mapping[str, Any]) -> None:
+        """Takes what stands around the choices: the tokens, and the model that answered."""
+        self.usage = _usage(body.get("usage")) or self.usage
+        self.model = body.get("model") or self.model
 
     def _words(self, message: Mapping[str, Any]) -> Words:
         content = message.get("content")

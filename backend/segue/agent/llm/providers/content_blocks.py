@@ -69,6 +69,7 @@ class AnswerReader:
 
     dialect: Dialect
     finish_reason: str | None = None
+    model: str | None = None
     usage: UsageMetadata | None = None
     size: int = 0
     has_begun: bool = False
@@ -86,6 +87,8 @@ class AnswerReader:
         self._content = joined(self._content, [_without(block, _INPUTS.get(block["type"], _NONE)) for block in blocks])
         self._signatures |= message.additional_kwargs.get(self.dialect.signatures or "", {})
         self.finish_reason = self.dialect.finish_reason(message.response_metadata) or self.finish_reason
+        told = message.response_metadata
+        self.model = self.model or told.get("model_name") or told.get("model")
         self.usage = add_usage(self.usage, message.usage_metadata) if message.usage_metadata else self.usage
         return words
 
@@ -100,7 +103,7 @@ class AnswerReader:
         return {
             "additional_kwargs": extra,
             "usage_metadata": self.usage if counted else None,
-            "response_metadata": {"finish_reason": self.finish_reason},
+            "response_metadata": {"finish_reason": self.finish_reason, "model_name": self.model},
         }
 
     def _add_piece(self, piece: _CallInPieces) -> None:

@@ -20,7 +20,7 @@ from segue.agent.llm.providers.openai_address import before_requests, client_arg
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.providers.refusals import RefusalReader
 from segue.agent.llm.providers.wire_json import read_json, write_json
-from segue.net.http_client import tls_context
+from segue.net.http_client import tell_trace, tls_context
 
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 
@@ -149,7 +149,7 @@ async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endp
         openai.DefaultAsyncHttpxClient(
             verify=tls_context(),
             follow_redirects=False,  # one of them would take the whole conversation to another host
-            event_hooks={"request": before_requests(options), "response": [refusals.check]},
+            event_hooks={"request": [*before_requests(options), tell_trace], "response": [refusals.check]},
         ) as http_client,
         openai.AsyncOpenAI(**client_arguments(options), http_client=http_client) as client,
     ):

@@ -13,7 +13,7 @@ from langchain_google_genai import ChatGoogleGenerativeAI
 from segue.agent.llm.model_errors import ProviderRefusal
 from segue.agent.llm.providers.adapted import AdaptedModel
 from segue.agent.llm.providers.content_blocks import Dialect
-from segue.agent.llm.providers.guard import UNPACKED, guarded
+from segue.agent.llm.providers.guard import UNPACKED, guarded, with_live_key
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.providers.refusals import RefusalReader
 from segue.net.http_client import tls_context
@@ -55,7 +55,7 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[BaseChatModel]
         additional_headers={**UNPACKED, **options.extra_headers},
         client_args={
             "transport": _Transport(verify=tls_context()),
-            **guarded(refusals, options.max_answer_bytes),
+            **guarded(refusals, options.max_answer_bytes, with_live_key(options)),
         },
         max_output_tokens=options.max_output_tokens,
         reasoning_effort=_EFFORTS.get(effort, effort) if effort else None,

@@ -9,8 +9,9 @@ from typing import Any, Final, cast
 import httpx2
 
 from segue.agent.llm.model_errors import NotAnAnswer, too_long
+from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.providers.refusals import RefusalReader
-from segue.net.http_client import paced
+from segue.net.http_client import paced, tell_trace
 
 RequestHook = Callable[[httpx2.Request], Awaitable[None]]
 
@@ -36,6 +37,23 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
+def with_live_key(options: ProviderOptions) -> list[RequestHook]:
+    """Returns the hooks of an HTTP client that send the key as it is now; no hooks if it never changes. The clients of
+    libraries keep the one that they were made with.
+    """
+    live = options.live_key
+    if live is None:
+        return []
+
+    async def renew(request: httpx2.Request) -> None:
+        for name, value in list(request.headers.items()):
+            scheme, space, token = value.rpartition(" ")
+            if token in live.seen:
+                request.headers[name] = f"{scheme}{space}{live.value}"
+
+    return [renew]
+
+
 def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[RequestHook] = ()) -> dict[str, Any]:
     """Returns arguments for httpx2's AsyncClient, with hooks `before` its requests, which then raise ModelFailure too.
     Send them with UNPACKED.
@@ -48,4 +66,4 @@ def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[Req
         response.encoding = "utf-8"  # as JSON is: decoding a long "punycode" takes hours
         response.stream = _BoundedStream(cast(httpx2.AsyncByteStream, response.stream), max_answer_bytes)
 
-    return {"event_hooks": {"request": list(before), "response": [check]}, "follow_redirects": False}
+    return {"event_hooks": {"request": [*before, tell_trace], "response": [check]}, "follow_redirects": False}

@@ -5,7 +5,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 
-from segue.agent.llm.providers.guard import RequestHook
+from segue.agent.llm.providers.guard import RequestHook, with_live_key
 from segue.agent.llm.providers.options import ProviderOptions
 
 _OPENAI_HOST: Final = "api.openai.com"
@@ -41,7 +41,7 @@ def before_requests(options: ProviderOptions) -> list[RequestHook]:
         request.headers.pop("Authorization", None)
         request.headers["api-key"] = options.key
 
-    return [as_azure_takes_it] if _AZURES_QUERY in _query(options) else []
+    return [as_azure_takes_it] if _AZURES_QUERY in _query(options) else with_live_key(options)
 
 
 def _query(options: ProviderOptions) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The options that the model of every provider is made from."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,12 +8,13 @@ from pydantic import SecretStr
 
 from segue.domain.providers import OPENAI, Api, Provider
 from segue.domain.redaction import header_secrets
+from segue.secret_files import LiveKey
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
     """What is None is not sent. `model` is the name without the provider's prefix; the extras are merged last. `api`
-    says which of OpenAI's is asked.
+    says which of OpenAI's is asked. A `live_key` stands in the place of the key.
     """
 
     model: str
@@ -29,6 +30,7 @@ class ProviderOptions:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     structured_output: bool = True
     extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    live_key: LiveKey | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
@@ -36,10 +38,15 @@ class ProviderOptions:
 
     @property
     def key(self) -> str:
+        if self.live_key is not None:
+            return self.live_key.value
         return self.api_key.get_secret_value() if self.api_key else "none"
 
     @property
-    def secrets(self) -> frozenset[str]:
-        """Returns what a provider may repeat of a request and must not be told: the key and the extra headers."""
-        key = {self.api_key.get_secret_value()} if self.api_key else set()
-        return frozenset(key | header_secrets(self.extra_headers.values()))
+    def secrets(self) -> Collection[str]:
+        """Returns what a provider may repeat of a request and must not be told: the key and the extra headers. What a
+        live key becomes is added to them.
+        """
+        never_told = self.live_key.never_told if self.live_key else {self.key} if self.api_key else set[str]()
+        never_told.update(header_secrets(self.extra_headers.values()))
+        return never_told

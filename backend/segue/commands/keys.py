@@ -1,0 +1,122 @@
+"""`segue keys`: API keys, for AUTH=api_key."""
+
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from segue.commands.stores import on_the_stores
+from segue.commands.terminal import refusal
+from segue.commands.users import User, one_user
+from segue.db.engine import Database
+from segue.db.redis import Cache
+from segue.domain.clock import utc_now
+from segue.domain.identity import SCOPES, Scope, is_user
+from segue.identity.api_keys import (
+    CHECK_EVERY_S,
+    ApiKey,
+    NewKey,
+    create_key,
+    list_keys,
+    lock_key,
+    revoke_key,
+    rotate_key,
+)
+
+keys = typer.Typer(no_args_is_help=True)
+
+KeyId = Annotated[str, typer.Argument(help="The id that `segue keys list` shows.")]
+Days = Annotated[int | None, typer.Option(min=1, max=36_500, help="How long it works; without this it does not end.")]
+Hours = Annotated[int, typer.Option(min=0, max=8784, help="How long the old one still works.")]
+
+
+@keys.command("create")
+def create(
+    user: User,
+    scope: Annotated[
+        list[str] | None, typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What it is for, to tell it from others.")] = None,
+    days: Days = None,
+) -> None:
+    """Make a key. It is shown once, as the last word."""
+    scopes = _scopes(scope or [])
+    owner = one_user(user, is_user)
+
+    async def run(database: Database, _: Cache) -> NewKey:
+        now = utc_now()
+        expires_at = None if days is None else now + timedelta(days=days)
+        async with database.transaction() as connection:
+            return await create_key(connection, owner, scopes=scopes, name=name, now=now, expires_at=expires_at)
+
+    _tell(on_the_stores(run))
+
+
+@keys.command("list")
+def show(user: Annotated[str | None, typer.Option(help="Only this user's.")] = None) -> None:
+    """List keys, revoked ones too."""
+
+    async def run(database: Database, _: Cache) -> list[ApiKey]:
+        async with database.read_only() as connection:
+            return await list_keys(connection, user)
+
+    now = utc_now()
+    for key in on_the_stores(run):
+        typer.echo("  ".join(_columns(key, now)))
+
+
+@keys.command("rotate")
+def rotate(key_id: KeyId, hours: Hours = 24) -> None:
+    """Make a key of the same user, scopes and term, and end the old one later."""
+
+    async def run(database: Database, _: Cache) -> NewKey:
+        async with database.transaction() as connection:
+            old = await lock_key(connection, key_id)
+            return await rotate_key(connection, old, overlap=timedelta(hours=hours), now=utc_now())
+
+    made = on_the_stores(run)
+    typer.echo(f"{key_id} works for {hours} hours more.")
+    _tell(made)
+
+
+@keys.command("revoke")
+def revoke(key_id: KeyId) -> None:
+    """Revoke a key, for every process within a few seconds."""
+
+    async def run(database: Database, _: Cache) -> ApiKey:
+        async with database.transaction() as connection:
+            return await revoke_key(connection, key_id)
+
+    revoked = on_the_stores(run)
+    typer.echo(f"{revoked.id} of {revoked.owner} is revoked; nothing accepts it after {CHECK_EVERY_S:g} s.")
+
+
+def _tell(made: NewKey) -> None:
+    key = made.key
+    until = f", until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at else ""
+    typer.echo(
+        f"A key for {key.owner}{until}, shown this once. Send it as `Authorization: Bearer …` or `X-API-Key: …`."
+    )
+    typer.echo(made.secret)
+
+
+def _scopes(given: list[str]) -> list[Scope]:
+    known = [scope for scope in SCOPES if scope in given]
+    if unknown := set(given).difference(SCOPES):
+        raise refusal(f"There is no scope {', '.join(sorted(unknown))}; there is: {', '.join(SCOPES)}.")
+    return known
+
+
+def _columns(key: ApiKey, now: datetime) -> tuple[str, ...]:
+    used = f"used {key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "never used"
+    state = f"revoked {key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else used
+    ends = key.expires_at and f"{'ended' if key.expires_at <= now else 'ends'} {key.expires_at:%Y-%m-%d %H:%M}"
+    return (
+        key.id,
+        key.owner,
+        "unreadable" if key.is_unreadable else ",".join(key.scopes) or "-",
+        key.name or "-",
+        f"made {key.created_at:%Y-%m-%d}",
+        state,
+        *([ends] if ends else []),
+    )

@@ -1,0 +1,164 @@
+"""Why Postgres cannot be used: every cause by name, what a client is told, and what an operator does about it.
+
+A cause is told by its SQLSTATE or by the type of the driver's error, never by a text that may hold a part of the URL
+or a user's words. The exception is a pooler, which has no SQLSTATE of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from socket import gaierror
+from typing import Final
+
+from asyncpg import PostgresError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from segue.domain.errors import AppError
+
+READ_ONLY_STATE: Final = "25006"
+DISK_FULL_STATE: Final = "53100"
+PROTOCOL_VIOLATION: Final = "08P01"
+
+# What an outage can raise. `cause_of` says whether it is one.
+OUTAGES: Final = (OSError, RuntimeError, DisconnectionError, PoolTimeoutError, DBAPIError, PostgresError)
+
+
+@dataclass(frozen=True, slots=True)
+class OutageCause:
+    """`name` is in the log and `/health/ready`, `code` in the problem. `why` goes on after "it cannot be used:";
+    `mend` is for operators.
+    """
+
+    name: str
+    code: str
+    why: str
+    mend: str
+
+
+_START = "Start it, or correct DATABASE_URL; `segue serve` starts an embedded one again."
+_CONNECTIONS = "Run fewer processes, raise max_connections or the role's CONNECTION LIMIT, or put a pooler in front."
+REFUSED = OutageCause("refused", "storage_unavailable", "nothing listens there", _START)
+UNKNOWN_HOST = OutageCause("unknown_host", "storage_unavailable", "its host name is unknown", "Correct DATABASE_URL.")
+NO_ANSWER = OutageCause(
+    "no_answer", "storage_unavailable", "it does not answer in time", "See whether its machine and the network live."
+)
+LOST = OutageCause("lost", "storage_unavailable", "it closed the connection", "See its log for a crash or a restart.")
+STARTING = OutageCause(
+    "starting", "storage_unavailable", "it is starting or stopping", "Wait. If it stays so, see its log for a recovery."
+)
+FAILING = OutageCause(
+    "failing", "storage_unavailable", "it fails with an error of its own", "See its log for the SQLSTATE in ours."
+)
+ACCESS_DENIED = OutageCause(
+    "access_denied",
+    "storage_access_denied",
+    "it refuses the user or the password",
+    "Correct DATABASE_URL, or the role and pg_hba.conf of the server.",
+)
+NO_DATABASE = OutageCause(
+    "no_database", "storage_access_denied", "it has no database of this name", "Create it, or correct DATABASE_URL."
+)
+TOO_MANY_CONNECTIONS = OutageCause(
+    "too_many_connections", "storage_too_many_connections", "it takes no more connections", _CONNECTIONS
+)
+POOL_BUSY = OutageCause(
+    "pool_busy",
+    "storage_unavailable",
+    "every connection of this process is in use",
+    "Look for a lock or slow statements first: they hold the connections. Then run more processes.",
+)
+STATEMENT_TIMEOUT = OutageCause(
+    "statement_timeout",
+    "storage_slow",
+    "a statement took too long",
+    "See its load, its disk, and `ANALYZE`; pg_stat_activity shows what runs.",
+)
+LOCKED = OutageCause(
+    "locked",
+    "storage_locked",
+    "another connection holds a lock",
+    "End the transaction that holds it: `SELECT pg_terminate_backend(<pid>)`.",
+)
+DISK_FULL = OutageCause("disk_full", "storage_full", "its disk is full", "Free or add disk space. It heals by itself.")
+READ_ONLY = OutageCause(
+    "read_only",
+    "storage_read_only",
+    "it only reads",
+    "Point DATABASE_URL at the primary, or promote this one. If its host set default_transaction_read_only, free disk "
+    "space.",
+)
+POOLER = OutageCause(
+    "pooler",
+    "storage_pooler",
+    "a pooler in front of it refuses what a session needs, or shares its connections out",
+    "Set DATABASE_POOLER=transaction, or let the pooler work in session mode with server_reset_query = DISCARD ALL. "
+    "Then RECONNECT it: its connections still have settings of ours.",
+)
+
+_BY_STATE: Final[Mapping[str, OutageCause]] = {
+    DISK_FULL_STATE: DISK_FULL,
+    "25P03": LOST,  # idle in a transaction for too long
+    "26000": POOLER,  # no such prepared statement: another client's connection to the server
+    "42P05": POOLER,  # such a prepared statement exists
+    "53300": TOO_MANY_CONNECTIONS,
+    "55P03": LOCKED,
+    "57014": STATEMENT_TIMEOUT,
+    "57P05": LOST,
+}
+_BY_CLASS: Final[Mapping[str, OutageCause]] = {
+    "08": LOST,
+    "28": ACCESS_DENIED,
+    "3D": NO_DATABASE,
+    "53": FAILING,
+    "57": STARTING,
+    "58": FAILING,
+}
+_BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
+    gaierror: UNKNOWN_HOST,
+    ConnectionRefusedError: REFUSED,
+    FileNotFoundError: REFUSED,  # a server that is starting has no socket yet
+    ConnectionError: LOST,
+    DisconnectionError: LOST,
+    TimeoutError: NO_ANSWER,
+    PoolTimeoutError: POOL_BUSY,
+}
+
+
+class StorageUnavailable(AppError):
+    """Postgres cannot be used now. Its text holds nothing of the statement."""
+
+    def __init__(self, cause: OutageCause) -> None:
+        super().__init__(
+            cause.code,
+            status=503,
+            title="Storage is unavailable",
+            detail=f"The database cannot be used: {cause.why}. Try again in a moment; with an Idempotency-Key "
+            "nothing is done twice.",
+            retryable=True,
+            extra={"retry_after_s": 2},
+        )
+        self.cause = cause
+
+
+def state_of(error: BaseException) -> str:
+    """Returns the SQLSTATE of the driver's error, or ""."""
+    return getattr(getattr(error, "orig", None) or error, "sqlstate", None) or ""
+
+
+def cause_of(error: BaseException) -> OutageCause | None:
+    """Returns None if it is no outage, but a fault of ours or an answer to what was asked."""
+    state = state_of(error)
+    if state == PROTOCOL_VIOLATION and "startup parameter" in str(error):
+        return POOLER
+    if state == READ_ONLY_STATE:  # else it is a write where only reading is meant
+        return READ_ONLY if getattr(error, "connection_invalidated", False) else None
+    if known := _BY_STATE.get(state) or _BY_CLASS.get(state[:2]):
+        return known
+    if isinstance(error, DBAPIError):
+        return LOST if error.connection_invalidated or not state else None
+    if isinstance(error, RuntimeError):
+        # uvloop raises it for a connection that the server has just closed
+        return LOST if "handler is closed" in str(error) else None
+    # asyncio's, if a name has several addresses, has no number
+    several = REFUSED if type(error) is OSError and error.errno is None else None
+    return next((cause for kind, cause in _BY_KIND.items() if isinstance(error, kind)), several)

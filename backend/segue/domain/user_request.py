@@ -1,0 +1,107 @@
+"""What a tool needs of the user before it can go on, and what the user has answered. No I/O, no clock.
+
+A tool raises `ToolAsks`. Its call ends, the question waits as a step of a plan, and with the answer the call is made
+again: then `ToolContext.answers` has it.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+import orjson
+
+from segue.domain.doc import doc
+
+MAX_QUESTIONS: Final = 5  # of one call
+
+RequestMode = Literal["form", "url"]
+Action = Literal["accept", "decline"]
+
+
+@dataclass(frozen=True, slots=True)
+class UserRequest:
+    """What a tool asks the user for. Its words are the tool's own."""
+
+    mode: Annotated[RequestMode, doc("`form`: values that fit `schema`. `url`: something to be done at `url`.")]
+    message: Annotated[str, doc("What the tool says. Not Segue's words: show whose they are.")]
+    source: Annotated[str, doc("Who asks, as `source` of the tool in `GET /tools`.")] = ""
+    schema: Annotated[
+        Mapping[str, Any] | None, doc("Of the answer: JSON Schema of a flat object of texts, numbers and choices.")
+    ] = None
+    fields: Annotated[tuple[str, ...], doc("The names of the values in the order of the form.")] = ()
+    url: Annotated[str | None, doc("The link to follow. It leads out of Segue: show its host.")] = None
+    given: Annotated[Mapping[str, Any] | None, doc("The values that the user has given so far, in words.")] = None
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return tuple((self.schema or {}).get("required", ()))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The required values that the user has not given."""
+        return tuple(name for name in self.required if name not in (self.given or {}))
+
+    @property
+    def key(self) -> str:
+        """The same for the same question. The link of one may be another each time, its host may not."""
+        asked = [self.mode, self.message, self.schema, urlsplit(self.url).netloc if self.url else None]
+        return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+class ToolAsks(Exception):
+    """The tool needs something of the user first. Counts neither as its failure nor as a success.
+
+    `state` is a JSON value that comes back with the answer, at most 64 kB. The user does not see it.
+    """
+
+    def __init__(self, request: UserRequest, *, state: Any = None) -> None:
+        super().__init__(request.message)
+        self.request = request
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class UserAnswer:
+    """A question of a step's call and, unless `action` is None, the user's answer.
+
+    `to` is the key of the question. `content` is what was filled in, `state` what the tool left with its question.
+    `may_repeat` says whether the call may be made again without a yes.
+    """
+
+    step: int
+    to: str
+    action: Action | None = None
+    content: dict[str, Any] | None = None
+    state: Any = None
+    may_repeat: bool = False
+
+
+def answers_to(answers: Sequence[UserAnswer], step: int) -> tuple[UserAnswer, ...]:
+    """Returns what the user has answered to the call of a step, in order."""
+    return tuple(each for each in answers if each.step == step and each.action is not None)
+
+
+def with_question(answers: Sequence[UserAnswer], asked: UserAnswer) -> tuple[UserAnswer, ...]:
+    """Returns the answers with a new question of a step. What other steps were asked is not kept."""
+    return (*answers_to(answers, asked.step), asked)
+
+
+def with_answer(
+    answers: Sequence[UserAnswer],
+    step: int,
+    request: UserRequest,
+    decision: Literal["confirm", "reject"],
+    filled_in: Mapping[str, Any] | None,
+) -> tuple[UserAnswer, ...]:
+    """Returns the answers with that to the question of a step that waits."""
+    asked = question_of_step(answers, step) or UserAnswer(step, request.key)
+    accepts = decision == "confirm"
+    content = {**(request.given or {}), **(filled_in or {})} if accepts and request.mode == "form" else None
+    return (*answers_to(answers, step), replace(asked, action="accept" if accepts else "decline", content=content))
+
+
+def question_of_step(answers: Sequence[UserAnswer], step: int) -> UserAnswer | None:
+    """Returns the question of a step that has no answer yet."""
+    return next((each for each in answers if each.step == step and each.action is None), None)

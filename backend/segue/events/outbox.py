@@ -1,0 +1,292 @@
+"""The outbox: events that are to be sent to the operator's webhook. Owns the table `webhook_events`.
+
+An event is stored in the transaction that makes it true, by the connections of a Database that was opened with an
+Outbox; those of any other store none. Knows no HTTP: `jobs/webhooks.py` sends what is due here.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
+
+import orjson
+import structlog
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    ColumnElement,
+    Insert,
+    Text,
+    case,
+    cast,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as insert_once
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import sessions, turns, webhook_events
+from segue.domain.doc import doc
+from segue.domain.plan import Plan
+
+MAX_EVENTS: Final = 100_000  # the oldest go first
+KEPT: Final = timedelta(days=3)  # whatever waits longer was never tried, or its process was gone
+DROPPED_AT_ONCE: Final = 10_000
+# The specification wants less than 20 kB.
+ANSWER_CHARS: Final = 4000
+MAX_ARGS_BYTES: Final = 12_000
+
+# What a statement that ends turns returns of them, for `turns_ended`.
+OF_TURNS: Final = (
+    turns.c.id,
+    turns.c.session_id,
+    turns.c.seq,
+    turns.c.epoch,
+    turns.c.status,
+    turns.c.agent,
+    turns.c.error,
+)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """Says that events are stored; `content` says whether with what was said, or only with ids and statuses."""
+
+    content: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"outbox": self}
+
+
+@dataclass(frozen=True, slots=True)
+class DueEvent:
+    """An event that this process has claimed. `tries` is the fence: another process that claims it has a higher one."""
+
+    id: str
+    session_id: str | None
+    type: str
+    data: Mapping[str, Any]
+    created_at: datetime
+    tries: int
+    has_failed: bool
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LastFailure:
+    """The try that failed last, of an event that waits."""
+
+    event_id: Annotated[str, doc("The event; every try of it has this `webhook-id`.")]
+    type: Annotated[str, doc("Of the event.")]
+    session_id: Annotated[str | None, doc("The session it is of; null for a tool that failed for all.")]
+    failure: Annotated[str, doc("`HTTP` and a status, or why there was no answer.")]
+    failed_at: Annotated[datetime, doc("When.")]
+    tries: Annotated[int, doc("How often it was tried.")]
+    next_try_at: Annotated[datetime, doc("When it is tried again.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxState:
+    """The events that wait to be sent."""
+
+    pending: Annotated[int, doc("How many wait.")]
+    oldest_at: Annotated[datetime | None, doc("When the first of them happened.")]
+    by_type: Annotated[Mapping[str, int], doc("How many wait, by type.")]
+    failing: Annotated[Mapping[str, int], doc("How many have failed, by how their last try ended.")]
+    last_failure: Annotated[LastFailure | None, doc("The try that failed last.")]
+
+
+def outbox_of(connection: AsyncConnection) -> Outbox | None:
+    found: Outbox | None = connection.engine.get_execution_options().get("outbox")
+    return found
+
+
+def turns_ended(ended: CTE, content: ColumnElement[str] | None = None) -> Insert:
+    """Returns a statement that stores an event for each ended turn among those that `ended` has changed, which returns
+    OF_TURNS of them. To be added to it, or it would not see them. `content` is the answer, if it is to be sent.
+    """
+    status = ended.c.status
+    told: ColumnElement[Any] = func.jsonb_build_object(
+        *("turn_id", ended.c.id, "status", status, "error_code", ended.c.error["code"].as_string()),
+        *_of_session(agent=ended.c.agent),
+    )
+    if content is not None:
+        told = told.op("||")(func.jsonb_build_object("answer", func.left(content, ANSWER_CHARS)))
+    event_id = literal("evt_") + ended.c.id + "_" + cast(ended.c.epoch, Text)
+    rows = (
+        select(event_id, sessions.c.id, literal("turn.") + status, told, func.clock_timestamp(), _due())
+        .join(sessions, sessions.c.id == ended.c.session_id)
+        .where(status.in_(("completed", "failed", "cancelled")))
+        .order_by(ended.c.seq)
+    )
+    return insert(webhook_events).from_select(_WRITTEN, rows)
+
+
+async def approval_requested(connection: AsyncConnection, plan: Plan, *, session_id: str, turn_id: str | None) -> None:
+    """Stores the event for a plan that has just been made to wait: each version of it is a question of its own."""
+    outbox, step = outbox_of(connection), plan.waiting_step
+    if outbox is None or step is None or plan.status != "waiting":
+        return
+    about: dict[str, Any] = {
+        "turn_id": turn_id,
+        "plan_id": plan.id,
+        "plan_version": plan.version,
+        "step_id": step.id,
+        "tool": step.tool,
+        "expires_at": plan.expires_at.isoformat(),
+    }
+    if outbox.content:
+        about |= {"goal": plan.goal, "args": step.args if len(orjson.dumps(step.args)) <= MAX_ARGS_BYTES else None}
+    told = literal(about, webhook_events.c.data.type).op("||")(func.jsonb_build_object(*_of_session()))
+    event_id, kind = f"evt_{plan.id}_{plan.version}", "approval.requested"
+    row = select(literal(event_id), sessions.c.id, literal(kind), told, func.clock_timestamp(), _due())
+    await connection.execute(insert(webhook_events).from_select(_WRITTEN, row.where(sessions.c.id == session_id)))
+
+
+async def tool_failed(connection: AsyncConnection, event_id: str, tool: str) -> None:
+    """Stores the event for a tool that has failed for all, once for its id."""
+    about = {"tool": tool, "status": "failed"}
+    row = {"id": event_id, "type": "tool.failed", "data": about, "created_at": func.now(), "due_at": func.now()}
+    await connection.execute(insert_once(webhook_events).values(row).on_conflict_do_nothing())
+
+
+_WRITTEN = ("id", "session_id", "type", "data", "created_at", "due_at")
+
+
+def _of_session(*, agent: ColumnElement[Any] | None = None) -> tuple[Any, ...]:
+    """Agent: the one that answered, or the session's if none has begun."""
+    answering = sessions.c.agent if agent is None else func.coalesce(agent, sessions.c.agent)
+    return ("session_id", sessions.c.id, "user", sessions.c.owner, "agent", answering)
+
+
+def _due() -> ColumnElement[datetime]:
+    """Now, or with the first one of its session if that has failed: until then it could not be claimed."""
+    failed = webhook_events.alias("failed")
+    first = select(func.min(failed.c.due_at)).where(failed.c.session_id == sessions.c.id, failed.c.failure.is_not(None))
+    return func.coalesce(first.scalar_subquery(), func.clock_timestamp())
+
+
+async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueEvent | None:
+    """Claims the event that has been due for longest, for `lease_s` seconds. Only the first of a session can be: the
+    next one is sent once it is delivered or dropped. Returns None if none is due.
+    """
+    earlier = webhook_events.alias("earlier")
+    waits = exists().where(earlier.c.session_id == webhook_events.c.session_id, earlier.c.seq < webhook_events.c.seq)
+    is_due = webhook_events.c.due_at <= func.now()
+    first = select(webhook_events.c.id).where(is_due, ~waits).order_by(webhook_events.c.due_at).limit(1)
+    claimed = await connection.execute(
+        update(webhook_events)
+        .where(webhook_events.c.id == first.with_for_update(skip_locked=True).scalar_subquery(), is_due)
+        .values(due_at=func.now() + timedelta(seconds=lease_s), tries=webhook_events.c.tries + 1)
+        .returning(
+            *(webhook_events.c[name] for name in ("id", "session_id", "type", "data", "created_at", "tries")),
+            webhook_events.c.failure.is_not(None).label("has_failed"),
+            func.extract("epoch", func.now() - webhook_events.c.created_at).label("age_s"),
+        )
+    )
+    row = claimed.one_or_none()
+    return DueEvent(**{**row._asdict(), "age_s": float(row.age_s)}) if row else None
+
+
+async def drop(connection: AsyncConnection, event: DueEvent) -> bool:
+    """Deletes a claimed event: it was delivered, or is given up. Those of its session that waited behind its failures
+    are due at once. Returns False if another process has claimed it meanwhile.
+    """
+    columns = webhook_events.c
+    dropped = delete(webhook_events).where(*_is_ours(event)).returning(columns.id).cte("dropped")
+    statement = select(dropped.c.id)
+    if event.has_failed:
+        behind = update(webhook_events).where(columns.session_id == event.session_id, columns.id != event.id)
+        statement = statement.add_cte(
+            behind.where(exists(select(dropped.c.id))).values(due_at=func.now()).cte("behind")
+        )
+    return (await connection.execute(statement)).one_or_none() is not None
+
+
+async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *, wait_s: float) -> None:
+    """Stores why a try of a claimed event failed. It is due again in `wait_s` seconds, and what waits behind it too."""
+    columns, ours = webhook_events.c, webhook_events.alias("ours")
+    is_it = columns.id == event.id
+    await connection.execute(
+        update(webhook_events)
+        .where(is_it | (columns.session_id == event.session_id))
+        .where(exists().where(ours.c.id == event.id, ours.c.tries == event.tries))
+        .values(
+            due_at=func.now() + timedelta(seconds=wait_s),
+            failure=case((is_it, failure), else_=columns.failure),
+            failed_at=case((is_it, func.now()), else_=columns.failed_at),
+        )
+    )
+
+
+async def give_back(connection: AsyncConnection, event: DueEvent) -> None:
+    """Makes a claimed event due at once."""
+    await connection.execute(update(webhook_events).where(*_is_ours(event)).values(due_at=func.now()))
+
+
+async def retry_all(connection: AsyncConnection) -> int:
+    """Makes the events due at once that have failed or wait behind one. Returns how many."""
+    later = webhook_events.c.failure.is_not(None) | (webhook_events.c.tries == 0)
+    made_due = update(webhook_events).where(later, webhook_events.c.due_at > func.now()).values(due_at=func.now())
+    return (await connection.execute(made_due)).rowcount
+
+
+async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) -> int:
+    """Deletes events beyond the `most` newest, and those that have waited longer than KEPT: at most DROPPED_AT_ONCE.
+    Returns how many.
+    """
+    newest_dropped = select(webhook_events.c.seq).order_by(webhook_events.c.seq.desc()).offset(most).limit(1)
+    beyond = func.coalesce(newest_dropped.scalar_subquery(), literal(0, BigInteger))
+    oldest = select(webhook_events.c.id).order_by(webhook_events.c.seq).limit(DROPPED_AT_ONCE)
+    too_old = webhook_events.c.created_at < func.now() - KEPT
+    dropped = await connection.execute(
+        delete(webhook_events).where(webhook_events.c.id.in_(oldest), too_old | (webhook_events.c.seq <= beyond))
+    )
+    if dropped.rowcount:
+        log.error("webhook_events_dropped", events=dropped.rowcount)
+    return dropped.rowcount
+
+
+async def read_pending(connection: AsyncConnection) -> tuple[int, float]:
+    """Returns how many events wait, and for how many seconds the first of them has."""
+    waited = func.extract("epoch", func.now() - func.min(webhook_events.c.created_at))
+    row = (await connection.execute(select(func.count(), func.coalesce(waited, 0)).select_from(webhook_events))).one()
+    return row[0], float(row[1])
+
+
+async def read_outbox(connection: AsyncConnection) -> OutboxState:
+    kinds = (webhook_events.c.type, webhook_events.c.failure)
+    counted = select(*kinds, func.count().label("events"), func.min(webhook_events.c.created_at).label("oldest_at"))
+    groups = (await connection.execute(counted.group_by(*kinds))).all()
+    by_type, failing = Counter[str](), Counter[str]()
+    for group in groups:
+        by_type[group.type] += group.events
+        if group.failure is not None:
+            failing[group.failure] += group.events
+    oldest_at = min((group.oldest_at for group in groups), default=None)
+    return OutboxState(by_type.total(), oldest_at, by_type, failing, await _last_failure(connection))
+
+
+async def _last_failure(connection: AsyncConnection) -> LastFailure | None:
+    shown = (webhook_events.c[name] for name in ("type", "session_id", "failure", "failed_at", "tries"))
+    newest = (
+        select(webhook_events.c.id.label("event_id"), webhook_events.c.due_at.label("next_try_at"), *shown)
+        .where(webhook_events.c.failed_at.is_not(None))
+        .order_by(webhook_events.c.failed_at.desc())
+        .limit(1)
+    )
+    row = (await connection.execute(newest)).mappings().one_or_none()
+    return LastFailure(**row) if row else None
+
+
+def _is_ours(event: DueEvent) -> tuple[ColumnElement[bool], ...]:
+    return webhook_events.c.id == event.id, webhook_events.c.tries == event.tries

@@ -1,0 +1,319 @@
+"""The keys that other clients have in their `mcp.json`: each becomes one of Segue's, or is named as ignored. Pure.
+
+A key is a row. What would take a question or a limit away is ignored; what asks for one is mapped, or refused.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, Final, Literal
+
+from segue.domain.tool import DependencyGroup
+
+Becomes = Literal[
+    "mcpServers",
+    "inputs",
+    "url",
+    "disabled",
+    "only",
+    "off",
+    "transport",
+    "timeout_s",
+    "env_file",
+    "client_id",
+    "client_secret",
+    "scopes",
+    "refused",
+    "ignored",
+]
+
+MAX_SHOWN_CHARS: Final = 64
+MAX_NEAREST: Final = 10
+MOST_SECONDS: Final = 3600  # no client takes a longer timeout in seconds
+LEAST_MILLISECONDS: Final = 1000  # nor a shorter one in milliseconds
+TRANSPORTS: Final = {
+    "stdio": "command",
+    "http": "url",
+    "streamable-http": "url",
+    "streamableHttp": "url",
+    "streamable_http": "url",
+    "sse": "url",
+}
+
+_ASKS: Final = "what asks is for `confirm` and CONFIRM to say: a list for another client takes no question away"
+_LOGIN: Final = "a login of that client; give the server `oauth` or `headers`"
+_BACK: Final = "logins come back to PUBLIC_URL"
+_FOUND: Final = "the server's metadata say it"
+_SHOWN: Final = "only shown, or of no use here"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """`said` is what docs/mcp.md says of it, and the log if it is ignored."""
+
+    name: str
+    clients: str
+    becomes: Becomes
+    said: str
+
+
+FILE_KEYS: Final = (
+    ForeignKey("servers", "VS Code", "mcpServers", "`mcpServers`"),
+    ForeignKey("inputs", "VS Code", "inputs", "`${input:api-key}` is the variable API_KEY, or its `default`"),
+    ForeignKey("$schema", "editors", "ignored", _SHOWN),
+    ForeignKey("globalShortcut", "Claude Desktop", "ignored", _SHOWN),
+    ForeignKey("preferences", "Claude Desktop", "ignored", _SHOWN),
+    ForeignKey("isUsingBuiltInNodeForMcp", "Claude Desktop", "ignored", _SHOWN),
+    ForeignKey("isDxtAutoUpdatesEnabled", "Claude Desktop", "ignored", _SHOWN),
+)
+
+SERVER_KEYS: Final = (
+    ForeignKey("type", "VS Code, Cursor, Claude Code, Cline, Roo Code, LibreChat", "transport", "has to fit"),
+    ForeignKey("transport", "Kimi, FastMCP", "transport", "as `type`"),
+    ForeignKey("transportType", "Cline", "transport", "as `type`"),
+    ForeignKey("envFile", "VS Code, Cursor", "env_file", "its lines, below those of `env`"),
+    ForeignKey("serverUrl", "Windsurf", "url", "`url`"),
+    ForeignKey("httpUrl", "Gemini CLI", "url", "`url`"),
+    ForeignKey(
+        "timeout",
+        "Cline, Roo Code (s); Claude Code, Gemini CLI, LibreChat (ms)",
+        "timeout_s",
+        "`timeout_s`: seconds below 1000, milliseconds over 3600, refused between",
+    ),
+    ForeignKey("disabledTools", "Roo Code, Windsurf, Kiro", "disabled", "`disabled`"),
+    ForeignKey("excludeTools", "Gemini CLI", "disabled", "`disabled`"),
+    ForeignKey("includeTools", "Gemini CLI", "only", "no others are offered"),
+    ForeignKey("enabledTools", "Kimi", "only", "no others are offered"),
+    ForeignKey("tools", "Copilot", "only", 'no others are offered; `["*"]` is all'),
+    ForeignKey("enabled", "opencode, Kimi", "off", "`false` is `disabled: true`"),
+    ForeignKey("isActive", "Cherry Studio", "off", "`false` is `disabled: true`"),
+    ForeignKey("alwaysAllow", "Roo Code, Kilo Code", "ignored", _ASKS),
+    ForeignKey("autoApprove", "Cline, Kiro, Amazon Q", "ignored", _ASKS),
+    ForeignKey("trust", "Gemini CLI", "ignored", _ASKS),
+    ForeignKey(
+        "sandboxEnabled", "VS Code", "refused", "refused if on: Segue has no sandbox, run the server in a container"
+    ),
+    ForeignKey("sandbox", "VS Code", "ignored", "the rules of `sandboxEnabled`"),
+    ForeignKey("auth", "Cursor", "ignored", _LOGIN),
+    ForeignKey("requiresOAuth", "LibreChat", "ignored", _LOGIN),
+    ForeignKey("authProviderType", "Gemini CLI", "ignored", _LOGIN),
+    ForeignKey("targetAudience", "Gemini CLI", "ignored", _LOGIN),
+    ForeignKey("targetServiceAccount", "Gemini CLI", "ignored", _LOGIN),
+    ForeignKey("apiKey", "LibreChat", "ignored", _LOGIN),
+    ForeignKey("customUserVars", "LibreChat", "ignored", _LOGIN),
+    ForeignKey("headersHelper", "Claude Code", "ignored", "a program that prints headers; give the server `headers`"),
+    ForeignKey("initTimeout", "LibreChat", "ignored", "a handshake has a minute"),
+    ForeignKey("startup", "LibreChat", "ignored", "all connect at the start"),
+    ForeignKey("proxy", "LibreChat", "ignored", "it is reached without a proxy"),
+    ForeignKey("dev", "VS Code", "ignored", "nothing is watched or debugged"),
+    ForeignKey("watchPaths", "Roo Code", "ignored", "nothing is watched"),
+    ForeignKey("stderr", "LibreChat", "ignored", "its last lines are kept"),
+    ForeignKey("serverInstructions", "LibreChat", "ignored", "tell an agent in agents.toml"),
+    ForeignKey("alwaysLoad", "Claude Code", "ignored", _SHOWN),
+    ForeignKey("description", "Gemini CLI, LibreChat", "ignored", _SHOWN),
+    ForeignKey("title", "LibreChat", "ignored", _SHOWN),
+    ForeignKey("name", "Cherry Studio", "ignored", _SHOWN),
+    ForeignKey("iconPath", "LibreChat", "ignored", _SHOWN),
+    ForeignKey("chatMenu", "LibreChat", "ignored", _SHOWN),
+    ForeignKey("gallery", "VS Code", "ignored", _SHOWN),
+    ForeignKey("version", "VS Code", "ignored", _SHOWN),
+    ForeignKey("extensionName", "Gemini CLI", "ignored", _SHOWN),
+)
+
+# Of a server's `oauth`.
+LOGIN_KEYS: Final = (
+    ForeignKey("enabled", "Gemini CLI", "off", "`false` is no `oauth`"),
+    ForeignKey("clientId", "Claude Code, VS Code, Gemini CLI", "client_id", "`client_id`"),
+    ForeignKey("clientSecret", "Gemini CLI", "client_secret", "`client_secret`"),
+    ForeignKey("scope", "LibreChat", "scopes", "`scopes`"),
+    ForeignKey("redirectUri", "Gemini CLI", "ignored", _BACK),
+    ForeignKey("redirect_uri", "LibreChat", "ignored", _BACK),
+    ForeignKey("callbackPort", "Claude Code", "ignored", _BACK),
+    ForeignKey("authorizationUrl", "Gemini CLI", "ignored", _FOUND),
+    ForeignKey("authorization_url", "LibreChat", "ignored", _FOUND),
+    ForeignKey("tokenUrl", "Gemini CLI", "ignored", _FOUND),
+    ForeignKey("token_url", "LibreChat", "ignored", _FOUND),
+    ForeignKey("registrationUrl", "Gemini CLI", "ignored", _FOUND),
+    ForeignKey("authServerMetadataUrl", "Claude Code", "ignored", _FOUND),
+    ForeignKey("audiences", "Gemini CLI", "ignored", "the server's address is the audience"),
+    ForeignKey("tokenParamName", "Gemini CLI", "ignored", "the token is sent as a header"),
+)
+
+_OF_FILE: Final = {key.name: key for key in FILE_KEYS}
+_OF_SERVER: Final = {key.name: key for key in SERVER_KEYS}
+_OF_LOGIN: Final = {key.name: key for key in LOGIN_KEYS}
+_OWN_OF_LOGIN: Final = frozenset({"client_id", "client_secret", "scopes"})
+_OF_GROUP: Final = frozenset(each.name for each in fields(DependencyGroup))
+
+
+class Faults(Exception):
+    """What is wrong with the file, one text for each fault."""
+
+    def __init__(self, *faults: str) -> None:
+        self.faults = faults
+
+
+class _Meaningless(Exception):
+    """A value that a key cannot have."""
+
+
+class Translation:
+    """A file in Segue's own keys. Raises Faults for keys that are neither Segue's nor another client's, and for values
+    that mean nothing.
+
+    `ignored` are keys, each with the reason; `inputs` are the values that `${input:…}` falls back to.
+    """
+
+    def __init__(self, raw: object, own: Collection[str]) -> None:
+        self.ignored: list[str] = []
+        self.inputs: dict[str, str] = {}
+        self._own = own
+        self._faults: list[str] = []
+        self.raw = self._file(raw)
+        if self._faults:
+            raise Faults(*self._faults)
+
+    def _file(self, raw: object) -> object:
+        if not isinstance(raw, dict):
+            return raw
+        made: dict[str, Any] = {}
+        for key, value in raw.items():
+            row = None if key == "mcpServers" else self._row(_shown(key), key, _OF_FILE, ["mcpServers"])
+            if row is not None and row.becomes == "inputs":
+                self.inputs = dict(self._inputs(value))
+            elif key == "mcpServers" or (row is not None and row.becomes == "mcpServers"):
+                if made:
+                    self._faults.append("servers stand beside mcpServers: put all of them under mcpServers")
+                made["mcpServers"] = self._servers(value)
+        return made
+
+    def _servers(self, raw: object) -> object:
+        if not isinstance(raw, dict):
+            return raw
+        return {name: self._server(f"mcpServers.{_shown(name)}", server) for name, server in raw.items()}
+
+    def _server(self, where: str, raw: object) -> object:
+        if not isinstance(raw, dict):
+            return raw
+        made = {key: value for key, value in raw.items() if key in self._own}
+        switch = made.get("disabled")
+        if isinstance(switch, bool):
+            made |= {"disabled": [], "off": switch}
+        if isinstance(env := made.get("env"), dict):
+            made["env"] = {name: _as_text(value) for name, value in env.items() if value is not None}
+        if isinstance(login := made.get("oauth"), dict):
+            made["oauth"] = self._login(f"{where}.oauth", login)
+        for key, value in raw.items():
+            if key not in self._own and (row := self._row(f"{where}.{_shown(key)}", key, _OF_SERVER, self._own)):
+                self._take(made, f"{where}.{key}", row, value)
+        self._check_groups(f"{where}.depends_on", made.get("depends_on"))
+        return made
+
+    def _login(self, where: str, raw: dict[str, Any]) -> object:
+        made = {key: value for key, value in raw.items() if key in _OWN_OF_LOGIN}
+        for key, value in raw.items():
+            row = None if key in made else self._row(f"{where}.{_shown(key)}", key, _OF_LOGIN, _OWN_OF_LOGIN)
+            if row is not None and row.becomes in _OWN_OF_LOGIN:
+                made[row.becomes] = value
+        return False if raw.get("enabled") is False else made
+
+    def _row(self, where: str, key: str, known: dict[str, ForeignKey], own: Collection[str]) -> ForeignKey | None:
+        row = known.get(key)
+        if row is None:
+            self._add_unknown(where, key, [*own, *known])
+        elif row.becomes == "ignored":
+            self.ignored.append(f"{where}: {row.said}")
+        return row
+
+    def _take(self, made: dict[str, Any], where: str, row: ForeignKey, value: object) -> None:
+        """Sets what a foreign key of a server becomes."""
+        try:
+            match row.becomes:
+                case "disabled":
+                    made["disabled"] = [*_names(made.get("disabled", [])), *_names(value)]
+                case "only" if value != ["*"]:
+                    _set_once(made, "only", _names(value))
+                case "off":
+                    made["off"] = made.get("off", False) or not _switch(value)
+                case "transport":
+                    made["transport"] = _transport(value)
+                case "timeout_s":
+                    _set_once(made, "timeout_s", _seconds(value))
+                case "url" | "env_file":
+                    _set_once(made, row.becomes, value)
+                case "refused" if _switch(value):
+                    self._faults.append(f"{where} is {row.said}")
+        except _Meaningless as unfit:
+            self._faults.append(f"{where} {unfit}")
+
+    def _add_unknown(self, where: str, key: str, known: Collection[str]) -> None:
+        """Looks for what was meant of the first ones only: of ten thousand keys that would take seconds."""
+        self._faults.append(f"{where} {nearest(key, known) if len(self._faults) < MAX_NEAREST else 'is unknown'}")
+
+    def _check_groups(self, where: str, raw: object) -> None:
+        for tool, groups in raw.items() if isinstance(raw, dict) else ():
+            for group in groups if isinstance(groups, list) else ():
+                for key in group.keys() - _OF_GROUP if isinstance(group, dict) else ():
+                    self._add_unknown(f"{where}.{_shown(tool)}: {_shown(key)}", key, _OF_GROUP)
+
+    def _inputs(self, raw: object) -> Iterator[tuple[str, str]]:
+        for each in raw if isinstance(raw, list) else [raw]:
+            if not isinstance(each, dict) or not isinstance(each.get("id"), str):
+                self._faults.append("inputs must be a list of objects with an id")
+            elif isinstance(each.get("default"), str):
+                yield each["id"], each["default"]
+
+
+def nearest(key: str, known: Collection[str]) -> str:
+    """Returns what is said of an unknown key: which of the known ones was meant, the first of those that fold alike."""
+    folded = {_folded(name): name for name in reversed(list(known))}
+    found = get_close_matches(_folded(_shown(key)), folded, n=1)
+    return f"is unknown: did you mean {folded[found[0]]}?" if found else "is unknown: docs/mcp.md lists what is known"
+
+
+def _folded(key: str) -> str:
+    return key.lower().replace("_", "").replace("-", "")
+
+
+def _shown(key: str) -> str:
+    return key[:MAX_SHOWN_CHARS].encode("unicode_escape").decode()
+
+
+def _as_text(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _names(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise _Meaningless("must be a list of names of tools")
+    return value
+
+
+def _switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _Meaningless("must be true or false")
+    return value
+
+
+def _transport(value: object) -> str:
+    if not isinstance(value, str) or value not in TRANSPORTS:
+        raise _Meaningless("must be stdio, http, streamable-http or sse: Segue speaks no other")
+    return "stdio" if value == "stdio" else "sse" if value == "sse" else "http"
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _Meaningless("must be a number")
+    if value < LEAST_MILLISECONDS:
+        return value
+    if value > MOST_SECONDS:
+        return value / 1000
+    raise _Meaningless(
+        "may be seconds (Cline, Roo Code) or milliseconds (Claude Code, Gemini CLI, LibreChat): write timeout_s"
+    )
+
+
+def _set_once(made: dict[str, Any], key: str, value: object) -> None:
+    if key in made:
+        raise _Meaningless(f"says the same as {key}: give one of them")
+    made[key] = value

@@ -1,0 +1,121 @@
+"""The connections of users to one server: each of one login, a bounded number, the idle ones closed.
+
+A connection is never given to another user, nor to another login of the same one.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import anyio
+
+from segue.domain.tool import ToolFailed
+from segue.mcp.oauth.bearer import Bearer
+from segue.mcp.oauth.grants import Grants
+from segue.mcp.oauth.records import Access
+from segue.mcp.supervisor import Supervisor
+
+MAX_CONNECTIONS: Final = 50
+IDLE_S: Final = 300.0
+_CLOSE_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class UserConnection:
+    """`calls` are on their way now; `used_at` is when the last one began or ended."""
+
+    bearer: Bearer
+    supervisor: Supervisor
+    running: asyncio.Task[None]
+    used_at: float
+    calls: int = 0
+
+
+class UserConnections:
+    """`connect` makes a supervisor that sends with a token, `url` is the server's."""
+
+    def __init__(
+        self, server: str, url: str, grants: Grants, connect: Callable[[Bearer], Supervisor], *, timeout_s: float
+    ) -> None:
+        self._server = server
+        self._url = url
+        self._grants = grants
+        self._connect = connect
+        self._timeout_s = timeout_s
+        self._open: OrderedDict[str, UserConnection] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def of(self, owner: str, access: Access) -> Supervisor:
+        """Returns a user's connection, after the first attempt to connect; the one used least recently makes room.
+        Raises ToolFailed if none can.
+        """
+        found = self._open.get(owner)
+        if found is not None and found.bearer.access.login != access.login:
+            self.retire(owner)
+            found = None
+        if found is None:
+            found = self._opened(owner, access)
+        self._open.move_to_end(owner)
+        found.used_at = anyio.current_time()
+        found.bearer.access = access
+        with anyio.move_on_after(self._timeout_s):
+            await found.supervisor.tried.wait()
+        return found.supervisor
+
+    @contextmanager
+    def in_use(self, owner: str) -> Iterator[None]:
+        """Keeps a user's connection open while a call is on its way."""
+        used = self._open.get(owner)
+        if used is None:
+            yield
+            return
+        used.calls += 1
+        try:
+            yield
+        finally:
+            used.calls -= 1
+            used.used_at = anyio.current_time()
+
+    def retire(self, owner: str | None = None) -> None:
+        """Closes the connection of a user, or of all. Their next calls open new ones."""
+        for each in [owner] if owner is not None else list(self._open):
+            if (gone := self._open.pop(each, None)) is not None:
+                gone.supervisor.stop()
+                self._closing.add(gone.running)
+                gone.running.add_done_callback(self._closing.discard)
+
+    def close_idle(self) -> None:
+        now = anyio.current_time()
+        for owner, each in list(self._open.items()):
+            if not each.calls and now - each.used_at > IDLE_S:
+                self.retire(owner)
+
+    async def end(self) -> None:
+        """Lets the calls that run end, and closes."""
+        await asyncio.gather(*(each.supervisor.retire() for each in self._open.values()))
+
+    async def close(self) -> None:
+        self.retire()
+        if self._closing:
+            _, stuck = await asyncio.wait(set(self._closing), timeout=_CLOSE_S)
+            for task in stuck:
+                task.cancel()
+
+    def _make_room(self) -> None:
+        idle = next((owner for owner, each in self._open.items() if not each.calls), None)
+        if idle is None:
+            raise ToolFailed(f"Too many users call the MCP server {self._server} at once. Try again later.")
+        self.retire(idle)
+
+    def _opened(self, owner: str, access: Access) -> UserConnection:
+        if len(self._open) >= MAX_CONNECTIONS:
+            self._make_room()
+        bearer = Bearer(self._url, access, partial(self._grants.renewed, owner, self._server))
+        supervisor = self._connect(bearer)
+        running = asyncio.create_task(supervisor.run(), name=f"mcp:{self._server}")
+        self._open[owner] = UserConnection(bearer, supervisor, running, anyio.current_time())
+        return self._open[owner]

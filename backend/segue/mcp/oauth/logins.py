@@ -1,0 +1,239 @@
+"""The logins of users at MCP servers: begun with a link, finished by the callback, renewed, ended.
+
+All that a login needs is in PostgreSQL, so that the callback may come to another process than the one that made the
+link. No transaction is open while a server is asked. No token leaves here but to the connection of its own user.
+"""
+
+import secrets
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+import structlog
+from mcp.client.auth import OAuthFlowError
+from mcp.client.auth.oauth2 import PKCEParameters
+from mcp.client.auth.utils import union_scopes, validate_authorization_response_iss
+
+from segue.db.engine import Database
+from segue.domain.clock import Clock
+from segue.domain.errors import AppError
+from segue.domain.user_request import UserRequest
+from segue.mcp.config import McpServerConfig
+from segue.mcp.oauth import store
+from segue.mcp.oauth.asking import Asker, OAuthFault, asking
+from segue.mcp.oauth.config import OAuthClientConfig
+from segue.mcp.oauth.discovery import Authority, discover
+from segue.mcp.oauth.grants import Grants, Servers
+from segue.mcp.oauth.records import LoginAttempt, SealedClient
+from segue.mcp.oauth.registration import PUBLIC, described_client, known_client, register
+from segue.mcp.oauth.sealing import Seal
+from segue.mcp.oauth.status import (
+    CALLBACK_PATH,
+    DOCUMENT_PATH,
+    BegunLogin,
+    FinishedLogin,
+    LoginRefused,
+    McpLogin,
+)
+from segue.mcp.oauth.store import LoginRow
+from segue.mcp.oauth.tokens import OAuthClient, TokenRefused, TokenSource, exchange
+
+_DENIED: Final = "access_denied"
+
+log = structlog.get_logger()
+
+
+class Logins:
+    """`servers` are those of mcp.json that ask for a login, `base_url` is where browsers reach this service."""
+
+    def __init__(self, database: Database, seal: Seal, servers: Servers, base_url: str, clock: Clock) -> None:
+        self._database = database
+        self._seal = seal
+        self._servers = servers
+        self._clock = clock
+        self._document_url = base_url + DOCUMENT_PATH
+        self.redirect_uri = base_url + CALLBACK_PATH
+        self.grants = Grants(database, seal, servers, clock)
+
+    def document(self) -> dict[str, Any]:
+        """Returns how Segue describes itself to an authorization server that reads it there."""
+        return {"client_id": self._document_url, **described_client(self.redirect_uri, PUBLIC)}
+
+    async def begin(self, owner: str, server: str, *, scope: str | None = None) -> BegunLogin:
+        """Returns a link for this user. `scope` is what the login of before could not do.
+
+        Raises AppError `mcp_server_not_found` and `mcp_login_unavailable`.
+        """
+        config = self._config(server)
+        before = await self.grants.row(owner, server)
+        try:
+            async with asking(config) as asker:
+                authority = await discover(asker, config.url or "")
+                client = await self._client(asker, server, authority, _oauth(config))
+        except OAuthFault as fault:
+            log.warning("mcp_login_unavailable", server=server, reason=str(fault))
+            raise _unavailable(server, str(fault)) from None
+        wanted = union_scopes(before.scope if before else None, scope) if scope else _scope(config, authority)
+        proof = PKCEParameters.generate()
+        attempt = LoginAttempt(
+            owner=owner,
+            server=server,
+            source=_source(config, authority, client),
+            metadata=authority.metadata,
+            verifier=proof.code_verifier,
+            redirect_uri=self.redirect_uri,
+            scope=wanted,
+        )
+        state = secrets.token_urlsafe(32)
+        async with self._database.transaction() as connection:
+            until = await store.save_attempt(connection, state, owner, server, self._seal.seal(attempt))
+        log.info("mcp_login_begun", server=server)
+        return BegunLogin(_link(attempt, state, proof.code_challenge), until)
+
+    async def finish(self, state: str, *, code: str | None, iss: str | None, error: str | None) -> FinishedLogin:
+        """Takes what an authorization server sends a browser back with. Raises LoginRefused."""
+        async with self._database.transaction() as connection:
+            found = await store.take_attempt(connection, state)
+        attempt = found and self._seal.open(LoginAttempt, found[2])
+        if not found or not attempt or (attempt.owner, attempt.server) != found[:2]:
+            raise LoginRefused("This link was used before, or is too old. Ask for a new one.")
+        self._check_answer(attempt, iss, error)
+        if not code:
+            raise LoginRefused("The server sent no code back. Ask for a new link.")
+        try:
+            async with asking(self._config_of(attempt)) as asker:
+                got = await exchange(
+                    asker, attempt.source, code=code, verifier=attempt.verifier, redirect_uri=attempt.redirect_uri
+                )
+        except (OAuthFault, TokenRefused) as fault:
+            log.warning("mcp_login_failed", server=attempt.server, reason=str(fault))
+            await self.grants.forget_client(attempt.server, attempt.source, fault)
+            raise LoginRefused("The server did not give what the login needs. Ask for a new link.") from None
+        await self.grants.save(attempt, got)
+        log.info("mcp_login_finished", server=attempt.server)
+        asked = login_request(attempt.server, str(attempt.metadata.authorization_endpoint))
+        return FinishedLogin(attempt.owner, attempt.server, asked.key)
+
+    async def of(self, owner: str) -> list[McpLogin]:
+        rows = {row.server: row for row in await self.grants.rows(owner) if self.grants.opened(row)}
+        return [_shown(server, rows.get(server)) for server in sorted(self._servers())]
+
+    async def end(self, owner: str, server: str) -> bool:
+        """Ends a login here and at its authorization server. Returns False if there was none.
+
+        Raises AppError `mcp_server_not_found`.
+        """
+        self._config(server)
+        return await self.grants.end(owner, server)
+
+    async def end_all(self, owner: str) -> None:
+        for row in await self.grants.rows(owner):
+            await self.grants.end(owner, row.server)
+
+    def _check_answer(self, attempt: LoginAttempt, iss: str | None, error: str | None) -> None:
+        try:
+            validate_authorization_response_iss(iss, attempt.metadata)
+        except OAuthFlowError:
+            log.warning("mcp_login_failed", server=attempt.server, reason="the answer is of another issuer")
+            raise LoginRefused("The answer came from another server than the one that was asked.") from None
+        if error is not None:
+            log.info("mcp_login_failed", server=attempt.server, reason="denied" if error == _DENIED else "refused")
+            why = "was declined" if error == _DENIED else "was refused by the server"
+            raise LoginRefused(f"The login {why}. Ask for a new link to try again.")
+
+    async def _client(self, asker: Asker, server: str, authority: Authority, config: OAuthClientConfig) -> OAuthClient:
+        if (known := known_client(authority, config, self._document_url)) is not None:
+            return known
+        async with self._database.read_only() as connection:
+            found = await store.load_client(connection, server, authority.issuer, self.redirect_uri)
+        if (usable := self._registered(found, server, authority.issuer)) is not None:
+            return usable
+        client = await register(asker, authority, self.redirect_uri)
+        sealed = self._seal.seal(SealedClient(server=server, issuer=authority.issuer, client=client))
+        async with self._database.transaction() as connection:
+            kept = await store.save_client(connection, server, authority.issuer, self.redirect_uri, sealed, found)
+        return self._registered(kept, server, authority.issuer) or client
+
+    def _registered(self, sealed: str | None, server: str, issuer: str) -> OAuthClient | None:
+        opened = sealed and self._seal.open(SealedClient, sealed)
+        if not opened or (opened.server, opened.issuer) != (server, issuer):
+            return None
+        expires_at = opened.client.expires_at
+        is_over = expires_at is not None and expires_at < self._clock().timestamp()
+        return None if is_over else opened.client
+
+    def _config(self, server: str) -> McpServerConfig:
+        config = self._servers().get(server)
+        if config is None:
+            raise AppError(
+                "mcp_server_not_found",
+                status=404,
+                title="No such MCP server",
+                detail="There is no MCP server of this name that asks for a login.",
+            )
+        return config
+
+    def _config_of(self, attempt: LoginAttempt) -> McpServerConfig:
+        config = self._servers().get(attempt.server)
+        if config is None or config.url != attempt.source.url:
+            raise LoginRefused("The server is not the one any more that this link was for. Ask for a new one.")
+        return config
+
+
+def login_request(server: str, link: str) -> UserRequest:
+    """Returns what asks a user to log in. Its key is the same for each link of a server."""
+    return UserRequest("url", f"Log in at {server} to go on.", url=link)
+
+
+def _oauth(config: McpServerConfig) -> OAuthClientConfig:
+    return config.oauth or OAuthClientConfig()
+
+
+def _scope(config: McpServerConfig, authority: Authority) -> str | None:
+    scopes = _oauth(config).scopes
+    return authority.scope if scopes is None else " ".join(scopes) or None
+
+
+def _source(config: McpServerConfig, authority: Authority, client: OAuthClient) -> TokenSource:
+    metadata = authority.metadata
+    return TokenSource(
+        url=config.url or "",
+        issuer=authority.issuer,
+        token_endpoint=str(metadata.token_endpoint),
+        revocation_endpoint=str(metadata.revocation_endpoint) if metadata.revocation_endpoint else None,
+        resource=authority.resource,
+        client=client,
+    )
+
+
+def _link(attempt: LoginAttempt, state: str, challenge: str) -> str:
+    endpoint = str(attempt.metadata.authorization_endpoint)
+    asked = {
+        "response_type": "code",
+        "client_id": attempt.source.client.client_id,
+        "redirect_uri": attempt.redirect_uri,
+        "state": state,
+        "code_challenge": challenge,
+        "code_challenge_method": "S256",
+        "resource": attempt.source.resource,
+    }
+    if attempt.scope:
+        asked["scope"] = attempt.scope
+        if "offline_access" in attempt.scope.split():
+            asked["prompt"] = "consent"  # OpenID Connect gives no refresh token without
+    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
+
+
+def _shown(server: str, row: LoginRow | None) -> McpLogin:
+    if row is None:
+        return McpLogin(server, "logged_out", None, None)
+    return McpLogin(server, "logged_in", row.created_at, row.scope)
+
+
+def _unavailable(server: str, why: str) -> AppError:
+    return AppError(
+        "mcp_login_unavailable",
+        status=502,
+        title="Logins at this server do not work now",
+        detail=f"A login at the MCP server {server} cannot begin: {why}.",
+        retryable=True,
+    )

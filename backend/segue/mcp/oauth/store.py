@@ -1,0 +1,153 @@
+"""The rows of logins: what a user has at a server, logins that were begun, and what Segue is called there.
+
+Owns `mcp_logins`, `mcp_login_attempts` and `mcp_clients`. Times are the database's. Knows sealed texts only.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import case, delete, func, or_, select, true, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import mcp_clients, mcp_login_attempts, mcp_logins
+
+ATTEMPT_LASTS: Final = timedelta(minutes=30)
+ATTEMPTS: Final = 10  # of a user at a server
+REFRESH_LASTS: Final = timedelta(seconds=40)
+_EARLY: Final = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class LoginRow:
+    """`id` is that of the login, `version` counts its tokens. `is_stale`: its token has expired, or will at once."""
+
+    owner: str
+    server: str
+    id: str
+    version: int
+    sealed: str
+    scope: str | None
+    created_at: datetime
+    is_stale: bool
+    is_refreshing: bool
+
+
+async def load_login(connection: AsyncConnection, owner: str, server: str) -> LoginRow | None:
+    mine = _rows().where(mcp_logins.c.owner == owner, mcp_logins.c.server == server)
+    row = (await connection.execute(mine)).one_or_none()
+    return None if row is None else LoginRow(**row._asdict())
+
+
+async def load_logins(connection: AsyncConnection, owner: str) -> list[LoginRow]:
+    mine = _rows().where(mcp_logins.c.owner == owner).order_by(mcp_logins.c.server)
+    return [LoginRow(**row._asdict()) for row in await connection.execute(mine)]
+
+
+async def save_login(connection: AsyncConnection, values: dict[str, Any], lasts_s: int | None) -> None:
+    """Puts a new login in the place of one that there may be."""
+    row = {**values, "version": 1, "created_at": func.now(), "expires_at": _until(lasts_s), "refreshing_until": None}
+    statement = insert(mcp_logins).values(row)
+    changed = {name: statement.excluded[name] for name in row if name not in ("owner", "server")}
+    await connection.execute(statement.on_conflict_do_update(index_elements=["owner", "server"], set_=changed))
+
+
+async def begin_refresh(connection: AsyncConnection, row: LoginRow) -> bool:
+    """Returns whether the caller is the one who renews these tokens, among all processes, for REFRESH_LASTS."""
+    is_free = or_(mcp_logins.c.refreshing_until.is_(None), mcp_logins.c.refreshing_until < func.now())
+    taken = _same(row).where(is_free).values(refreshing_until=func.now() + REFRESH_LASTS)
+    return (await connection.execute(taken)).rowcount == 1
+
+
+async def end_refresh(connection: AsyncConnection, row: LoginRow, values: dict[str, Any], lasts_s: int | None) -> bool:
+    """Stores renewed tokens; without `values` only lets others try. Returns False for a login that is not there now."""
+    renewed = {**values, "version": row.version + 1, "expires_at": _until(lasts_s)} if values else {}
+    return (await connection.execute(_same(row).values(refreshing_until=None, **renewed))).rowcount == 1
+
+
+async def delete_login(connection: AsyncConnection, owner: str, server: str, row: LoginRow | None = None) -> bool:
+    """With a row only that one, as it was read: a login that came later stays."""
+    is_as_read = true() if row is None else (mcp_logins.c.id == row.id) & (mcp_logins.c.version == row.version)
+    gone = delete(mcp_logins).where(mcp_logins.c.owner == owner, mcp_logins.c.server == server, is_as_read)
+    return (await connection.execute(gone)).rowcount == 1
+
+
+async def save_attempt(connection: AsyncConnection, state: str, owner: str, server: str, sealed: str) -> datetime:
+    """Returns until when the login can be finished. The oldest attempts of a user make room."""
+    attempts = mcp_login_attempts
+    kept = (
+        select(attempts.c.digest)
+        .where(attempts.c.owner == owner, attempts.c.server == server, attempts.c.expires_at > func.now())
+        .order_by(attempts.c.expires_at.desc(), attempts.c.digest)
+        .limit(ATTEMPTS - 1)
+    )
+    is_mine = (attempts.c.owner == owner) & (attempts.c.server == server)
+    old = (attempts.c.expires_at <= func.now()) | (is_mine & attempts.c.digest.not_in(kept))
+    await connection.execute(delete(attempts).where(old))
+    made = insert(attempts).values(
+        digest=_digest(state), owner=owner, server=server, sealed=sealed, expires_at=func.now() + ATTEMPT_LASTS
+    )
+    until: datetime = (await connection.execute(made.returning(attempts.c.expires_at))).scalar_one()
+    return until
+
+
+async def take_attempt(connection: AsyncConnection, state: str) -> tuple[str, str, str] | None:
+    """Returns owner, server and what was sealed, once: a second caller with the same state gets None."""
+    taken = delete(mcp_login_attempts).where(
+        mcp_login_attempts.c.digest == _digest(state), mcp_login_attempts.c.expires_at > func.now()
+    )
+    columns = mcp_login_attempts.c.owner, mcp_login_attempts.c.server, mcp_login_attempts.c.sealed
+    row = (await connection.execute(taken.returning(*columns))).one_or_none()
+    return None if row is None else (row.owner, row.server, row.sealed)
+
+
+async def load_client(connection: AsyncConnection, server: str, issuer: str, redirect_uri: str) -> str | None:
+    clients = mcp_clients.c
+    known = select(clients.sealed).where(
+        clients.server == server, clients.issuer == issuer, clients.redirect_uri == redirect_uri
+    )
+    sealed: str | None = (await connection.execute(known)).scalar_one_or_none()
+    return sealed
+
+
+async def save_client(
+    connection: AsyncConnection, server: str, issuer: str, redirect_uri: str, sealed: str, replaced: str | None
+) -> str:
+    """Returns what is stored: that of another process if it was quicker to replace what both have found."""
+    place = {"server": server, "issuer": issuer, "redirect_uri": redirect_uri}
+    made = insert(mcp_clients).values(**place, sealed=sealed, created_at=func.now())
+    is_as_found = mcp_clients.c.sealed == replaced
+    changed = {"sealed": case((is_as_found, made.excluded.sealed), else_=mcp_clients.c.sealed)}
+    stored = made.on_conflict_do_update(index_elements=list(place), set_=changed).returning(mcp_clients.c.sealed)
+    kept: str = (await connection.execute(stored)).scalar_one()
+    return kept
+
+
+async def delete_clients(connection: AsyncConnection, server: str, issuer: str) -> None:
+    known = delete(mcp_clients).where(mcp_clients.c.server == server, mcp_clients.c.issuer == issuer)
+    await connection.execute(known)
+
+
+def _rows() -> Any:
+    is_stale = func.coalesce(mcp_logins.c.expires_at < func.now() + _EARLY, False)
+    is_refreshing = func.coalesce(mcp_logins.c.refreshing_until > func.now(), False)
+    plain = ("owner", "server", "id", "version", "sealed", "scope", "created_at")
+    columns = [mcp_logins.c[name] for name in plain]
+    return select(*columns, is_stale.label("is_stale"), is_refreshing.label("is_refreshing"))
+
+
+def _same(row: LoginRow) -> Any:
+    at = mcp_logins.c
+    return update(mcp_logins).where(
+        at.owner == row.owner, at.server == row.server, at.id == row.id, at.version == row.version
+    )
+
+
+def _until(lasts_s: int | None) -> Any:
+    return None if lasts_s is None else func.now() + timedelta(seconds=lasts_s)
+
+
+def _digest(state: str) -> str:
+    return hashlib.sha256(state.encode()).hexdigest()

@@ -1,0 +1,236 @@
+"""What one MCP server offers beside tools: resources, templates of their addresses, and prompts.
+
+Resources are listed when a connection begins, since most servers that could have some have none; prompts when they are
+asked for; both anew after the server says that they have changed. What a server lists is data, and bounded here.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import anyio
+from mcp import Client, MCPError
+from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
+from mcp_types import (
+    METHOD_NOT_FOUND,
+    ContentBlock,
+    EmbeddedResource,
+    GetPromptResult,
+    PaginatedRequestParams,
+    PaginatedResult,
+    Prompt,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+    TextContent,
+    TextResourceContents,
+)
+from pydantic import ValidationError
+
+from segue.domain.tool import ToolFailed, ToolRetry
+from segue.domain.visible import visible
+from segue.mcp.packing import UNREAD, unpacked
+from segue.mcp.prompt import FilledPrompt, McpPrompt, PromptArgument, PromptMessage
+from segue.mcp.resource_tools import MAX_URI_CHARS
+from segue.mcp.tool_mapping import resource_value
+from segue.tools.normalize import Unread, clean_text
+
+MAX_FILLED_CHARS: Final = 32_000  # what a user may say at once
+_MAX_PAGES: Final = 20
+_MAX_LISTED: Final = 500
+_LOOK_S: Final = 5.0
+_MAX_ARGUMENTS: Final = 20
+_MAX_NAME: Final = 200
+_MAX_DESCRIPTION: Final = 500
+
+Returned = TypeVar("Returned")
+Item = TypeVar("Item")
+
+
+class Ask(Protocol):
+    """Returns what a request to the server gave. Raises ToolFailed and ToolRetry."""
+
+    async def __call__(self, what: str, request: Callable[[Client], Awaitable[Returned]]) -> Returned: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a server lists, in plain values. `may_read` says whether an address is among it."""
+
+    listed: tuple[dict[str, Any], ...]
+    templates: tuple[dict[str, Any], ...]
+    patterns: tuple[UriTemplate, ...]
+
+    def may_read(self, uri: str) -> bool:
+        if any(resource["uri"] == uri for resource in self.listed):
+            return True
+        return any(pattern.match(uri, max_uri_length=MAX_URI_CHARS) is not None for pattern in self.patterns)
+
+
+class Offers:
+    """Of one server, over all its connections. `has_resources` says whether it listed any last."""
+
+    def __init__(self, server: str, ask: Ask) -> None:
+        self.has_resources = self.has_prompts = False
+        self._server = server
+        self._ask = ask
+        self._resources: Resources | None = None
+        self._prompts: tuple[McpPrompt, ...] | None = None
+        self._changes = 0
+
+    async def begin(self, client: Client) -> None:
+        """Looks what there is over a new connection."""
+        self.has_prompts = client.server_capabilities.prompts is not None
+        self.forget()
+        await self.look(client)
+
+    def forget(self) -> None:
+        self._resources = self._prompts = None
+        self._changes += 1
+
+    async def look(self, client: Client) -> None:
+        """Lists the resources if they are not known. A server that cannot do so now has what it had."""
+        if client.server_capabilities.resources is None:
+            self.has_resources = False
+        elif self._resources is None:
+            changes = self._changes
+            with anyio.move_on_after(_LOOK_S), suppress(MCPError, ValidationError):
+                self._keep(await _list_resources(client), changes)
+
+    def _keep(self, listed: Resources, changes: int) -> None:
+        self.has_resources = bool(listed.listed or listed.templates)
+        if changes == self._changes:
+            self._resources = listed
+
+    async def resources(self) -> Resources:
+        if (kept := self._resources) is not None:
+            return kept
+        changes, listed = self._changes, await self._ask("resources/list", _list_resources)
+        self._keep(listed, changes)
+        return listed
+
+    async def read(self, uri: str) -> object:
+        """Returns what stands at an address that the server has listed. Raises ToolRetry for another."""
+        if len(uri) > MAX_URI_CHARS or not (await self.resources()).may_read(uri):
+            raise ToolRetry(
+                f"{self._server} lists no resource {uri[:200]!r}, nor a template that it fits. "
+                "mcp_list_resources lists those there are."
+            )
+        return _value_of(await self._ask("resources/read", lambda client: client.session.read_resource(uri)))
+
+    async def prompts(self) -> tuple[McpPrompt, ...]:
+        if (kept := self._prompts) is not None:
+            return kept
+        changes, listed = self._changes, await self._ask("prompts/list", partial(_list_prompts, self._server))
+        if changes == self._changes:
+            self._prompts = listed
+        return listed
+
+    async def fill(self, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
+        """Raises ToolFailed if the server does not, or has too much to say."""
+        given = dict(arguments)
+        return _filled(await self._ask("prompts/get", lambda client: client.session.get_prompt(name, given)))
+
+
+async def _pages(
+    page_of: Callable[[PaginatedRequestParams], Awaitable[PaginatedResult]], items: Callable[[Any], list[Item]]
+) -> list[Item]:
+    """Returns what all pages list, _MAX_LISTED at most; nothing if the server does not know the request."""
+    listed: list[Item] = []
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        try:
+            page = await page_of(PaginatedRequestParams(cursor=cursor))
+        except MCPError as error:
+            if error.code == METHOD_NOT_FOUND:
+                break
+            raise
+        listed += items(page)
+        cursor = page.next_cursor
+        if not cursor or len(listed) >= _MAX_LISTED:
+            break
+    return listed[:_MAX_LISTED]
+
+
+async def _list_resources(client: Client) -> Resources:
+    session = client.session
+    listed: list[Resource] = await _pages(lambda page: session.list_resources(params=page), lambda of: of.resources)
+    templates: list[ResourceTemplate] = await _pages(
+        lambda page: session.list_resource_templates(params=page), lambda of: of.resource_templates
+    )
+    kept = [each for each in templates if len(each.uri_template) <= MAX_URI_CHARS]
+    return Resources(
+        tuple(_described(each, uri=each.uri) for each in listed if len(each.uri) <= MAX_URI_CHARS),
+        tuple(_described(each, uri_template=each.uri_template) for each in kept),
+        tuple(pattern for each in kept if (pattern := _pattern(each.uri_template)) is not None),
+    )
+
+
+def _described(offered: Resource | ResourceTemplate, **address: str) -> dict[str, Any]:
+    about = {
+        "title": (offered.title or offered.name)[:_MAX_NAME],
+        "description": (offered.description or "")[:_MAX_DESCRIPTION],
+        "mime_type": offered.mime_type,
+        "size_bytes": offered.size if isinstance(offered, Resource) else None,
+    }
+    return address | {name: value for name, value in about.items() if value not in (None, "")}
+
+
+def _pattern(template: str) -> UriTemplate | None:
+    """Returns None for a template that says nothing about what fits it."""
+    try:
+        return UriTemplate.parse(template)
+    except InvalidUriTemplate:
+        return None
+
+
+def _value_of(result: ReadResourceResult) -> object:
+    """Returns the one thing that was read, or the list of them."""
+    match result.contents:
+        case [TextResourceContents(uri=uri, text=text)] if uri == UNREAD:
+            return Unread(text, _value_in)
+        case [one]:
+            return resource_value(one)
+        case several:
+            return [resource_value(each) for each in several]
+
+
+def _value_in(packed: str) -> object:
+    return _value_of(ReadResourceResult.model_validate_json(unpacked(packed)))
+
+
+async def _list_prompts(server: str, client: Client) -> tuple[McpPrompt, ...]:
+    session = client.session
+    listed: list[Prompt] = await _pages(lambda page: session.list_prompts(params=page), lambda of: of.prompts)
+    return tuple(_prompt(server, each) for each in listed if 0 < len(each.name) <= _MAX_NAME)
+
+
+def _prompt(server: str, prompt: Prompt) -> McpPrompt:
+    arguments = [
+        PromptArgument(each.name, _text(each.description, _MAX_DESCRIPTION), bool(each.required))
+        for each in (prompt.arguments or [])[:_MAX_ARGUMENTS]
+        if len(each.name) <= _MAX_NAME
+    ]
+    title = _text(prompt.title, _MAX_NAME) or _text(prompt.name, _MAX_NAME)
+    return McpPrompt(server, prompt.name, title, _text(prompt.description, _MAX_DESCRIPTION), arguments)
+
+
+def _text(text: str | None, limit: int) -> str:
+    return visible(clean_text((text or "")[:limit]))
+
+
+def _filled(result: GetPromptResult) -> FilledPrompt:
+    said = [PromptMessage(each.role, clean_text(_said(each.content))) for each in result.messages]
+    if sum(len(each.content) for each in said) > MAX_FILLED_CHARS:
+        raise ToolFailed(f"The prompt is longer than {MAX_FILLED_CHARS} characters.")
+    return FilledPrompt(_text(result.description, _MAX_DESCRIPTION), said)
+
+
+def _said(content: ContentBlock) -> str:
+    match content:
+        case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):
+            return text
+        case _:
+            return f"[{content.type}]"

@@ -1,0 +1,254 @@
+"""What an MCP server asks of the user in the middle of a call (elicitation).
+
+No connection is held open until a user answers: the call is ended, and raises ToolAsks. When it is made again it has
+the answers, and gives each once to the question it was given to. A question does not say which call it is for: over
+HTTP it comes with the call's own response, over stdio it is taken for the only call that runs.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, Final
+
+import anyio
+import structlog
+from mcp import Client, MCPError
+from mcp.client.session import ClientRequestContext
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import UrlElicitationRequiredError
+from mcp_types import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    URL_ELICITATION_REQUIRED,
+    CallToolResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    InputRequest,
+    InputRequiredResult,
+    InputResponse,
+)
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from segue.domain.redaction import without
+from segue.domain.user_request import ToolAsks, UserAnswer, UserRequest
+from segue.tools.normalize import clean
+from segue.tools.user_requests import MAX_MESSAGE_CHARS, UnfitRequest, checked_schema, checked_url, faults_of_answer
+
+MAX_ROUNDS: Final = 10  # of one call, in which the server wants something
+MAX_STATE_BYTES: Final = 64_000
+_ROUND_PAUSE_S: Final = 0.2
+_ENDED_FIRST_S: Final = 1.0
+
+log = structlog.get_logger()
+
+
+class _AskingCall:
+    """A call that runs. `asks` is what it has asked and was not told before."""
+
+    def __init__(self, answers: Sequence[UserAnswer]) -> None:
+        self.scope = anyio.CancelScope()
+        self.asks: ToolAsks | None = None
+        self.unused = list(answers)
+
+    def told(self, request: UserRequest) -> ElicitResult | None:
+        """Returns the user's answer to a question, once; None if there is none that fits."""
+        answer = next((each for each in self.unused if each.to == request.key), None)
+        if answer is None:
+            return None
+        self.unused.remove(answer)
+        if answer.action == "accept" and request.mode == "form":
+            content = answer.content or {}
+            return None if faults_of_answer(request, content) else ElicitResult(action="accept", content=content)
+        return ElicitResult(action=answer.action or "decline")
+
+    def ask(self, request: UserRequest) -> None:
+        self.asks = self.asks or ToolAsks(request)
+        self.scope.cancel()
+
+
+_CALL: ContextVar[_AskingCall | None] = ContextVar("asking_call", default=None)
+
+
+class Questions:
+    """Of one server. `secrets` are texts that no question may show."""
+
+    def __init__(self, server: str, secrets: frozenset[str]) -> None:
+        self._server = server
+        self._secrets = secrets
+        self._running: list[_AskingCall] = []
+        self._one_at_a_time = False
+        self._turn = asyncio.Lock()
+
+    async def call(
+        self,
+        client: Client,
+        name: str,
+        arguments: dict[str, Any],
+        heard: ProgressFnT,
+        answers: Sequence[UserAnswer],
+    ) -> CallToolResult:
+        """Returns what a tool returned. Raises ToolAsks, MCPError, and what else the SDK raises."""
+        async with self._running_call(answers) as call:
+            with call.scope:
+                try:
+                    return await self._rounds(client, name, arguments, heard, call, answers)
+                except MCPError as error:
+                    if error.code != URL_ELICITATION_REQUIRED:
+                        raise
+                    call.asks = self._asks_of(error)
+            raise call.asks or MCPError(INVALID_PARAMS, "The call was ended.")
+
+    async def on_elicitation(
+        self, context: ClientRequestContext, params: ElicitRequestParams
+    ) -> ElicitResult | ErrorData:
+        """Answers the server as the user did before. Else it ends the call in which it asks, and then says `cancel`: a
+        tool that went on for a `cancel` would take effect once more when the user has answered.
+        """
+        del context
+        call = self._call_meant()
+        if call is None:
+            return ElicitResult(action="cancel")
+        try:
+            request = self._request(params)
+        except UnfitRequest as unfit:
+            return self._refused(unfit)
+        if (told := call.told(request)) is not None:
+            return told
+        call.ask(request)
+        await anyio.sleep(_ENDED_FIRST_S)
+        return ElicitResult(action="cancel")
+
+    @asynccontextmanager
+    async def _running_call(self, answers: Sequence[UserAnswer]) -> AsyncIterator[_AskingCall]:
+        async with self._turn if self._one_at_a_time else nullcontext():
+            call = _AskingCall(answers)
+            _CALL.set(call)
+            self._running.append(call)
+            try:
+                yield call
+            finally:
+                self._running.remove(call)
+
+    def _call_meant(self) -> _AskingCall | None:
+        if (call := _CALL.get()) in self._running:
+            return call
+        if len(self._running) == 1:
+            return self._running[0]
+        if self._running and not self._one_at_a_time:
+            # Whose question it is cannot be told, and another user must not see it. From now on it can.
+            self._one_at_a_time = True
+            log.warning("mcp_question_of_one_of_several_calls", server=self._server, calls=len(self._running))
+        return None
+
+    async def _rounds(
+        self,
+        client: Client,
+        name: str,
+        arguments: dict[str, Any],
+        heard: ProgressFnT,
+        call: _AskingCall,
+        answers: Sequence[UserAnswer],
+    ) -> CallToolResult:
+        """A server of 2026-07-28 ends the call itself, and says what it needs to go on and the state to go on from."""
+
+        async def send(responses: dict[str, InputResponse] | None, state: str | None) -> Any:
+            return await client.session.call_tool(
+                name,
+                arguments,
+                None,
+                heard,
+                input_responses=responses,
+                request_state=state,
+                allow_input_required=True,
+            )
+
+        left = _left_off(answers)
+        result = left or await self._first(client, send)
+        for _ in range(MAX_ROUNDS):
+            if not isinstance(result, InputRequiredResult):
+                return result  # type: ignore[no-any-return]
+            responses = await self._responses(client, call, result)
+            try:
+                result = await send(responses, result.request_state)
+            except MCPError as error:
+                if left is None or error.code != INVALID_PARAMS:
+                    raise
+                call.unused = list(answers)  # the server does not know its state any more: from the beginning
+                left, result = None, await send(None, None)
+        raise MCPError(INVALID_PARAMS, f"It wanted something {MAX_ROUNDS} times and did not answer.")
+
+    async def _first(self, client: Client, send: Any) -> Any:
+        try:
+            return await send(None, None)
+        except MCPError as error:
+            if error.code != HEADER_MISMATCH:
+                raise
+            await client.session.list_tools()  # its schema says which arguments go into headers
+            return await send(None, None)
+
+    async def _responses(
+        self, client: Client, call: _AskingCall, wanted: InputRequiredResult
+    ) -> dict[str, InputResponse] | None:
+        if not wanted.input_requests:
+            await anyio.sleep(_ROUND_PAUSE_S)
+            return None
+        return {key: await self._response(client, call, wanted, each) for key, each in wanted.input_requests.items()}
+
+    async def _response(
+        self, client: Client, call: _AskingCall, wanted: InputRequiredResult, asked: InputRequest
+    ) -> InputResponse:
+        if not isinstance(asked, ElicitRequest):
+            context = ClientRequestContext(session=client.session, request_id="")
+            response = await client.session.dispatch_input_request(context, asked)
+            if isinstance(response, ErrorData):
+                raise MCPError.from_error_data(response)
+            return response
+        try:
+            request = self._request(asked.params)
+        except UnfitRequest as unfit:
+            raise MCPError.from_error_data(self._refused(unfit)) from None
+        if (told := call.told(request)) is None:
+            raise ToolAsks(request, state=_kept(wanted))
+        return told
+
+    def _request(self, params: ElicitRequestParams) -> UserRequest:
+        """Raises UnfitRequest."""
+        message = str(without(clean(params.message), self._secrets)).strip()[:MAX_MESSAGE_CHARS]
+        if not message:
+            raise UnfitRequest("it says nothing")
+        if isinstance(params, ElicitRequestFormParams):
+            schema = without(clean(params.requested_schema), self._secrets)
+            return UserRequest("form", message, schema=checked_schema(schema))
+        return UserRequest("url", message, url=checked_url(params.url))
+
+    def _asks_of(self, error: MCPError) -> ToolAsks:
+        """Returns the first thing that has to be done before the call can be made."""
+        try:
+            wanted = UrlElicitationRequiredError.from_error(error.error).elicitations
+            return ToolAsks(self._request(wanted[0]))
+        except (ValueError, IndexError, UnfitRequest):
+            raise MCPError(INVALID_PARAMS, "It wants something done at a link that cannot be shown.") from None
+
+    def _refused(self, unfit: UnfitRequest) -> ErrorData:
+        log.warning("mcp_question_refused", server=self._server, reason=str(unfit))
+        return ErrorData(code=INVALID_PARAMS, message=f"The question cannot be put to the user: {unfit}.")
+
+
+def _kept(wanted: InputRequiredResult) -> dict[str, Any] | None:
+    """Returns what to go on from; None if it is too large, and the call has to be made from its beginning."""
+    kept = wanted.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return kept if len(to_json(kept)) <= MAX_STATE_BYTES else None
+
+
+def _left_off(answers: Sequence[UserAnswer]) -> InputRequiredResult | None:
+    """Returns where the call left off when it asked the question that was answered last."""
+    state = answers[-1].state if answers else None
+    try:
+        return InputRequiredResult.model_validate(state) if state is not None else None
+    except ValidationError:
+        return None

@@ -1,0 +1,220 @@
+"""The figures of the last hour or day: how many turns, how long they took, what they used and what went wrong.
+
+Read from the rows of the turns, with one statement whose work is bounded. A turn counts at the time when its message
+was accepted; those of deleted sessions are gone, and those that a fork or an import has copied never ran.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Float,
+    FromClause,
+    Integer,
+    Numeric,
+    Row,
+    Select,
+    Text,
+    bindparam,
+    case,
+    func,
+    literal,
+    literal_column,
+    select,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import turns
+from segue.domain.doc import doc
+from segue.domain.ids import first_id
+from segue.turns.queries import RUNS_ITSELF
+
+Window = Literal["hour", "day"]
+
+MOST_TURNS: Final = 50_000
+GROUPS_SHOWN: Final = 50
+SKEW: Final = timedelta(minutes=10)  # of the clock by which a process makes ids
+_USED = ("llm_calls", "input_tokens", "cached_tokens", "output_tokens")
+_STATUSES = ("queued", "running", "completed", "failed", "cancelled")
+_HUGE: Final = 10**15
+
+
+class _Span(NamedTuple):
+    buckets: int
+    bucket_s: int
+
+
+_SPANS: Final[Mapping[Window, _Span]] = {"hour": _Span(60, 60), "day": _Span(96, 900)}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How values lie, in milliseconds."""
+
+    median: Annotated[float, doc("Half of them are below.")]
+    p95: Annotated[float, doc("Of twenty, nineteen are below.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of the turns whose messages were accepted in some time."""
+
+    accepted: Annotated[int, doc("All of them, however they stand.")] = 0
+    queued: Annotated[int, doc("Those that wait.")] = 0
+    running: Annotated[int, doc("Those that run.")] = 0
+    completed: Annotated[int, doc("Those that were answered.")] = 0
+    failed: Annotated[int, doc("Those that ended with an error.")] = 0
+    cancelled: Annotated[int, doc("Those that were stopped.")] = 0
+    latency_ms: Annotated[Spread | None, doc("From the message to the end, of those that ran and have ended.")] = None
+    waited_ms: Annotated[Spread | None, doc("How long they were queued before a process began them.")] = None
+    llm_calls: Annotated[int, doc("Calls of a model.")] = 0
+    input_tokens: Annotated[int, doc("Tokens sent.")] = 0
+    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")] = 0
+    output_tokens: Annotated[int, doc("Tokens received.")] = 0
+    cost: Annotated[float | None, doc("In dollars; null if a part has no price.")] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A part of the window."""
+
+    at: Annotated[datetime, doc("When it begins.")]
+    figures: Annotated[Figures, doc("Of the messages accepted in it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OfModel:
+    """What one model did for one agent."""
+
+    agent: Annotated[str | None, doc("The agent that answered; null for turns that no process has begun.")]
+    model: Annotated[str | None, doc("The model that answered last; null for turns without an answer.")]
+    figures: Annotated[Figures, doc("Of its turns.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
+    """How often turns ended with an error."""
+
+    code: Annotated[str, doc("The code of the problem.")]
+    turns: Annotated[int, doc("So many ended with it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFigures:
+    """The figures of a window, as a whole and in parts."""
+
+    bucket_s: Annotated[int, doc("How long each bucket is, in seconds.")]
+    counted_since: Annotated[
+        datetime, doc("Begins the window, or later if it has over 50,000 turns: the newest are counted.")
+    ]
+    total: Annotated[Figures, doc("Of the whole window.")]
+    buckets: Annotated[list[Bucket], doc("60 of a minute or 96 of a quarter of an hour, oldest first.")]
+    errors: Annotated[list[ErrorCount], doc("The most frequent first, 50 at most.")]
+    by_model: Annotated[list[OfModel], doc("By agent and model, the busiest first, 50 at most.")]
+
+
+async def figures_of(connection: AsyncConnection, window: Window, *, now: datetime) -> WindowFigures:
+    span = _SPANS[window]
+    last = int(now.timestamp()) // span.bucket_s
+    first = last - span.buckets + 1
+    starts = [datetime.fromtimestamp((first + place) * span.bucket_s, UTC) for place in range(span.buckets)]
+    ids = {"first": first_id("turn", starts[0] - SKEW), "behind": first_id("turn", now + SKEW)}
+    values = {**ids, "since": starts[0], "bucket_s": span.bucket_s, "most": MOST_TURNS}
+    rows = (await connection.execute(_FIGURES, values)).all()
+    [whole] = [row for row in rows if row.grouped_by == _WHOLE]
+    of_bucket = {row.bucket - first: _figures(row) for row in rows if row.grouped_by == _BY_BUCKET}
+    codes = [ErrorCount(row.code, row.accepted) for row in rows if row.grouped_by == _BY_CODE and row.code]
+    models = [OfModel(row.agent, row.model, _figures(row)) for row in rows if row.grouped_by == _BY_MODEL]
+    return WindowFigures(
+        bucket_s=span.bucket_s,
+        counted_since=whole.oldest if whole.accepted >= MOST_TURNS else starts[0],
+        total=_figures(whole),
+        buckets=[Bucket(at, of_bucket.get(place, Figures())) for place, at in enumerate(starts)],
+        errors=sorted(codes, key=lambda each: (-each.turns, each.code))[:GROUPS_SHOWN],
+        by_model=sorted(models, key=lambda each: -each.figures.accepted)[:GROUPS_SHOWN],
+    )
+
+
+def _figures(row: Row[Any]) -> Figures:
+    counted = {name: getattr(row, name) for name in (*_STATUSES, *_USED)}
+    return Figures(
+        accepted=row.accepted, latency_ms=_spread(row.took), waited_ms=_spread(row.waited), cost=row.cost, **counted
+    )
+
+
+def _spread(values: list[float | None] | None) -> Spread | None:
+    median, p95 = values or (None, None)
+    return None if median is None or p95 is None else Spread(round(median, 1), round(p95, 1))
+
+
+def _ms(later: ColumnElement[Any], earlier: ColumnElement[Any]) -> ColumnElement[float]:
+    return func.greatest(func.date_part("epoch", later - earlier) * 1000, 0.0)
+
+
+def _number(usage: ColumnElement[Any], name: str) -> ColumnElement[Any]:
+    """Null for what is no number: a row that a newer release wrote must not hide the others."""
+    value = usage[name]
+    return case((func.jsonb_typeof(value) == "number", func.least(value.cast(Numeric), _HUGE).cast(Float))).label(name)
+
+
+def _recent() -> FromClause:
+    """The newest turns of the window. Ids lie in the primary key by the time at which they were made; those of turns
+    that a fork has copied lie elsewhere, because they begin with random letters.
+    """
+    usage = func.coalesce(turns.c.report["usage"], turns.c.timeline["usage"])
+    since_1970 = func.date_part("epoch", turns.c.created_at)
+    ran = turns.c.started_at.is_not(None)
+    return (
+        select(
+            func.floor(since_1970 / bindparam("bucket_s", type_=Integer)).cast(Integer).label("bucket"),
+            turns.c.created_at,
+            turns.c.status,
+            turns.c.error["code"].as_string().label("code"),
+            func.coalesce(turns.c.report["agent"].as_string(), turns.c.agent).label("agent"),
+            turns.c.report["model"].as_string().label("model"),
+            case((ran, _ms(turns.c.finished_at, turns.c.created_at))).label("took"),
+            _ms(turns.c.started_at, turns.c.queued_at).label("waited"),
+            *(_number(usage, name) for name in (*_USED, "cost")),
+        )
+        .where(turns.c.id >= bindparam("first", type_=Text), turns.c.id < bindparam("behind", type_=Text))
+        .where(turns.c.created_at >= bindparam("since"))
+        .where(RUNS_ITSELF, ran | (turns.c.status != "completed"))
+        .order_by(turns.c.id.desc())
+        .limit(bindparam("most", type_=Integer))
+        .subquery("recent")
+    )
+
+
+def _grouped() -> Select[*tuple[Any, ...]]:
+    """Adds up the turns by each of the keys, and all. `grouped_by` has a bit for each key that does not count."""
+    recent = _recent()
+    keys = recent.c.bucket, recent.c.code, recent.c.agent, recent.c.model
+    bucket, code, agent, model = keys
+    grouping = func.grouping_sets(tuple_(bucket), tuple_(code), tuple_(agent, model), literal_column("()"))
+    used = func.count(recent.c.llm_calls)
+    cost = case((used == func.count(recent.c.cost), func.coalesce(func.sum(recent.c.cost), 0)))
+    return select(
+        *keys,
+        func.grouping(*keys).label("grouped_by"),
+        func.count().label("accepted"),
+        func.min(recent.c.created_at).label("oldest"),
+        *(func.count().filter(recent.c.status == status).label(status) for status in _STATUSES),
+        *(func.coalesce(func.sum(recent.c[name]), 0).cast(BigInteger).label(name) for name in _USED),
+        cost.cast(Float).label("cost"),
+        _percentiles(recent.c.took).label("took"),
+        _percentiles(recent.c.waited).label("waited"),
+    ).group_by(grouping)
+
+
+def _percentiles(value: ColumnElement[Any]) -> ColumnElement[Any]:
+    return func.percentile_cont(literal([0.5, 0.95], ARRAY(Float))).within_group(value)
+
+
+_WHOLE, _BY_BUCKET, _BY_CODE, _BY_MODEL = 0b1111, 0b0111, 0b1011, 0b1100
+_FIGURES = _grouped()

@@ -1,0 +1,119 @@
+"""Whether the process that runs a turn is there: each holds a lock on a connection of its own, which PostgreSQL lets go
+of when the process dies.
+
+A lock that is free takes no turn: it shortens the turn's lease to a grace, in which a process that lives and has only
+lost its connection renews it. Through a pooler nothing can be held, and the lease alone decides.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from contextlib import suppress
+from secrets import token_hex
+
+import structlog
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.engine import Database, is_pooled
+from segue.domain.errors import AppError
+
+LOOK_EVERY_S = 0.5
+GRACE_S = 1.0  # twice as long as a process takes to look after its leases
+SETTLED_S = 5.0  # after an outage the others need as long as this to take their locks again
+POOLED_RETRY_S = 60.0
+START_WITHIN_S = 2.0
+
+log = structlog.get_logger()
+
+_TAKE = text("SELECT pg_advisory_lock(hashtextextended(:worker, 1))")
+# A process without a lock, of an older release too, has a name without a slash.
+_DOUBT = text("""
+UPDATE turns SET lease_until = now() + make_interval(secs => :grace_s) WHERE id IN (
+    SELECT id FROM turns
+    WHERE status = 'running' AND worker LIKE '%/%' AND lease_until > now() + make_interval(secs => :grace_s)
+    AND CAST(:settled AS boolean) AND NOT EXISTS (
+        SELECT FROM pg_locks
+        WHERE locktype = 'advisory' AND objsubid = 1
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND (classid::bigint << 32 | objid::bigint) = hashtextextended(worker, 1)
+    )
+    FOR UPDATE SKIP LOCKED
+) RETURNING id, worker
+""")
+
+
+class Presence:
+    """`worker` is the name that this process claims turns by: one that others can look up while it holds its lock."""
+
+    def __init__(self, database: Database, *, lease_s: float) -> None:
+        self._database = database
+        self._host, self._pid = socket.gethostname(), os.getpid()
+        self._had_lock = self._was_pooled = False
+        self._tried, self._closing, self._lapsed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.grace_s = min(GRACE_S, lease_s / 2)
+        self.worker = self._unlocked = f"{self._host}:{self._pid}"
+
+    async def keep(self) -> None:
+        """Holds the lock, and shortens the leases of processes that hold theirs no more. Returns after `close`; a task
+        that is cancelled instead may leave its connection open.
+        """
+        while not self._closing.is_set():
+            again_in_s = LOOK_EVERY_S
+            try:
+                async with self._database.alone() as connection:
+                    if await is_pooled(connection):
+                        self._say_pooled()
+                        again_in_s = POOLED_RETRY_S
+                    else:
+                        await self._hold(connection)
+            except AppError as error:
+                log.warning("presence_not_held", reason=error.code)
+            self.worker = self._unlocked
+            self._tried.set()
+            await _wait(self._closing, at_most_s=again_in_s)
+
+    async def started(self) -> None:
+        """Returns once turns can be claimed by the name of the lock, or soon if it cannot be had: then the lease of a
+        turn decides, until `keep` has the lock and renews the turn by its name.
+        """
+        await _wait(self._tried, at_most_s=START_WITHIN_S)
+
+    def close(self) -> None:
+        """Lets go of the lock, for a process that runs no turns any more."""
+        self._closing.set()
+
+    async def wait_for_lapse(self, *, at_most_s: float) -> None:
+        """Returns when a lease that was shortened here may have lapsed."""
+        await _wait(self._lapsed, at_most_s=at_most_s)
+        self._lapsed.clear()
+
+    async def _hold(self, connection: AsyncConnection) -> None:
+        """Raises AppError when the connection is lost. Each lock has a name of its own: a server that has not noticed
+        that a connection is gone still holds the old one.
+        """
+        worker = f"{self._host}/{token_hex(4)}:{self._pid}"
+        await connection.execute(_TAKE, {"worker": worker})
+        settled_at = time.monotonic() + (SETTLED_S if self._had_lock else 0)
+        self.worker, self._had_lock = worker, True
+        self._tried.set()
+        while not self._closing.is_set():
+            settled = time.monotonic() >= settled_at
+            doubted = (await connection.execute(_DOUBT, {"grace_s": self.grace_s, "settled": settled})).all()
+            for turn in doubted:
+                log.warning("worker_gone", turn_id=turn.id, worker=turn.worker)
+            await _wait(self._closing, at_most_s=self.grace_s if doubted else LOOK_EVERY_S)
+            if doubted:
+                self._lapsed.set()
+
+    def _say_pooled(self) -> None:
+        if not self._was_pooled:
+            log.warning("presence_not_held", reason="a pooler: turns of a process that dies wait for their leases")
+        self._was_pooled = True
+
+
+async def _wait(event: asyncio.Event, *, at_most_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await event.wait()

@@ -1,0 +1,235 @@
+"""One turn as operators see it over time: its attempts, nodes, calls of models and tools, and what it waited for.
+
+Its process keeps the times while it runs and stores them with its end, in `turns.timeline`; of a turn that is a second
+old it says them in Redis, as `activity` does. No word of what was said, and no argument of a call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import AwareDatetime
+from sqlalchemy import ColumnElement, Row, func, literal, literal_column, select
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import plans, tool_calls, turns
+from segue.db.order import oldest_first
+from segue.db.reading import readable, reader
+from segue.db.redis import Cache
+from segue.domain.doc import doc
+from segue.domain.session import PromptReport, Usage
+from segue.domain.timeline import ModelRun, NodeRun, RunTimeline
+from segue.domain.tool import CallStatus
+from segue.turns.activity import heard
+from segue.turns.operations import OpsTurn, find_any, with_activity
+from segue.turns.queries import report_of
+
+KEPT_ATTEMPTS: Final = 20
+CALLS_SHOWN: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A process that had the turn."""
+
+    instance: Annotated[str | None, doc("Its host and process id.")]
+    epoch: Annotated[int, doc("Grows with every process that takes the turn.")]
+    started_at: Annotated[AwareDatetime | None, doc("When it took it.")]
+    ended_at: Annotated[AwareDatetime | None, doc("When it had it no longer.")]
+    why: Annotated[
+        str | None,
+        doc("Why not: `handed_back`, `storage_lost`, `process_lost`, or the code of the problem; null for an answer."),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A time in which nothing ran."""
+
+    kind: Annotated[Literal["queued", "approval"], doc("For a process, or for the user's yes after the turn.")]
+    since: Annotated[datetime, doc("From when.")]
+    until: Annotated[datetime | None, doc("Until when; null while it lasts.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedNode:
+    """A node of the graph."""
+
+    node: Annotated[str, doc("Its name.")]
+    at: Annotated[datetime, doc("When it began.")]
+    duration_ms: Annotated[int | None, doc("Null if it had not ended.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedModelCall:
+    """A call of a model, with all its tries."""
+
+    model: Annotated[str, doc("The model that answered, or was asked.")]
+    node: Annotated[str | None, doc("The node that asked.")]
+    at: Annotated[datetime, doc("When it was asked.")]
+    duration_ms: Annotated[int, doc("How long it took, with all tries.")]
+    first_token_ms: Annotated[int | None, doc("Until its first word, if a client read the answer as it came.")]
+    retries: Annotated[int, doc("How often it was asked again.")]
+    outcome: Annotated[str, doc("`answered`, `cancelled`, or why it failed.")]
+    input_tokens: Annotated[int, doc("Tokens sent.")]
+    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")]
+    output_tokens: Annotated[int, doc("Tokens received.")]
+    cost: Annotated[float | None, doc("In dollars; null without a price.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedToolCall:
+    """A call of a tool, without arguments and result."""
+
+    tool_call_id: Annotated[str, doc("Begins with `call_`.")]
+    tool: Annotated[str, doc("The tool's name.")]
+    status: Annotated[CallStatus, doc("How it ended; `unknown` if that is not known.")]
+    at: Annotated[datetime, doc("When it was called.")]
+    duration_ms: Annotated[int | None, doc("Null if it has not ended, or its process did not.")]
+    plan_id: Annotated[str | None, doc("The plan whose step it is.")]
+    step_id: Annotated[int | None, doc("The step.")]
+    granted: Annotated[bool, doc("Whether it ran without a question under a grant of the user's.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTimeline:
+    """A turn over time."""
+
+    turn: Annotated[OpsTurn, doc("How it stands, or ended.")]
+    model: Annotated[str | None, doc("The model that answered.")]
+    usage: Annotated[Usage | None, doc("What it took; null before its end, and if its process died.")]
+    prompt: Annotated[PromptReport | None, doc("What the last request to the model was made of; null without answer.")]
+    attempts: Annotated[list[Attempt], doc("The processes that had it, the last twenty.")]
+    waits: Annotated[list[Wait], doc("What it waited for.")]
+    nodes: Annotated[list[TimedNode], doc("Of the last attempt; empty if its process died, or in its first second.")]
+    model_calls: Annotated[list[TimedModelCall], doc("As the nodes. The first hundred.")]
+    model_calls_left_out: Annotated[int, doc("How many more there were.")]
+    tool_calls: Annotated[list[TimedToolCall], doc("Of all attempts, the first 500.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored(RunTimeline):
+    attempts: tuple[Attempt, ...] = ()
+
+
+_read_stored = reader(_Stored)
+
+
+def with_run(run: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Returns what `turns.timeline` is after the last run."""
+    return func.coalesce(turns.c.timeline, literal({}, JSONB)).op("||")(run)
+
+
+def with_attempt(why: ColumnElement[Any], *, ended_at: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Returns what `turns.timeline` is after an attempt that was not the last."""
+    told = {
+        "instance": turns.c.worker,
+        "epoch": turns.c.epoch,
+        "started_at": turns.c.started_at,
+        "ended_at": ended_at,
+        "why": why,
+    }
+    attempt = func.jsonb_build_object(*(each for pair in told.items() for each in pair))
+    before = func.coalesce(turns.c.timeline["attempts"], literal([], JSONB))
+    newest: ColumnElement[Any] = literal_column(f"CAST('$[last-{KEPT_ATTEMPTS - 1} to last]' AS jsonpath)")
+    kept = func.jsonb_path_query_array(before.op("||")(attempt), newest)
+    return func.jsonb_build_object("attempts", kept)
+
+
+async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -> TurnTimeline:
+    """Raises NotFound for a turn that is in no session."""
+    found = await find_any(connection, turn_id)
+    row = (await connection.execute(select(turns).where(turns.c.id == turn_id))).one()
+    calls = await _tool_calls(connection, turn_id)
+    approval = await _approval(connection, row)
+    [turn] = await with_activity(cache, [found])
+    report, stored = report_of(row), _stored(row)
+    run = await _running(cache, turn) if turn.status == "running" else stored
+    earlier = stored.attempts if stored else ()
+    return TurnTimeline(
+        turn=turn,
+        model=report.model if report else None,
+        usage=report.usage if report else run.usage if run else None,
+        prompt=report.prompt if report else None,
+        attempts=[*earlier, *_last_attempt(turn, earlier)],
+        waits=[*_queued(turn, earlier), *approval],
+        nodes=_nodes(turn, run),
+        model_calls=_model_calls(turn, run),
+        model_calls_left_out=run.left_out if run else 0,
+        tool_calls=calls,
+    )
+
+
+def _stored(row: Row[Any]) -> _Stored | None:
+    return None if row.timeline is None else readable(_read_stored, row.timeline, "turns", row.id)
+
+
+async def _running(cache: Cache, turn: OpsTurn) -> RunTimeline | None:
+    """What the turn's process said last of it."""
+    said = (await heard(cache, [turn.instance or ""])).get(turn.instance or "")
+    activity = said.turns.get(turn.turn_id) if said else None
+    return activity.timeline if activity and activity.epoch == turn.epoch else None
+
+
+def _last_attempt(turn: OpsTurn, earlier: Sequence[Attempt]) -> list[Attempt]:
+    """The attempt that runs or ran last; none if all have been given up and the turn waits for the next."""
+    if turn.instance is None or turn.started_at is None or any(each.epoch == turn.epoch for each in earlier):
+        return []
+    return [Attempt(turn.instance, turn.epoch, turn.started_at, turn.finished_at, turn.error_code)]
+
+
+def _queued(turn: OpsTurn, earlier: Sequence[Attempt]) -> list[Wait]:
+    """From the message to the first attempt, and from the end of each attempt to the next."""
+    begun = [*(each.started_at for each in earlier), *(each.started_at for each in _last_attempt(turn, earlier))]
+    since = [turn.created_at, *(each.ended_at for each in earlier)]
+    until = [*begun, *([turn.finished_at] if len(begun) < len(since) else [])]
+    return [Wait("queued", each, end) for each, end in zip(since, until, strict=False) if each is not None]
+
+
+def _nodes(turn: OpsTurn, run: RunTimeline | None) -> list[TimedNode]:
+    return [TimedNode(each.node, _at(turn, each), each.duration_ms) for each in run.nodes] if run else []
+
+
+def _model_calls(turn: OpsTurn, run: RunTimeline | None) -> list[TimedModelCall]:
+    calls = []
+    for each in run.model_calls if run else ():
+        begun = [node.node for node in run.nodes if node.at_ms <= each.at_ms] if run else []
+        told = {name: value for name, value in each._asdict().items() if name != "at_ms"}
+        calls.append(TimedModelCall(node=begun[-1] if begun else None, at=_at(turn, each), **told))
+    return calls
+
+
+def _at(turn: OpsTurn, each: NodeRun | ModelRun) -> datetime:
+    return (turn.started_at or turn.created_at) + timedelta(milliseconds=each.at_ms)
+
+
+async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedToolCall]:
+    shown = ("status", "duration_ms", "plan_id", "step_id", "granted")
+    statement = select(
+        tool_calls.c.id.label("tool_call_id"),
+        tool_calls.c.tool_name.label("tool"),
+        tool_calls.c.started_at.label("at"),
+        *(tool_calls.c[name] for name in shown),
+    )
+    statement = statement.where(tool_calls.c.turn_id == turn_id).order_by(*oldest_first(tool_calls)).limit(CALLS_SHOWN)
+    return [
+        TimedToolCall(**{**row, "status": row["status"] if row["status"] in get_args(CallStatus) else "unknown"})
+        for row in (await connection.execute(statement)).mappings()
+    ]
+
+
+async def _approval(connection: AsyncConnection, row: Row[Any]) -> list[Wait]:
+    """The wait for a yes that the turn's answer asked for last: it ends with the next message, or with the plan."""
+    if row.finished_at is None:
+        return []
+    later = turns.alias("later")
+    answered = select(func.min(later.c.created_at)).where(later.c.session_id == row.session_id, later.c.seq > row.seq)
+    asked = select(plans.c.status, plans.c.expires_at, answered.scalar_subquery().label("answered_at"))
+    asked = asked.where(plans.c.session_id == row.session_id, plans.c.asked_in == row.id)
+    found = (await connection.execute(asked.limit(1))).one_or_none()
+    if found is None:
+        return []
+    until = found.answered_at or (None if found.status == "waiting" else found.expires_at)
+    return [Wait("approval", row.finished_at, until)]

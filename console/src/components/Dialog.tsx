@@ -1,0 +1,75 @@
+import type { ComponentChildren } from "preact";
+import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { t } from "../i18n";
+import { Button } from "./Button";
+
+interface Given {
+  title: string;
+  children: ComponentChildren;
+  /** Called by Esc, by the cross and by a click beside it. Without it the dialog stays. */
+  onClose?: () => void;
+  wide?: boolean;
+}
+
+/** Modal: the browser keeps the focus inside and gives it back. */
+export function Dialog({ title, children, onClose, wide = false }: Given) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const id = useId();
+  useLayoutEffect(() => {
+    const shown = dialog.current;
+    const before = document.activeElement;
+    shown?.showModal();
+    return () => {
+      shown?.close();
+      if (before instanceof HTMLElement) before.focus();
+    };
+  }, []);
+  return (
+    <dialog ref={dialog} class={wide ? "dialog wide" : "dialog"} aria-labelledby={id}
+      onCancel={(event) => { event.preventDefault(); onClose?.(); }}
+      onMouseDown={(event) => event.target === dialog.current && onClose?.()}>
+      <header>
+        <h2 id={id}>{title}</h2>
+        {onClose && <Button kind="quiet" icon="cross" label={t("close")} onClick={onClose} />}
+      </header>
+      <div class="body">{children}</div>
+    </dialog>
+  );
+}
+
+interface Question {
+  title: string;
+  text?: string;
+  action: string;
+  danger?: boolean;
+  /** Asks for a line of text, and begins with this one. */
+  value?: string;
+  label?: string;
+  onDone: (value: string) => void | Promise<unknown>;
+  onClose: () => void;
+}
+
+/** Asks for a yes, or for one line of text. */
+export function Ask({ title, text, action, danger = false, value, label, onDone, onClose }: Question) {
+  const [typed, setTyped] = useState(value ?? "");
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    onClose();
+    void onDone(typed);
+  };
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <form onSubmit={submit}>
+        {text !== undefined && <p>{text}</p>}
+        {value !== undefined && (
+          <input class="field" value={typed} aria-label={label ?? title} dir="auto" autoFocus
+            onInput={(event) => setTyped(event.currentTarget.value)} />
+        )}
+        <footer>
+          <Button onClick={onClose}>{t("cancel")}</Button>
+          <Button kind={danger ? "danger" : "primary"} type="submit" autoFocus={value === undefined}>{action}</Button>
+        </footer>
+      </form>
+    </Dialog>
+  );
+}

@@ -1,0 +1,128 @@
+/**
+ * Server-Sent Events over fetch, so that the key goes as a header. A stream that was cut goes on after its last id, on
+ * whichever instance answers, and no event comes twice.
+ */
+import { back, newKey, Problem, send } from "./api";
+
+export interface TurnEvent {
+  type: string;
+  [member: string]: unknown;
+}
+interface Frame<T> {
+  id: string;
+  event: T;
+}
+type Headers = Record<string, string>;
+
+/** The service writes every ten seconds. What is silent for longer is a connection that died while the machine slept. */
+const SILENCE_MS = 35_000;
+
+const isLast = (event: TurnEvent): boolean => event.type === "RUN_FINISHED" || event.type === "RUN_ERROR";
+const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
+
+export async function* frames<T>(
+  method: string,
+  path: string,
+  { body, headers = {}, signal }: { body?: unknown; headers?: Headers; signal?: AbortSignal } = {},
+): AsyncGenerator<Frame<T>> {
+  const answer = await send(method, path, { body, headers: { Accept: "text/event-stream", ...headers }, signal });
+  if (answer.body === null || answer.status === 204) return;
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const silence = setTimeout(() => void reader.cancel().catch(() => {}), SILENCE_MS);
+      const { value, done } = await reader.read().finally(() => clearTimeout(silence));
+      if (done) return;
+      const whole = (rest + value).split("\n\n");
+      rest = whole.pop() ?? "";
+      for (const frame of whole) {
+        const lines = new Map(frame.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
+        const data = lines.get("data");
+        if (data !== undefined) yield { id: lines.get("id") ?? "", event: JSON.parse(data) as T };
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+export interface Begin {
+  path: string;
+  body: unknown;
+}
+
+/**
+ * The events of a turn, from its start to RUN_FINISHED or RUN_ERROR. `begin` sends a message: if not even the first event
+ * came, it is sent again under the same idempotency key. Without it the turn at `events` is followed. Returns early only
+ * if the turn's log is gone: then the history tells. Raises Problem if the request was refused.
+ */
+export async function* turnEvents(
+  from: { begin: Begin } | { events: string },
+  signal: AbortSignal,
+): AsyncGenerator<TurnEvent> {
+  const idempotency = { "Idempotency-Key": newKey() };
+  let events = "events" in from ? from.events : null;
+  let last = "";
+  for (let failures = 0; !signal.aborted; failures += 1) {
+    try {
+      const stream =
+        events === null && "begin" in from
+          ? frames<TurnEvent>("POST", from.begin.path, { body: from.begin.body, headers: idempotency, signal })
+          : frames<TurnEvent>("GET", events ?? "", { headers: last ? { "Last-Event-ID": last } : {}, signal });
+      let any = false;
+      for await (const { id, event } of stream) {
+        any = true;
+        failures = 0;
+        last = id;
+        if (event.type === "RUN_STARTED") events = `/sessions/${String(event.threadId)}/turns/${String(event.runId)}/events`;
+        yield event;
+        if (isLast(event)) return;
+      }
+      if (!any && events !== null) return; // 204: its last event was sent before
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof Problem) {
+        if (!isPassing(error)) throw error;
+        await back();
+      }
+    }
+    await pause(Math.min(300 * 2 ** failures, 5000));
+  }
+}
+
+/** Beside a connection that breaks in the middle, a TypeError of fetch's. A 503 means that a store is away. */
+const isPassing = (problem: Problem): boolean => problem.code === "unreachable" || problem.status === 503;
+
+export interface FeedEvent {
+  type: "replay_gap" | "session_created" | "session_titled" | "turn_started" | "turn_ended" | "approval_asked" | "fact_noted";
+  session_id?: string;
+  turn_id?: string;
+  title?: string | null;
+  status?: string;
+}
+
+const readers = new Set<(event: FeedEvent) => void>();
+
+/** Calls `reader` with what happens in all sessions of the caller; `replay_gap` means: read your lists. Gives the way out. */
+export function onFeed(reader: (event: FeedEvent) => void): () => void {
+  readers.add(reader);
+  return () => readers.delete(reader);
+}
+
+/** Follows the feed for as long as the page is open. */
+export async function followFeed(): Promise<never> {
+  let last = "";
+  for (let failures = 0; ; failures += 1) {
+    try {
+      for await (const { id, event } of frames<FeedEvent>("GET", "/events", { headers: last ? { "Last-Event-ID": last } : {} })) {
+        last = id;
+        failures = 0;
+        for (const reader of [...readers]) reader(event);
+      }
+    } catch {
+      await back();
+    }
+    await pause(Math.min(500 * 2 ** failures, 15_000));
+  }
+}

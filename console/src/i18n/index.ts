@@ -1,0 +1,90 @@
+/** The texts of the pages in the language that was chosen, or the browser's. English has the names of all of them. */
+import { effect, signal } from "@preact/signals";
+import { ar } from "./ar";
+import { en } from "./en";
+import { it } from "./it";
+import { zh } from "./zh";
+
+export type Text = keyof typeof en;
+export type Texts = Record<Text, string>;
+const ALL = { en, it, zh, ar } satisfies Record<string, Texts>;
+export type Language = keyof typeof ALL;
+export const LANGUAGES: Record<Language, string> = { en: "English", it: "Italiano", zh: "中文", ar: "العربية" };
+
+const STORED = "segue.language";
+const known = (tag: string | null): Language | null => {
+  const short = tag?.slice(0, 2) ?? "";
+  return short in ALL ? (short as Language) : null;
+};
+const ofBrowser = (): Language => navigator.languages.map(known).find((tag) => tag !== null) ?? "en";
+
+export const language = signal<Language>(known(localStorage.getItem(STORED)) ?? ofBrowser());
+
+export function choose(tag: Language): void {
+  localStorage.setItem(STORED, tag);
+  language.value = tag;
+}
+
+effect(() => {
+  document.documentElement.lang = language.value;
+  document.documentElement.dir = language.value === "ar" ? "rtl" : "ltr";
+});
+
+/** The text of this name, with `{n}` and the like filled in. */
+export function t(name: Text, given: Record<string, string | number> = {}): string {
+  return ALL[language.value][name].replace(/\{(\w+)\}/g, (_, word: string) => {
+    const value = given[word];
+    return typeof value === "number" ? number(value) : (value ?? "");
+  });
+}
+
+/** The browser's own variant of the language, as "en-GB". */
+function locale(): string {
+  const own = navigator.languages.find((tag) => known(tag) === language.value) ?? language.value;
+  return language.value === "ar" ? `${own}-u-nu-latn` : own;
+}
+
+export const number = (value: number, options: Intl.NumberFormatOptions = {}): string =>
+  new Intl.NumberFormat(locale(), options).format(value);
+
+export const time = (at: string): string =>
+  new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle: "short" }).format(new Date(at));
+
+/** To the second, for who looks for it in a log. */
+export const exact = (at: string): string =>
+  new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle: "medium" }).format(new Date(at));
+
+/** The time of the day. */
+export const clock = (at: string, seconds = false): string =>
+  new Intl.DateTimeFormat(locale(), { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(seconds && { second: "2-digit" }) }).format(new Date(at));
+
+export const money = (dollars: number): string =>
+  number(dollars, { style: "currency", currency: "USD", currencyDisplay: "narrowSymbol", maximumFractionDigits: dollars < 1 ? 4 : 2 });
+
+export const share = (part: number, whole: number): string =>
+  number(whole > 0 ? part / whole : 0, { style: "percent", maximumFractionDigits: 1 });
+
+/** "5 minutes ago", or the day if it is more than a week. */
+export function ago(at: string, now = Date.now()): string {
+  const seconds = (new Date(at).getTime() - now) / 1000;
+  if (Math.abs(seconds) > 604_800)
+    return new Intl.DateTimeFormat(locale(), { day: "numeric", month: "short" }).format(new Date(at));
+  const units: [Intl.RelativeTimeFormatUnit, number][] = [["day", 86_400], ["hour", 3600], ["minute", 60]];
+  const [unit, size] = units.find(([, each]) => Math.abs(seconds) >= each) ?? ["minute", 60];
+  return new Intl.RelativeTimeFormat(locale(), { numeric: "auto", style: "short" }).format(Math.round(seconds / size), unit);
+}
+
+/** "340 ms", "2.1 s", "3 min 5 s". */
+export function duration(ms: number): string {
+  const unit = (value: number, name: string, digits = 0): string =>
+    number(value, { style: "unit", unit: name, unitDisplay: "short", maximumFractionDigits: digits });
+  if (ms < 1000) return unit(Math.round(ms), "millisecond");
+  if (ms < 60_000) return unit(ms / 1000, "second", 1);
+  return `${unit(Math.floor(ms / 60_000), "minute")} ${unit(Math.round((ms % 60_000) / 1000), "second")}`;
+}
+
+export function bytes(size: number): string {
+  const units = ["byte", "kilobyte", "megabyte", "gigabyte"];
+  const step = Math.min(Math.floor(Math.log10(Math.max(size, 1)) / 3), 3);
+  return number(size / 1000 ** step, { style: "unit", unit: units[step] ?? "byte", unitDisplay: "short", maximumFractionDigits: 1 });
+}

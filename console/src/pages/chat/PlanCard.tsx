@@ -1,0 +1,161 @@
+/** A plan: its steps, and for the one that waits exactly what would be done, with the ways to decide. */
+import { useState } from "preact/hooks";
+import { Button, CopyButton } from "../../components/Button";
+import { Icon, type IconName } from "../../components/icons";
+import { Badge, Card, type Mood } from "../../components/parts";
+import { number, t, time } from "../../i18n";
+import { pretty, visible } from "../../text";
+import type { Conversation } from "./conversation";
+import { Asked } from "./Asked";
+import { parsed, type Plan } from "./live";
+
+type Step = Plan["steps"][number];
+const PLAN_MOODS: Record<Plan["status"], Mood> = {
+  active: "busy", waiting: "warn", completed: "good", failed: "bad", cancelled: "neutral", expired: "neutral", superseded: "neutral",
+};
+const STEP_ICONS: Record<NonNullable<Step["status"]>, IconName> = {
+  pending: "clock", running: "play", waiting: "alert", complete: "check", failed: "cross", skipped: "chevron", unknown: "alert",
+};
+
+interface Given {
+  plan: Plan;
+  conversation: Conversation;
+  /** Whether it is the open plan of the session and nothing runs: only then it can be decided on. */
+  open: boolean;
+}
+
+export function PlanCard({ plan, conversation, open }: Given) {
+  const waiting = plan.steps.find(({ status }) => status === "waiting");
+  const asks = open && plan.status === "waiting" && waiting !== undefined;
+  const done = plan.steps.filter(({ status }) => status === "complete").length;
+  return (
+    <Card icon="plan" mood={asks ? "warn" : "neutral"} {...(!asks && plan.status !== "active" && { folded: true })}
+      title={<>{t("plan")} <span class="muted">{visible(plan.goal)}</span></>}
+      aside={<><span>{number(done)}/{number(plan.steps.length)}</span><Badge mood={PLAN_MOODS[plan.status]}>{t(`plan_${plan.status}` as const)}</Badge></>}>
+      <ol class="steps">
+        {plan.steps.map((step) => (
+          <li key={step.id} data-status={step.status ?? "pending"}>
+            <Icon name={STEP_ICONS[step.status ?? "pending"]} size={15} />
+            <div>
+              <span dir="auto">{visible(step.description)}</span>
+              <span class="muted"> {t(`step_${step.status ?? "pending"}` as const)}</span>
+              {step.status === "complete" && step.result_preview && <p class="muted" dir="auto">{visible(step.result_preview)}</p>}
+              {step.error && <p class="note bad" dir="auto">{visible(step.error)}</p>}
+            </div>
+          </li>
+        ))}
+      </ol>
+      {asks && <Question key={`${plan.id}-${plan.version}`} plan={plan} step={waiting} conversation={conversation} />}
+    </Card>
+  );
+}
+
+/** Also for a call outside a plan: it is a plan of one step. */
+function Question({ plan, step, conversation }: { plan: Plan; step: Step; conversation: Conversation }) {
+  const [mode, setMode] = useState<"ask" | "args" | "words">("ask");
+  const [remember, setRemember] = useState(false);
+  const approve = (args?: Record<string, unknown>): void =>
+    void conversation.decide(plan, { decision: "confirm", ...(args && { args }), ...(remember && { remember: "session" }) });
+  return (
+    <section class="question" aria-label={t("waits_for_you")}>
+      <h4>
+        {step.tool === null ? t("waits_for_yes") : <>{t("asks_to_call")} <code>{visible(step.tool)}</code></>}
+        {step.args != null && <CopyButton text={() => pretty(step.args)} />}
+      </h4>
+      {mode !== "args" && step.args != null && <Arguments step={step} />}
+      {step.asks != null && (
+        <Asked asks={step.asks} onDecline={() => void conversation.decide(plan, { decision: "reject" })}
+          onAnswer={(answer) => void conversation.decide(plan, { decision: "confirm", ...(answer && { answer }) })} />
+      )}
+      {mode === "ask" && step.asks == null && (
+        <>
+          {step.tool !== null && (
+            <label class="check"><input type="checkbox" checked={remember} onChange={(event) => setRemember(event.currentTarget.checked)} />{t("for_session")}</label>
+          )}
+          <div class="buttons">
+            <Button kind="primary" icon="check" onClick={() => approve()}>{t("approve")}</Button>
+            {step.args != null && <Button icon="edit" onClick={() => setMode("args")}>{t("change_arguments")}</Button>}
+            <Button icon="chat" onClick={() => setMode("words")}>{t("change_in_words")}</Button>
+            <Button kind="danger" icon="cross" onClick={() => void conversation.decide(plan, { decision: "reject" })}>{t("reject")}</Button>
+          </div>
+          <p class="muted until">{t("waits_until", { time: time(plan.expires_at) })}</p>
+        </>
+      )}
+      {mode === "args" && <ArgumentsForm args={step.args ?? {}} onDone={approve} onCancel={() => setMode("ask")} />}
+      {mode === "words" && <WordsForm onDone={(message) => void conversation.decide(plan, { decision: "amend", message })} onCancel={() => setMode("ask")} />}
+    </section>
+  );
+}
+
+/** Each value to the letter, and where it came from if the user did not say it. */
+function Arguments({ step }: { step: Step }) {
+  const origins = Object.entries((step.args_origin ?? {}) as Record<string, string>);
+  const of = (name: string): string[] => [...new Set(origins.filter(([path]) => path === name || path.startsWith(`${name}.`) || path.startsWith(`${name}[`)).map(([, origin]) => origin))];
+  return (
+    <dl class="arguments">
+      {Object.entries(step.args ?? {}).map(([name, value]) => (
+        <div key={name}>
+          <dt><code>{visible(name)}</code>{of(name).map((origin) => <Origin key={origin} origin={origin} />)}</dt>
+          <dd dir="auto">{visible(pretty(value))}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+function Origin({ origin }: { origin: string }) {
+  const [kind = ""] = origin.split(":");
+  if (kind === "user" || kind === "message") return <span class="origin">{t("from_you")}</span>;
+  if (kind === "fact") return <span class="origin">{t("from_memory")}</span>;
+  return <span class="origin other">{t(kind === "result" ? "from_result" : "from_model")}</span>;
+}
+
+interface Form<T> {
+  onDone: (value: T) => void;
+  onCancel: () => void;
+}
+
+/** A field for each argument; what is no text is typed as JSON. */
+function ArgumentsForm({ args, onDone, onCancel }: Form<Record<string, unknown>> & { args: Record<string, unknown> }) {
+  const [typed, setTyped] = useState(() => Object.fromEntries(Object.entries(args).map(([name, value]) => [name, pretty(value)])));
+  const value = (name: string): unknown => (typeof args[name] === "string" ? typed[name] : parsed(typed[name] ?? ""));
+  const wrong = Object.keys(args).filter((name) => typeof args[name] !== "string" && typed[name]?.trim() !== "null" && value(name) === null);
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    if (wrong.length === 0) onDone(Object.fromEntries(Object.keys(args).map((name) => [name, value(name)])));
+  };
+  return (
+    <form onSubmit={submit}>
+      {Object.keys(args).map((name) => (
+        <label key={name} class="argument">
+          <code>{visible(name)}</code>
+          <textarea class="field" dir="auto" rows={Math.min(10, (typed[name] ?? "").split("\n").length)} value={typed[name] ?? ""} aria-invalid={wrong.includes(name)}
+            onInput={(event) => { const text = event.currentTarget.value; setTyped((before) => ({ ...before, [name]: text })); }} />
+          {wrong.includes(name) && <span class="note bad">{t("not_json")}</span>}
+        </label>
+      ))}
+      <div class="buttons">
+        <Button kind="primary" icon="check" type="submit" disabled={wrong.length > 0}>{t("approve_changed")}</Button>
+        <Button onClick={onCancel}>{t("cancel")}</Button>
+      </div>
+    </form>
+  );
+}
+
+function WordsForm({ onDone, onCancel }: Form<string>) {
+  const [text, setText] = useState("");
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    if (text.trim()) onDone(text.trim());
+  };
+  return (
+    <form onSubmit={submit}>
+      <textarea class="field" dir="auto" rows={2} autoFocus value={text} placeholder={t("what_to_change")} aria-label={t("what_to_change")}
+        onInput={(event) => setText(event.currentTarget.value)} />
+      <div class="buttons">
+        <Button kind="primary" type="submit" disabled={!text.trim()}>{t("send")}</Button>
+        <Button onClick={onCancel}>{t("cancel")}</Button>
+      </div>
+    </form>
+  );
+}

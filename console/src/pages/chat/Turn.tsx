@@ -1,0 +1,183 @@
+/** One turn: what the user said, what was done for it, the answer, and what became of it. */
+import { Fragment } from "preact";
+import { useState } from "preact/hooks";
+import type { Schemas } from "../../api";
+import { post } from "../../api";
+import { Button, CopyButton } from "../../components/Button";
+import { Icon } from "../../components/icons";
+import { Markdown } from "../../components/Markdown";
+import { attempt } from "../../components/Toast";
+import { bytes, t, time } from "../../i18n";
+import { go, href } from "../../router";
+import { visible } from "../../text";
+import type { Conversation, Session } from "./conversation";
+import type { Live, Message, Plan } from "./live";
+import { PlanCard } from "./PlanCard";
+import { ToolCall } from "./ToolCall";
+import { TurnDetails } from "./TurnDetails";
+import type { Block, Shown } from "./turns";
+
+interface Given {
+  turn: Shown;
+  conversation: Conversation;
+  /** The plan that is shown with this turn: the last one that names it. */
+  plan: Plan | null;
+  aimed: boolean;
+}
+
+export function Turn({ turn, conversation, plan, aimed }: Given) {
+  const running = conversation.live.value?.turnId === turn.id;
+  const free = conversation.live.value === null && conversation.branch.value === null;
+  const session = conversation.session.value;
+  const answer = turn.blocks.findLast((block) => block.kind === "text" && block.message !== null);
+  return (
+    <article class="turn" id={turn.id} data-aimed={aimed}>
+      {turn.blocks.map((block, index) => (
+        <Fragment key={block.id}>
+          <BlockView block={block} conversation={conversation} free={free} />
+          {block.kind === "user" && turn.blocks[index + 1]?.kind !== "user" && index < 2 && !running && <Acknowledged report={turn.summary?.acknowledgement ?? null} />}
+        </Fragment>
+      ))}
+      {!running && <Outcome turn={turn} conversation={conversation} free={free} />}
+      {plan !== null && !running && <PlanCard plan={plan} conversation={conversation} open={free && session?.pending_plan?.id === plan.id && turn.isLast} />}
+      {!running && answer?.kind === "text" && answer.message !== null && <Actions message={answer.message} turn={turn} conversation={conversation} free={free} />}
+    </article>
+  );
+}
+
+export function BlockView({ block, conversation, free }: { block: Block; conversation: Conversation; free: boolean }) {
+  if (block.kind === "user") return <UserMessage message={block.message} conversation={conversation} free={free} />;
+  if (block.kind === "text") return <div class="answer"><Markdown text={block.text} /></div>;
+  if (block.kind === "reasoning") return <Reasoning text={block.text} done={block.done} />;
+  return <ToolCall session={conversation.id} call={block.call} />;
+}
+
+function Reasoning({ text, done }: { text: string; done: boolean }) {
+  return (
+    <details class="reasoning">
+      <summary>{t(done ? "thought" : "thinking")}</summary>
+      <div dir="auto">{visible(text)}</div>
+    </details>
+  );
+}
+
+function UserMessage({ message, conversation, free }: { message: Message; conversation: Conversation; free: boolean }) {
+  const [editing, setEditing] = useState(false);
+  const text = typeof message.content === "string" ? message.content : "";
+  const meta = (message.metadata ?? {}) as { attachments?: Schemas["Attachment"][]; steered?: boolean; note?: string };
+  if (editing) return <EditForm text={text} onDone={(typed) => { setEditing(false); void conversation.edit(message.id, typed, meta.attachments?.map(({ id }) => id)); }} onCancel={() => setEditing(false)} />;
+  return (
+    <div class="mine">
+      {meta.note && <details class="reasoning"><summary>{t("note_of_change")}</summary><div dir="auto">{visible(meta.note)}</div></details>}
+      <div class="bubble" dir="auto" title={time(message.created_at)}>{visible(text)}</div>
+      {meta.attachments?.map((file) => <FileChip key={file.id} name={file.name} size={file.size_bytes} />)}
+      {meta.steered && <span class="muted small-note">{t("was_steered")}</span>}
+      <div class="tools">
+        <CopyButton text={text} />
+        {free && !meta.steered && <Button kind="quiet" class="small" icon="edit" label={t("edit")} onClick={() => setEditing(true)} />}
+      </div>
+    </div>
+  );
+}
+
+export const FileChip = ({ name, size, onDrop, busy = false }: { name: string; size: number; onDrop?: () => void; busy?: boolean }) => (
+  <span class="chip" data-busy={busy}>
+    <Icon name="file" size={15} /><bdi>{visible(name)}</bdi><span class="muted">{bytes(size)}</span>
+    {onDrop && <Button kind="quiet" class="small" icon="cross" label={t("remove_file", { name: visible(name) })} onClick={onDrop} />}
+  </span>
+);
+
+function EditForm({ text, onDone, onCancel }: { text: string; onDone: (text: string) => void; onCancel: () => void }) {
+  const [typed, setTyped] = useState(text);
+  const onKey = (event: KeyboardEvent): void => {
+    if (event.key === "Escape") onCancel();
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && typed.trim()) {
+      event.preventDefault();
+      onDone(typed);
+    }
+  };
+  return (
+    <div class="editing">
+      <textarea class="field" rows={Math.min(12, typed.split("\n").length + 1)} value={typed} dir="auto" aria-label={t("edit")} autoFocus
+        onInput={(event) => setTyped(event.currentTarget.value)} onKeyDown={onKey} />
+      <p class="muted">{t("edit_hint")}</p>
+      <div class="buttons">
+        <Button kind="primary" disabled={!typed.trim()} onClick={() => onDone(typed)}>{t("send")}</Button>
+        <Button onClick={onCancel}>{t("cancel")}</Button>
+      </div>
+    </div>
+  );
+}
+
+/** What is to be known of a turn beside its words, and what to do about it. */
+function Outcome({ turn, conversation, free }: { turn: Shown; conversation: Conversation; free: boolean }) {
+  const { summary } = turn;
+  if (summary === null) return null;
+  const attempts = conversation.attempts.value.get(turn.id) ?? 1;
+  const cut = turn.blocks.some((block) => block.kind === "text" && block.message?.cut_off);
+  const bad = summary.status === "failed" || (summary.status === "cancelled" && summary.error?.code !== "turn_cancelled");
+  const retry = free && turn.isLast && (summary.status === "failed" || summary.status === "cancelled") && (
+    <Button class="small" icon="redo" onClick={() => void conversation.retry(turn.id)}>{t("retry")}</Button>
+  );
+  return (
+    <>
+      {attempts > 1 && <p class="note"><Icon name="redo" size={15} />{t("taken_over", { n: attempts })}</p>}
+      {bad && (
+        <div class="note bad" role="alert">
+          <Icon name="alert" size={15} />
+          <span dir="auto">{visible(summary.error?.detail ?? t("turn_failed"))} {summary.error && <code>{summary.error.code}</code>}</span>
+          {retry}
+        </div>
+      )}
+      {summary.status === "cancelled" && !bad && <div class="note"><Icon name="stop" size={15} /><span>{t(cut ? "stopped_kept" : "stopped")}</span>{retry}</div>}
+      {summary.status === "completed" && cut && <p class="note warn"><Icon name="alert" size={15} />{t("cut_off")}</p>}
+      {summary.status === "queued" && <p class="note"><Icon name="clock" size={15} />{t("queued")}</p>}
+    </>
+  );
+}
+
+export function Acknowledged({ report }: { report: Schemas["AcknowledgementReport"] | null }) {
+  if (report === null || report.verdict === undefined || report.verdict === "none") return null;
+  return (
+    <p class="note" title={t("ack_rule", { rule: report.rule ?? "", language: report.language ?? "–" })}>
+      <Icon name={report.verdict === "reject" ? "cross" : "check"} size={15} />
+      <span>{t(`ack_${report.verdict}` as const)} <span class="muted">{t("ack_rule", { rule: report.rule ?? "", language: report.language ?? "–" })}</span></span>
+    </p>
+  );
+}
+
+function Actions({ message, turn, conversation, free }: { message: Message; turn: Shown; conversation: Conversation; free: boolean }) {
+  const [details, setDetails] = useState(false);
+  const fork = (): Promise<boolean> =>
+    attempt(async () => {
+      const made = await post<Session>(`${conversation.path}/fork`, { message_id: message.id });
+      go(href("sessions", made.id));
+    });
+  return (
+    <div class="tools under">
+      <CopyButton text={typeof message.content === "string" ? message.content : ""} />
+      {free && turn.isLast && <Button kind="quiet" class="small" icon="redo" label={t("regenerate")} onClick={() => void conversation.regenerate(message.id)} />}
+      {conversation.branch.value === null && <Button kind="quiet" class="small" icon="branch" label={t("fork")} onClick={() => void fork()} />}
+      <Button kind="quiet" class="small" icon="gauge" label={t("turn_details")} onClick={() => setDetails(true)} />
+      <span class="muted when">{time(message.created_at)}</span>
+      {details && <TurnDetails conversation={conversation} id={turn.id} onClose={() => setDetails(false)} />}
+    </div>
+  );
+}
+
+/** What the turn that runs has brought so far. */
+export function LiveTurn({ live, blocks, conversation }: { live: Live; blocks: Block[]; conversation: Conversation }) {
+  const waits = blocks.length === 0 || blocks.at(-1)?.kind !== "text";
+  const calling = blocks.some((block) => block.kind === "call" && block.call.status === "running");
+  return (
+    <article class="turn live" aria-busy="true">
+      <Acknowledged report={live.acknowledgement} />
+      {live.attempt > 1 && <p class="note"><Icon name="redo" size={15} />{t("taken_over", { n: live.attempt })}</p>}
+      {blocks.map((block) => <BlockView key={block.id} block={block} conversation={conversation} free={false} />)}
+      {live.plan !== null && live.plan.status !== "completed" && <PlanCard plan={live.plan} conversation={conversation} open={false} />}
+      {waits && !live.ended && (
+        <p class="working"><span class="spinner" /> {t(live.stopping ? "stopping" : calling ? "calling" : live.turnId === null ? "sending" : "working")}</p>
+      )}
+    </article>
+  );
+}

@@ -1,0 +1,55 @@
+import { useState } from "preact/hooks";
+import { get, type Listed, post, type Schemas } from "../../api";
+import { Button } from "../../components/Button";
+import { Badge, Card, EmptyState, type Mood } from "../../components/parts";
+import { attempt, toast } from "../../components/Toast";
+import { number, t } from "../../i18n";
+import { useLoad } from "../../load";
+import { visible } from "../../text";
+import { Facts, Foreign, Shown, When } from "./parts";
+import type { OpsView } from "./Ops";
+
+type Server = Schemas["McpServerStatus"];
+
+const moodOf = (state: string): Mood => (state === "ready" ? "good" : state === "connecting" ? "busy" : "bad");
+
+/** Without the colours of terminals, whose beginnings the service has written out. */
+const plain = (line: string): string => visible(line).replace(/‹U\+001B›\[[0-?]*[ -/]*[@-~]/g, "");
+
+export function Servers(_: OpsView) {
+  const seen = useLoad(async (signal) => (await get<Listed<Server>>("/mcp/servers", {}, signal)).items, [], 3000);
+  return (
+    <>
+      <p class="muted">{t("ops_servers_text")}</p>
+      <Shown of={seen}>
+        {(servers) => servers.length === 0 ? <EmptyState icon="branch" title={t("ops_no_servers")} /> : servers.map((server) => <One key={server.name} server={server} onDone={seen.reload} />)}
+      </Shown>
+    </>
+  );
+}
+
+function One({ server, onDone }: { server: Server; onDone: () => void }) {
+  const [busy, setBusy] = useState(false);
+  const reconnect = async (): Promise<void> => {
+    setBusy(true);
+    if (await attempt(() => post(`/mcp/servers/${encodeURIComponent(server.name)}/reconnect`))) toast(t("ops_reconnecting"));
+    setBusy(false);
+    onDone();
+  };
+  return (
+    <Card title={<Foreign text={server.name} />} icon="branch" mood={moodOf(server.state) === "bad" ? "bad" : "neutral"}
+      aside={<><Badge mood={moodOf(server.state)}><Foreign text={server.state.split(":")[0]} /></Badge><Button class="small" icon="redo" disabled={busy} onClick={reconnect}>{t("ops_reconnect")}</Button></>}>
+      <Facts facts={[
+        [t("ops_since"), <When at={server.since} />],
+        [t("ops_last_failure"), server.last_error === null ? <Foreign text={null} /> : <><Foreign text={server.last_error} /> <small class="muted">(<When at={server.last_error_at} />)</small></>],
+        [`${t("ops_tools")} (${number(server.tools.length)})`, <>{server.tools.slice(0, 40).map((name, index) => <>{index > 0 && ", "}<a href={`#/tools/${encodeURIComponent(name)}`}><Foreign text={name} /></a></>)}{server.tools.length > 40 && " …"}</>],
+      ]} />
+      {server.stderr.length > 0 && (
+        <>
+          <h3>{t("ops_stderr")}</h3>
+          <pre class="stderr" dir="ltr" tabIndex={0} aria-label={t("ops_stderr")}>{server.stderr.map(plain).join("\n")}</pre>
+        </>
+      )}
+    </Card>
+  );
+}

@@ -1,0 +1,27 @@
+/** What others wrote, made harmless to read: nothing in it is invisible or turns the text around. */
+
+const ANSI = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\-_])/g;
+// Controls, bidirectional ones, zero-width ones and tags; not the joiners and marks that scripts and emoji are written with.
+const HIDDEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u202a-\u202e\u2028\u2029\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+
+/** Drops colours of terminals, and writes out what cannot be seen as `‹U+202E›`, as Segue's own questions do. */
+export function visible(text: string): string {
+  return text
+    .replace(/\r\n?/g, "\n")
+    .replace(ANSI, "")
+    .replace(HIDDEN, (found) => `‹U+${(found.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}›`);
+}
+
+/** A value as people read JSON. */
+export const pretty = (value: unknown): string =>
+  typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "");
+
+export async function copy(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

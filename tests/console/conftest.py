@@ -1,0 +1,109 @@
+"""A browser, and a service with the offline model and the example mailbox that its pages come from.
+
+Chromium is the one of the machine: $CHROMIUM, or one on the PATH. Where there is none, or the pages are not built, the
+tests are skipped and say so. Only the paths that CI takes run without SWEEP=1 (`make console`).
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from segue.api.console import FOLDER
+from segue.embedded.urls import ServerUrls
+from tests.console.browsing import ASK, Browsing, Window
+from tests.support.mailbox import write_mailbox_config
+from tests.support.service import Process
+from tests.support.stores import new_database
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("sweep") and not os.environ.get("SWEEP"):
+            item.add_marker(pytest.mark.skip(reason="a sweep: make console"))
+
+
+@pytest.fixture(scope="session")
+async def browser() -> "AsyncIterator[Browser]":
+    playwright = pytest.importorskip("playwright.async_api", reason="there is no Playwright: make install")
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        pytest.skip("there is no Chromium: set CHROMIUM to one")
+    if not (FOLDER / "index.html.gz").exists():
+        pytest.skip("the console is not built: python console/build.py")
+    async with playwright.async_playwright() as started:
+        launched = await started.chromium.launch(executable_path=program, args=["--disable-dev-shm-usage"])
+        yield launched
+        await launched.close()
+
+
+@pytest.fixture
+async def browsing(browser: "Browser") -> AsyncIterator[Browsing]:
+    """Opens windows, and fails the test if one of them asked elsewhere or something in it went wrong unseen."""
+    opened = Browsing(browser)
+    yield opened
+    await opened.close()
+    assert not opened.faults
+
+
+@pytest.fixture(scope="module")  # longer, and it would take the jobs of the tests after it: they share a Redis
+async def mailbox_service(
+    servers: ServerUrls, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[str]:
+    """The URL of `segue serve` with the offline model and the mailbox, one for all tests of a file."""
+    config, _ = write_mailbox_config(tmp_path_factory.mktemp("mailbox"))
+    async with new_database(servers, template) as database:
+        process = offline(servers, database, config)
+        try:
+            url = await asyncio.to_thread(process.start)
+            await asyncio.to_thread(process.wait_for, "mcp_server_ready")
+            yield url
+        finally:
+            await asyncio.to_thread(process.stop)
+
+
+def offline(servers: ServerUrls, database: str, mcp_config: Path, **settings: str) -> Process:
+    return Process(
+        {
+            "DATABASE_URL": database,
+            "REDIS_URL": servers.redis_url,
+            "MCP_CONFIG": str(mcp_config),
+            "WEB_SEARCH_PROVIDER": "none",
+            "MIGRATE_ON_START": "false",
+            **settings,
+        }
+    )
+
+
+@pytest.fixture
+async def page(browsing: Browsing, mailbox_service: str) -> Window:
+    """The console of the mailbox service, in a window of its own."""
+    return await browsing.open(mailbox_service)
+
+
+@pytest.fixture
+async def addresses(page: Window) -> list[str]:
+    """Of all pages and of all that they lead to from their lists, a link of each kind."""
+    await page.say(ASK)
+    await page.page.get_by_role("region", name="Waits for you").wait_for()
+    found = {f"#{page.page.url.partition('#')[2]}": "a chat"}
+    for each in ["#/", *await page.links(".rail a"), *await page.links(".side a")]:
+        found.setdefault(each, each)
+    await page.go("#/ops")
+    await page.page.locator(".side a").first.wait_for()
+    for each in await page.links(".side a"):
+        found.setdefault(each, each)
+        await page.go(each)
+        await page.settled()
+        inside = await page.links("#main a")
+        found.update({inside[-1]: "of a list"} if inside else {})
+    return list(found)

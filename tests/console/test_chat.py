@@ -1,0 +1,417 @@
+"""The chat by clicks, with a scripted model: what CI does not take the time for. `make console` runs it."""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.identity.api_keys import revoke_key
+from tests.console.browsing import PHONE, Browsing, Window
+from tests.support.identity import new_key
+from tests.support.plans import deletion, planned
+from tests.support.provider import Provider, calls, fails, says, streams
+from tests.support.service import Process, running
+from tests.support.shelf import Shelf, serving_shelf
+from tests.support.stores import looking_into
+
+pytestmark = pytest.mark.sweep
+
+PROTOCOL_SERVER = Path(__file__).parents[1] / "mcp" / "mcp_protocol_server.py"
+DELETE = calls(("mcp_delete_item", {"item_id": "itm-1"}))
+
+
+@asynccontextmanager
+async def console(browsing: Browsing, settings: Settings, path: str = "", **options: Any) -> AsyncIterator[Window]:
+    """The console of a service in this process."""
+    async with running(settings) as client:
+        window = await browsing.open(str(client.http.base_url).rstrip("/"), path, **options)
+        yield window
+        await browsing.close()
+
+
+@pytest.fixture
+async def shelf(settings: Settings) -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": served.url}}}))
+        yield served
+
+
+def question(window: Window) -> Any:
+    return window.page.get_by_role("region", name="Waits for you")
+
+
+async def test_a_call_is_approved_with_other_arguments(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(DELETE, says("itm-2 is gone."))
+    async with console(browsing, settings) as window:
+        await window.say("Delete item 1")
+        await question(window).get_by_role("button", name="Change arguments").click()
+        await question(window).get_by_role("textbox", name="item_id").fill("itm-2")
+        await window.press("Approve with these")
+        await window.sees("itm-2 is gone.")
+    assert shelf.effects == ["delete itm-2"]
+
+
+async def test_a_call_is_rejected_and_changed_in_words(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(DELETE, planned([deletion(3)]))
+    async with console(browsing, settings) as window:
+        await window.say("Delete item 1")
+        await question(window).get_by_role("button", name="Change in words").click()
+        await window.page.get_by_role("textbox", name="What should be different?").fill("No: item 3")
+        await question(window).get_by_role("button", name="Send").click()
+        await question(window).get_by_text("itm-3").wait_for()
+        await window.sees("Read as a change of the plan")
+        await question(window).get_by_role("button", name="Reject").click()
+        await window.sees("Read as a no")
+        await question(window).wait_for(state="detached")
+    assert shelf.effects == []
+
+
+async def test_a_form_of_a_tool_is_filled_in(
+    browsing: Browsing, settings: Settings, provider: Provider, tmp_path: Path
+) -> None:
+    program = Path(__file__).parents[1] / "mcp" / "mcp_asking_server.py"
+    asking = {"command": "python", "args": [str(program), str(tmp_path / "effects")]}
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"asking": asking}}))
+    provider.will(calls(("mcp_deliver", {"what": "pizza"})), says("It is on its way."))
+    async with console(browsing, settings) as window:
+        await window.say("Bring me a pizza")
+        await question(window).get_by_text("Where to, and for how many?").wait_for()
+        await question(window).get_by_role("textbox", name="address").fill("via Roma 3")
+        await question(window).get_by_role("textbox", name="guests").fill("2")
+        await question(window).get_by_role("button", name="Send").click()
+        await window.sees("It is on its way.")
+    assert (tmp_path / "effects").read_text() == "pizza to via Roma 3\n"
+
+
+async def test_what_is_approved_for_the_chat_asks_no_more_until_it_is_revoked(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(DELETE, says("Gone."), calls(("mcp_delete_item", {"item_id": "itm-2"})), says("That one too."))
+    async with console(browsing, settings) as window:
+        await window.say("Delete item 1")
+        await window.page.get_by_label("Do not ask again for this tool").check()
+        await question(window).get_by_role("button", name="Approve").click()
+        await window.sees("Gone.")
+        await window.say("Delete itm-2")
+        await window.sees("That one too.")
+        await window.sees("approved for this chat")
+        await window.say("/grants")
+        dialog = window.page.get_by_role("dialog")
+        await dialog.get_by_text("mcp_delete_item").wait_for()
+        await dialog.get_by_role("button", name="Revoke").click()
+        await window.sees("Every call that changes something asks")
+    assert shelf.effects == ["delete itm-1", "delete itm-2"]
+
+
+async def test_a_prompt_of_a_server_goes_into_the_draft_and_a_call_shows_how_far_it_is(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    server = {"command": "python", "args": [str(PROTOCOL_SERVER)], "timeout_s": 3}
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"ours": server}}))
+    async with console(browsing, settings) as window:
+        provider.will(says("Good day."), calls(("mcp_stall", {})), says("That took too long."))
+        await window.say("Hello")
+        await window.sees("Good day.")
+        draft = window.page.get_by_role("textbox", name="Write a message")
+        await draft.fill("/review")
+        await window.page.get_by_role("option", name="/review/mail").click()
+        await window.page.get_by_role("textbox", name="id").fill("eml-1")
+        await window.press("Insert")
+        await window.page.wait_for_function("document.querySelector('.composer textarea').value.includes('eml-1')")
+        await draft.press("Enter")
+        await window.sees("half of it")
+        await window.sees("That took too long.")
+
+
+async def test_esc_stops_and_what_was_said_is_kept(browsing: Browsing, settings: Settings, provider: Provider) -> None:
+    never = asyncio.Event()
+    provider.will(streams("Half of ", "an answer", never), says("All of it."))
+    async with console(browsing, settings) as window:
+        await window.say("Tell me")
+        await window.sees("Half of an answer")
+        await window.page.keyboard.press("Escape")
+        await window.sees("You stopped this. What was said until then is kept.")
+        assert await window.page.get_by_text("Half of an answer").count() == 1
+        await window.press("Run again")
+        await window.sees("All of it.")
+    never.set()
+
+
+async def test_messages_are_edited_answered_anew_and_forked_and_old_versions_stay_readable(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("First."), says("Second."), says("Third."))
+    async with console(browsing, settings) as window:
+        await window.say("One")
+        await window.sees("First.")
+        await window.press("Answer again")
+        await window.sees("Second.")
+        assert await window.page.get_by_text("First.").count() == 0
+        await window.press("Edit")
+        box = window.page.get_by_role("textbox", name="Edit")
+        await box.fill("Two")
+        await box.press("Enter")
+        await window.sees("Third.")
+        await window.say("/branches")
+        await window.page.get_by_role("dialog").get_by_role("button", name="Read").last.click()
+        await window.sees("First.")
+        await window.press("Back to the chat")
+        await window.sees("Third.")
+        before = window.page.url
+        await window.press("Continue in a new chat from here")
+        await window.page.wait_for_function("before => location.href !== before", arg=before)
+        await window.sees("Third.")
+
+
+async def test_a_message_while_it_answers_goes_into_the_answer_or_waits(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(calls(("mcp_look_up", {"item_id": "itm-1"})), says("Both then."), says("Later."))
+    async with console(browsing, settings) as window:
+        await window.say("Look it up")
+        await shelf.wait_for("look itm-1")
+        await window.say("And the lamp")
+        await window.sees("Will be read before the next step")
+        await window.page.get_by_label("While it answers, a message goes").select_option("After this answer")
+        await window.say("Then something else")
+        await window.sees("Waits for its turn")
+        shelf.go.set()
+        await window.sees("Read while it was answering")
+        await window.sees("Later.")
+        for said in ("And the lamp", "Then something else", "Both then."):
+            assert await window.page.locator(".history").get_by_text(said, exact=True).count() == 1
+
+
+async def test_what_failed_says_why_and_is_run_again(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(fails(400), says("Now it works."))
+    async with console(browsing, settings) as window:
+        await window.say("Hello")
+        await window.sees("model_unavailable")
+        await window.press("Run again")
+        await window.sees("Now it works.")
+        assert await window.page.get_by_text("model_unavailable").count() == 0
+
+
+async def test_files_are_sent_with_a_message_and_a_refused_one_says_why(
+    browsing: Browsing, settings: Settings, provider: Provider, tmp_path: Path
+) -> None:
+    provider.will(says("Rossi pays 12."))
+    (tmp_path / "costs.csv").write_text("name,amount\nRossi,12\n")
+    (tmp_path / "evil.sh").write_text("#!/bin/sh\n")
+    async with console(browsing, settings) as window:
+        files = window.page.locator("input[type=file]")
+        await files.set_input_files([tmp_path / "evil.sh", tmp_path / "costs.csv"])
+        await window.page.get_by_role("status").get_by_text("evil.sh").wait_for()
+        await window.button("Remove costs.csv").wait_for()
+        await window.say("What does Rossi pay?")
+        await window.sees("Rossi pays 12.")
+        assert await window.page.locator(".history .chip").get_by_text("costs.csv").count() == 1
+
+
+async def test_thoughts_are_folded(browsing: Browsing, settings: Settings, provider: Provider) -> None:
+    gate = asyncio.Event()
+    provider.will(streams({"reasoning_content": "The lamp is red."}, "Red", gate, "."))
+    async with console(browsing, settings.model_copy(update={"show_reasoning": True})) as window:
+        await window.say("Which colour?")
+        thoughts = window.page.get_by_text("Thoughts")
+        await thoughts.wait_for()
+        assert not await window.page.get_by_text("The lamp is red.").is_visible()
+        await thoughts.click()
+        await window.sees("The lamp is red.")
+        gate.set()
+        await window.button("Answer again").wait_for()
+
+
+async def test_a_killed_service_is_waited_for_and_its_turn_goes_on_once(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    assert settings.database_url is not None
+    assert settings.redis_url is not None
+    never = asyncio.Event()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {
+        "DATABASE_URL": settings.database_url.get_secret_value(),
+        "REDIS_URL": settings.redis_url.get_secret_value(),
+        "OPENAI_BASE_URL": str(settings.openai_base_url),
+        "LLM_MODEL": "scripted",
+        "MCP_CONFIG": str(settings.mcp_config),
+        "MIGRATE_ON_START": "false",
+        "TURN_LEASE_S": "3",
+    }
+    served = Process(environment, command=("serve", "--port", port))
+    provider.will(streams("Once upon a", never), says("The whole story."))
+    url = await asyncio.to_thread(served.start)
+    try:
+        window = await browsing.open(url)
+        await window.say("Tell me a story")
+        await window.sees("Once upon a")
+        served.kill()
+        await window.sees("The service cannot be reached.")
+        await asyncio.to_thread(served.start)
+        await window.sees("The whole story.")
+        await window.sees("another took this over (attempt 2)")
+        await window.button("Answer again").wait_for()
+        assert await window.page.get_by_text("The service cannot be reached.").count() == 0
+        assert await window.page.locator(".history").get_by_text("Tell me a story").count() == 1
+        assert await window.page.get_by_text("The whole story.").count() == 1
+        assert await window.page.get_by_text("Once upon a").count() == 0
+        await browsing.close()
+    finally:
+        never.set()
+        served.kill()
+
+
+async def test_two_windows_show_the_same_answer_while_it_is_written(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    gate = asyncio.Event()
+    provider.will(streams("To be", gate, " continued."))
+    async with console(browsing, settings) as window:
+        other = await browsing.open(window.url)
+        await window.say("Both of you")
+        await other.page.get_by_role("link", name=re.compile("^Both of you")).click()
+        await other.sees("To be")
+        assert await other.button("Stop").count() == 1
+        gate.set()
+        for each in (window, other):
+            await each.sees("To be continued.")
+            await each.button("Answer again").wait_for()
+            assert await each.page.locator(".history").get_by_text("Both of you").count() == 1
+
+
+async def test_a_key_is_asked_for_once_and_again_when_it_is_revoked(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("Hello, Ada."), says("Still there."))
+    guarded = settings.model_copy(update={"auth": "api_key"})
+    first, second, foreign = [await new_key(guarded, user) for user in ("ada", "ada", "mallory")]
+    async with console(browsing, guarded) as window:
+        field = window.page.get_by_role("textbox", name="API key")
+        await field.fill(first)
+        await field.press("Enter")
+        await window.say("Hello")
+        await window.sees("Hello, Ada.")
+        assert guarded.database_url is not None
+        database = Database(guarded.database_url.get_secret_value())
+        async with looking_into(guarded) as stores, database.transaction() as connection:
+            oldest = await stores.database.fetchval("SELECT id FROM api_keys ORDER BY created_at LIMIT 1")
+            await revoke_key(connection, oldest)
+        await database.close()
+        await window.say("Are you there?")
+        await window.sees("The key was refused")
+        await field.fill(second)
+        await field.press("Enter")
+        await window.sees("Still there.")
+        other = await browsing.open(
+            window.url, window.page.url.partition("/#")[0] and "#" + window.page.url.partition("#")[2]
+        )
+        await other.page.get_by_role("textbox", name="API key").fill(foreign)
+        await other.page.keyboard.press("Enter")
+        await other.sees("There is no such chat, or it is not yours")
+
+
+async def test_all_of_it_works_with_the_keyboard_alone(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    assert shelf.url
+    provider.will(DELETE, says("Gone."))
+    async with console(browsing, settings) as window:
+        keyboard = window.page.keyboard
+        await window.page.get_by_role("textbox", name="Write a message").wait_for()
+        await keyboard.type("Delete item 1")
+        await keyboard.press("Shift+Enter")
+        await keyboard.type("please")
+        await keyboard.press("Enter")
+        approve = question(window).get_by_role("button", name="Approve")
+        await approve.wait_for()
+        for _ in range(40):
+            if await approve.evaluate("button => button === document.activeElement"):
+                break
+            await keyboard.press("Shift+Tab")
+        await keyboard.press("Enter")
+        await window.sees("Gone.")
+        await keyboard.press("Control+k")
+        await keyboard.type("dark")
+        await window.page.get_by_role("option", name=re.compile("Dark"), selected=True).wait_for()
+        await keyboard.press("Enter")
+        assert await window.page.evaluate("document.documentElement.dataset.theme") == "dark"
+        await window.page.get_by_role("textbox", name="Write a message").focus()
+        await keyboard.type("/ren")
+        await keyboard.press("Enter")
+        await window.page.get_by_role("dialog").get_by_label("Title").fill("Shelves")
+        await keyboard.press("Enter")
+        await window.page.get_by_role("heading", name="Shelves").wait_for()
+        assert not await window.axe()
+
+
+async def test_arabic_on_a_phone_runs_from_the_right(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("أهلاً بك يا سارة."))
+    async with console(browsing, settings, viewport=PHONE, locale="ar", has_touch=True) as window:
+        assert await window.page.evaluate("document.documentElement.dir") == "rtl"
+        box = window.page.get_by_role("textbox", name="اكتب رسالة")
+        await box.fill("مرحبا")
+        await box.press("Enter")
+        await window.sees("أهلاً بك يا سارة.")
+        await window.press("فتح القائمة")
+        await window.page.get_by_role("link", name=re.compile("مرحبا")).click()
+        assert await window.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+        assert not await window.axe()
+
+
+async def test_ten_thousand_chats_are_listed_a_window_at_a_time(browsing: Browsing, settings: Settings) -> None:
+    async with looking_into(settings) as stores:
+        await stores.database.execute(
+            "INSERT INTO sessions (id, owner, title, metadata, created_at, updated_at) "
+            "SELECT 'ses_' || lpad(n::text, 26, '0'), 'local', 'Chat ' || n, '{}', now(), now() - n * interval '1 min' "
+            "FROM generate_series(1, 10000) n"
+        )
+    async with console(browsing, settings) as window:
+        await window.page.get_by_role("link", name=re.compile("^Chat 1 ")).wait_for()
+        rows = window.page.get_by_role("listitem")
+        assert await rows.count() < 60
+        shown = window.page.locator(".sessions")
+        for last in ("Chat 250 ", "Chat 450 "):
+            link = window.page.get_by_role("link", name=re.compile(f"^{last}"))
+            for _ in range(400):
+                if await link.count():
+                    break
+                await shown.evaluate("list => list.scrollBy(0, 400)")
+                await window.page.wait_for_timeout(20)
+            assert await link.count() == 1
+        assert await rows.count() < 60
+        await window.page.get_by_role("searchbox", name="Search chats").fill("9876")
+        await window.page.get_by_role("link", name=re.compile("^Chat 9876")).wait_for()
+        await window.page.wait_for_function("document.querySelectorAll('[role=listitem]').length === 1")
+
+
+async def test_an_address_leads_to_a_turn_far_up_in_a_long_chat(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(*[says(f"Answer {number}.") for number in range(60)])
+    async with running(settings) as client:
+        session = await client.new_session()
+        turns = [(await client.chat(session, f"Question {number}?"))["turn_id"] for number in range(60)]
+        url = str(client.http.base_url).rstrip("/")
+        window = await browsing.open(url, f"#/sessions/{session}/turns/{turns[3]}")
+        reached = "id => Math.abs(document.getElementById(id)?.getBoundingClientRect().top - 200) < 200"
+        await window.page.wait_for_function(reached, arg=turns[3])
+        assert await window.page.get_by_text("Answer 59.").count() == 1
+        await browsing.close()

@@ -1,0 +1,44 @@
+"""What models, tools and people write cannot act in the console, and CI looks."""
+
+from segue.config import Settings
+from tests.console.browsing import Browsing, Window
+from tests.support.conversations import shelf_service
+from tests.support.provider import Provider, calls, says
+
+MARKDOWN = """
+<script>document.title = "owned"</script><img src=x onerror="document.title = 'owned'">
+<svg onload="document.title = 'owned'"></svg><style>body { display: none }</style>
+
+[a link](javascript:document.title='owned') [data](data:text/html,owned) <a href="javascript:owned">raw</a>
+![a picture](https://elsewhere.example/pixel.png) [good](https://good.example/page)
+
+| a | b |
+|---|---|
+| <iframe src="https://elsewhere.example/frame"></iframe> | `<b>code</b>` |
+
+invoice\u202egnp.exe, zero\u200bwidth
+"""
+
+
+async def ask(browsing: Browsing, url: str, message: str) -> Window:
+    window = await browsing.open(url)
+    await window.say(message)
+    return window
+
+
+async def test_hostile_markdown_runs_nothing_and_asks_nobody(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(calls(("mcp_find_items", {"query": MARKDOWN})), says(MARKDOWN))
+    async with shelf_service(settings) as client:
+        window = await ask(browsing, str(client.http.base_url).rstrip("/"), MARKDOWN)
+        answer = window.page.locator(".answer")
+        await answer.get_by_role("link", name="good").wait_for()
+        await window.button("Details of this answer").wait_for()
+        links = await answer.get_by_role("link").evaluate_all("all => all.map(each => each.href)")
+        assert links == ["https://elsewhere.example/pixel.png", "https://good.example/page"]
+        assert await answer.locator("img, svg, iframe, script, style, [style], [onerror]").count() == 0
+        assert await answer.get_by_text("invoice‹U+202E›gnp.exe, zero‹U+200B›width").count() == 1
+        assert await answer.get_by_text('<script>document.title = "owned"</script>').count() == 1
+        assert "owned" not in (await window.page.title())
+        await browsing.close()

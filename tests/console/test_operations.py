@@ -1,0 +1,174 @@
+"""The pages for operators by clicks: what waits, what hangs, which tool is held, and who may see it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from segue.config import Settings
+from tests.api.test_ops import hanging, told
+from tests.console.browsing import DESK, PHONE, Browsing, Window
+from tests.support.health import MOODY, connect
+from tests.support.identity import new_key, speaking
+from tests.support.provider import Provider, calls
+from tests.support.service import Client, running
+from tests.support.shelf import Shelf, serving_shelf
+
+HOSTILE = '<img src=x onerror="document.title=1"> \u202eimport \u001b[31mred'
+HARMLESS = '<img src=x onerror="document.title=1"> ‹U+202E›import red'
+# By how many pixels something is wider than the window.
+TOO_WIDE = """() => Math.max(...[...document.querySelectorAll('.page, html')]
+    .map(each => each.scrollWidth - each.clientWidth))"""
+PLACES = (
+    *("#/ops", "#/ops/turns", "#/ops/turns?status=completed", "#/tools", "#/tools/mcp_get_email", "#/ops/doctor"),
+    *(
+        "#/ops/approvals",
+        "#/ops/mcp",
+        "#/ops/webhooks",
+        "#/ops/users",
+        "#/ops/keys",
+        "#/ops/usage",
+        "#/ops/feedback",
+        "#/ops/audit",
+    ),
+)
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    async with serving_shelf() as served:
+        yield served
+
+
+@pytest.fixture
+async def guarded(settings: Settings, shelf: Shelf) -> Settings:
+    connect(settings, shelf)
+    return settings.model_copy(update={"auth": "api_key"})
+
+
+@pytest.fixture
+async def service(guarded: Settings) -> AsyncIterator[Client]:
+    async with running(guarded) as served:
+        yield served
+
+
+async def signed_in(browsing: Browsing, service: Client, key: str, path: str) -> Window:
+    window = await browsing.open(str(service.http.base_url).rstrip("/"), path)
+    await window.page.get_by_role("textbox", name="API key").fill(key)
+    await window.press("Continue")
+    return window
+
+
+async def test_an_operator_holds_a_tool_for_everyone_and_what_others_wrote_stays_text(page: Window) -> None:
+    await page.go("#/tools")
+    await page.page.get_by_role("link", name="mcp_delete_email").click()
+    await page.press("Set for everyone")
+    await page.page.get_by_role("textbox", name="Reason").fill(HOSTILE)
+    await page.press("Set", exact=True)
+    await page.sees(HARMLESS)
+    await page.go("#/ops")
+    await page.page.get_by_role("link", name="mcp_delete_email: Maintenance for everyone").click()
+    await page.press("Set for everyone")
+    await page.press("Set", exact=True)
+    await page.page.get_by_text(HARMLESS).wait_for(state="detached")
+    await page.go("#/ops/audit")
+    await page.sees(HARMLESS)
+    assert await page.page.title() != "1"
+    assert not await page.axe()
+
+
+@pytest.mark.sweep
+async def test_a_turn_that_hangs_is_found_and_cancelled_with_the_keyboard(
+    browsing: Browsing, service: Client, guarded: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    async with (
+        speaking(service, await new_key(guarded, "ada")) as ada,
+        speaking(service, key := await new_key(guarded, "root", ["ops"])) as ops,
+    ):
+        _, turn = await hanging(ada, provider, shelf)
+        await told(ops, turn, "tool")
+        window = await signed_in(browsing, service, key, "#/ops/turns?owner=ada")
+        await window.sees(MOODY)
+        await window.button("Cancel the turn").focus()
+        await window.page.keyboard.press("Enter")
+        await window.sees("Cancel this turn?")
+        await window.page.keyboard.press("Escape")
+        await window.button("Cancel the turn").press("Enter")
+        await window.page.keyboard.press("Enter")
+        await window.sees("The turn has ended")
+        await window.page.get_by_label("Status").select_option("cancelled")
+        await window.sees("turn_cancelled")
+        assert [each["status"] for each in (await ops.get("/ops/turns", status="cancelled"))["items"]] == ["cancelled"]
+
+
+@pytest.mark.sweep
+async def test_what_waits_for_others_is_seen_without_its_words_and_only_ones_own_leads_to_a_chat(
+    browsing: Browsing, service: Client, guarded: Settings, provider: Provider
+) -> None:
+    root = await new_key(guarded, "root", ["ops"])
+    for key in (await new_key(guarded, "ada"), root):
+        provider.will(calls(("mcp_delete_item", {"item_id": "itm-secret"})))
+        async with speaking(service, key) as user:
+            await user.chat(await user.new_session(), "Delete it")
+    window = await signed_in(browsing, service, root, "#/ops/approvals")
+    rows = window.page.get_by_role("table", name="Approvals").get_by_role("row").filter(has_text="mcp_delete_item")
+    await rows.filter(has_text="root").get_by_role("link", name="Open the chat").wait_for()
+    assert await rows.filter(has_text="ada").get_by_role("link", name="Open the chat").count() == 0
+    assert await rows.count() == 2
+    assert "itm-secret" not in await window.page.content()
+    assert not await window.axe()
+
+
+@pytest.mark.sweep
+async def test_one_turn_is_seen_over_time_with_what_its_prompt_was_made_of(page: Window) -> None:
+    await page.say("Cerca le mail di Rossi")
+    await page.sees("Rossi")
+    await page.go("#/ops/turns?status=completed")
+    await page.page.locator(".rows a[href^='#/ops/turns/turn_']").first.click()
+    await page.page.get_by_role("table", name="Timeline").get_by_role("link", name="mcp_search_emails").wait_for()
+    await page.page.get_by_role("table", name="What the last prompt was made of").wait_for()
+    assert not await page.axe()
+
+
+@pytest.mark.sweep
+async def test_the_secret_of_a_key_is_shown_once_and_limits_are_set(
+    browsing: Browsing, service: Client, guarded: Settings
+) -> None:
+    root = await new_key(guarded, "root", ["ops", "ops:content"])
+    window = await signed_in(browsing, service, root, "#/ops/keys")
+    await window.press("New key")
+    await window.page.get_by_role("textbox", name="User").last.fill("grace")
+    await window.press("Make the key")
+    secret = await window.page.locator(".secret code").inner_text()
+    async with speaking(service, secret) as grace:
+        assert (await grace.get("/me"))["user"] == "grace"
+    await window.press("I have kept it")
+    assert secret not in await window.page.content()
+    await window.go("#/ops/users")
+    await window.press("Limits of “grace”")
+    await window.page.get_by_label("Open turns").fill("3")
+    await window.press("Set", exact=True)
+    await window.sees("Open turns: 3")
+    async with speaking(service, root) as ops:
+        assert (await ops.get("/ops/users/grace/limits"))["own"]["concurrent_turns"] == 3
+
+
+@pytest.mark.sweep
+async def test_who_is_no_operator_is_told_so(browsing: Browsing, service: Client, guarded: Settings) -> None:
+    window = await signed_in(browsing, service, await new_key(guarded, "ada"), "#/ops")
+    await window.sees("These pages are for operators")
+    assert await window.page.get_by_role("link", name="Ops", exact=True).count() == 0
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("language", ["en", "it", "zh", "ar"])
+@pytest.mark.parametrize("colours", ["light", "dark"])
+async def test_every_page_fits_a_desk_and_a_phone_in_every_language(
+    browsing: Browsing, mailbox_service: str, language: str, colours: str
+) -> None:
+    for viewport in (DESK, PHONE):
+        window = await browsing.open(mailbox_service, "#/ops", locale=language, color_scheme=colours, viewport=viewport)
+        for place in PLACES:
+            await window.go(place)
+            await window.page.locator(".ops .rows, .ops .empty, .ops .card, .ops .tile").first.wait_for()
+            assert not await window.axe(), place
+            assert await window.page.evaluate(TOO_WIDE) <= 0, place

@@ -1,0 +1,132 @@
+"""What goes wrong around an open page, and results that are large, hidden or pictures. `make console` runs it."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic import SecretStr
+
+from segue.config import Settings
+from tests.console.browsing import Browsing, Window
+from tests.console.test_chat import console
+from tests.support.provider import Provider, calls, says, streams
+from tests.support.proxy import Proxy, proxied
+from tests.support.results import use_toolbox
+from tests.support.service import running
+
+if TYPE_CHECKING:
+    from playwright.async_api import Locator, Route
+
+pytestmark = pytest.mark.sweep
+
+
+def through(door: Proxy, settings: Settings) -> Settings:
+    return settings.model_copy(update={"redis_url": SecretStr(f"redis://127.0.0.1:{door.port}/0")})
+
+
+async def result_of(window: Window, tool: str) -> "Locator":
+    """The card of a call, with its result shown."""
+    card = window.page.locator("section.card", has=window.page.get_by_text(tool, exact=True))
+    await card.locator(".head").click()
+    await card.get_by_role("button", name="Show the result").click()
+    await card.locator(".result .paper").wait_for()
+    return card
+
+
+async def test_a_chat_goes_on_while_redis_is_away_and_when_it_is_back_and_nothing_comes_twice(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    assert settings.redis_url is not None
+    gate = asyncio.Event()
+    provider.will(streams("Half of ", gate, "it."), says("Without it."), says("With it again."))
+    redis = Path(settings.redis_url.get_secret_value().removeprefix("unix://"))
+    async with proxied(redis) as door, running(through(door, settings)) as client:
+        window = await browsing.open(str(client.http.base_url).rstrip("/"))
+        await window.say("First")
+        await window.sees("Half of")
+        await door.begin("refuses")
+        gate.set()
+        await window.sees("Half of it.")
+        await window.button("Answer again").wait_for()
+        await window.say("Second")
+        await window.sees("Without it.")
+        await window.button("Answer again").wait_for()
+        await door.open()
+        await window.say("Third")
+        await window.sees("With it again.")
+        await window.button("Answer again").wait_for()
+        history = window.page.locator(".history")
+        for said in ("First", "Half of it.", "Second", "Without it.", "Third", "With it again."):
+            assert await history.get_by_text(said, exact=True).count() == 1
+        assert await window.page.get_by_role("alert").count() == 0
+        await browsing.close()
+
+
+async def test_a_page_older_than_the_service_says_so_and_is_loaded_again(page: Window) -> None:
+    async def newer(route: "Route") -> None:
+        if route.request.url.endswith("/events"):
+            await route.fulfill(status=204, headers={"X-Segue-Version": "99.0.0"})
+            return
+        answer = await route.fetch()
+        await route.fulfill(response=answer, headers={**answer.headers, "x-segue-version": "99.0.0"})
+
+    before = await page.page.evaluate("performance.timeOrigin")
+    await page.page.route("**/*", newer)
+    await page.go("#/memory")
+    await page.sees("Version 99.0.0 runs here")
+    await page.page.unroute("**/*")
+    await page.press("Reload")
+    await page.page.wait_for_function("before => performance.timeOrigin !== before", arg=before)
+    await page.press("Add a fact")
+    assert await page.page.get_by_text("Version 99.0.0").count() == 0
+
+
+async def test_nothing_that_a_terminal_obeys_or_nobody_sees_is_left_in_answers_and_results(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    use_toolbox(settings)
+    hidden = "\u001b[31mred\u001b[0m \u001b]0;title\u0007 zero\u200bwidth \u202eback"
+    provider.will(calls(("echo", {"note": hidden})), says(hidden))
+    async with console(browsing, settings) as window:
+        await window.say("Echo it")
+        await window.button("Answer again").wait_for()
+        card = await result_of(window, "echo")
+        shown = "zero‹U+200B›width ‹U+202E›back"
+        await card.locator(".result").get_by_text(shown).wait_for()
+        assert await window.page.locator(".answer").get_by_text(shown).count() == 1
+        assert not {"\u001b", "\u0007", "\u200b", "\u202e"} & set(await window.page.locator("body").inner_text())
+
+
+async def test_ten_megabytes_are_read_a_page_at_a_time(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    use_toolbox(settings)
+    provider.will(calls(("plain_text", {"lines": 400_000})), says("Much."))
+    async with console(browsing, settings) as window:
+        await window.say("All of it")
+        await window.sees("Much.")
+        await window.button("Answer again").wait_for()
+        card = await result_of(window, "plain_text")
+        shown = card.locator(".result pre")
+        assert len(await shown.inner_text()) <= 20_000
+        await card.get_by_role("button", name="Show more (20,000 of 6,400,000)").click()
+        await card.get_by_role("button", name="Show more (40,000 of 6,400,000)").wait_for()
+        text = await shown.inner_text()
+        assert 30_000 < len(text) <= 40_000
+        assert text.count("000000 «") == 1
+
+
+async def test_an_image_in_a_result_is_shown_from_its_bytes(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    use_toolbox(settings)
+    provider.will(calls(("photo", {"of": "Rossi"})), says("There."))
+    async with console(browsing, settings) as window:
+        await window.say("Show it")
+        await window.sees("There.")
+        await window.button("Answer again").wait_for()
+        image = (await result_of(window, "photo")).locator(".part img")
+        await image.wait_for()
+        assert (await image.get_attribute("src") or "").startswith("blob:")
+        await window.page.wait_for_function("() => document.querySelector('.part img').naturalWidth === 1")

@@ -1,0 +1,144 @@
+"""Why an MCP server cannot be used and what helps, which calls are made once more, and an end that no call notices."""
+
+import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from segue.config import Settings
+from segue.domain.tool import ToolFailed
+from segue.mcp import supervisor
+from segue.mcp.config import read_mcp_config
+from segue.mcp.servers import McpServers
+from segue.tools.run import RunLimits, run_tool
+from tests.mcp.test_connection import TOOL, Peer, connected, listening, said
+from tests.mcp.test_servers import WHO, tool, until
+from tests.support import logs
+from tests.support.health import state, states
+from tests.support.service import Client, running
+
+WRITES = {"name": "stamp", "inputSchema": {"type": "object"}}
+READS = {**TOOL, "annotations": {"readOnlyHint": True}}
+LIMITS = RunLimits(timeout_s=10, max_result_bytes=1000)
+
+
+class Sick(Peer):
+    """Answers all with `status` once it has one. `asked` are the tools that were called."""
+
+    status = 0
+    asked: tuple[str, ...] = ()
+
+    async def serve(self, request: Request) -> Response:
+        body = json.loads(await request.body() or b"{}")
+        if body.get("method") == "tools/call":
+            self.asked += (body["params"]["name"],)
+        return Response(status_code=self.status) if self.status else await super().serve(request)
+
+
+def sick(answer: Callable[[Any], Response] | None = None) -> Sick:
+    return Sick(answer, tools=[READS, WRITES])
+
+
+def first_time(broken: Response) -> Callable[[Any], Response]:
+    """Answers the first call of a tool so, and the next as it should."""
+    asked: set[str] = set()
+
+    def answer(body: Any) -> Response:
+        name = body["params"]["name"]
+        if name in asked:
+            return said(body, {"content": [{"type": "text", "text": "seen"}]})
+        asked.add(name)
+        return broken
+
+    return answer
+
+
+def nothing() -> Response:
+    return StreamingResponse(iter(()), media_type="text/event-stream")
+
+
+async def test_each_cause_says_what_helps(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    (plain := tmp_path / "plain").write_text("")
+    pages = [
+        Route("/page", lambda _: HTMLResponse("<p>welcome"), methods=["POST"]),
+        Route("/away", lambda _: RedirectResponse("http://127.0.0.2/mcp", 307), methods=["POST"]),
+        *(Route(f"/{code}", lambda _, code=code: Response(status_code=code), methods=["POST"]) for code in (401, 503)),
+    ]
+    async with listening(Peer(), *pages) as port:
+        script.chmod(0o755)
+        servers = {
+            "tls": ({"url": f"https://127.0.0.1:{port}/mcp"}, "TLS failed"),
+            "page": ({"url": f"http://127.0.0.1:{port}/page"}, "a web page; correct its url"),
+            "away": ({"url": f"http://127.0.0.1:{port}/away"}, "redirects to elsewhere (HTTP 307); write the address"),
+            "unauthorized": ({"url": f"http://127.0.0.1:{port}/401"}, "HTTP 401; give it a token"),
+            "broken": ({"url": f"http://127.0.0.1:{port}/503"}, "HTTP 503; look into its own log"),
+            "nobody": ({"url": "http://no-such-host.invalid/mcp"}, "there is no host of its name; correct its url"),
+            "refused": ({"url": "http://127.0.0.1:1/mcp"}, "nothing listens at its address (connection refused)"),
+            "folder": ({"command": "python", "cwd": "gone"}, f"no folder {tmp_path}/gone to start it in; correct its"),
+            "program": ({"command": "./gone"}, f"there is no program {tmp_path}/gone; correct its command"),
+            "closed": ({"command": str(plain)}, "may not be run; make it executable"),
+            "interpreter": ({"command": str(script)}, "names an interpreter that is not there; correct its first line"),
+            "killed": ({"command": "sh", "args": ["-c", "kill -KILL $$"]}, "was ended by SIGKILL; if that was no one"),
+        }
+        file = tmp_path / "mcp.json"
+        file.write_text(json.dumps({"mcpServers": {name: server for name, (server, _) in servers.items()}}))
+        async with McpServers(read_mcp_config(file)) as started:
+            await until(lambda: all(server.last_error for server in started.statuses()))
+            said_of = {each.name: f"{each.last_error}" for each in started.statuses()}
+    assert {name: said_of[name] for name, (_, why) in servers.items() if why not in said_of[name]} == {}
+
+
+@pytest.mark.parametrize("broken", [nothing(), Response(status_code=502)])
+async def test_a_call_that_was_lost_is_made_once_more_if_it_only_reads(broken: Response, tmp_path: Path) -> None:
+    peer = sick(first_time(broken))
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        assert await tool(servers, "look").run({}, WHO) == "seen"
+        stamped = await run_tool(tool(servers, "stamp"), {}, WHO, limits=LIMITS)
+    assert (stamped.status, "whether the call took effect is unknown" in str(stamped.error)) == ("unknown", True)
+    assert peer.asked == ("look", "look", "stamp")
+
+
+async def test_a_call_that_was_never_sent_did_not_run(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        async with listening(sick()) as port:
+            config = {"url": f"http://127.0.0.1:{port}/mcp"}
+            servers = await stack.enter_async_context(connected(tmp_path, config))
+        stamped = await run_tool(tool(servers, "stamp"), {}, WHO, limits=LIMITS)
+        with pytest.raises(ToolFailed, match=r"is not connected \(failed: nothing listens"):
+            await tool(servers, "look").run({}, WHO)
+    assert stamped.error == "The MCP server peer could not be reached: the call did not run."
+    assert stamped.status == "failed"
+
+
+async def test_tools_of_a_server_that_dies_or_returns_are_taken_away_and_given_back_without_a_call(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_QUIET_S", 0.1)
+    async with listening(peer := sick()) as port:
+        dead = {"command": "python", "args": ["-c", "import sys; sys.exit('no TOKEN is set')"]}
+        servers = {"peer": {"url": f"http://127.0.0.1:{port}/mcp"}, "dead": dead}
+        settings.mcp_config.write_text(json.dumps({"mcpServers": servers}))
+        async with running(settings) as client:
+            session = await client.new_session()
+            assert (await state(client, session, "mcp_look"))["available"]
+            peer.status = 503
+            await logs.until(lambda: _is(client, session, available=False), logged="mcp_server_failed")
+            away, ready = await state(client, session, "mcp_look"), await client.get("/health/ready")
+            peer.status = 0
+            await logs.until(lambda: _is(client, session, available=True), logged="mcp_server_ready")
+    why = "failed: it answered HTTP 503; look into its own log"
+    assert (away["reason_code"], away["reason"]) == ("server_away", f"Its MCP server is not connected ({why}).")
+    assert (ready["mcp"]["peer"], set(ready["mcp_stderr"]["dead"].split("\n"))) == (why, {"no TOKEN is set"})
+    assert peer.asked == ()
+
+
+async def _is(client: Client, session: str, *, available: bool) -> bool:
+    return bool((await states(client, session))["mcp_look"]["available"]) == available

@@ -1,0 +1,372 @@
+"""Each user's own login at an MCP server: begun, finished, renewed, ended, and nobody else's."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+from pydantic import SecretStr
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from structlog.testing import capture_logs
+
+from segue import factories
+from segue.config import Settings
+from segue.domain.errors import AppError
+from tests.support.commands import segue
+from tests.support.identity import new_key, speaking
+from tests.support.login_server import LoginServer, at_browser, query_of, serving_logins
+from tests.support.provider import Provider, calls, says
+from tests.support.service import Client, Process, process, running
+from tests.support.stores import looking_into
+
+KEY, OLD_KEY = "bmV3" * 10 + "bmU=", "b2xk" * 10 + "b2w="
+LOGIN = "/mcp/servers/diary/login"
+CALLBACK = "/mcp/oauth/callback"
+
+
+@pytest.fixture
+async def server(settings: Settings) -> AsyncIterator[LoginServer]:
+    async with serving_logins(settings.mcp_config) as served:
+        yield served
+
+
+@pytest.fixture
+def with_logins(settings: Settings, server: LoginServer) -> Settings:  # noqa: ARG001 (stands in its mcp.json)
+    return settings.model_copy(update={"mcp_token_key": SecretStr(KEY), "public_url": "http://127.0.0.1:9"})
+
+
+@pytest.fixture
+async def service(with_logins: Settings) -> AsyncIterator[Client]:
+    async with running(with_logins) as served:
+        yield served
+
+
+async def begun(client: Client) -> str:
+    answer = await client.http.post(LOGIN)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["url"])
+
+
+async def arrive(client: Client, location: str) -> httpx2.Response:
+    """The browser comes back, to whichever instance the name leads to; it has no key."""
+    assert location.startswith(f"http://127.0.0.1:9{CALLBACK}?")
+    async with httpx2.AsyncClient(base_url=client.http.base_url) as browser:
+        return await browser.get(location.removeprefix("http://127.0.0.1:9"))
+
+
+async def log_in(client: Client, user: str) -> None:
+    finished = await arrive(client, await at_browser(await begun(client), user))
+    assert finished.status_code == 200, finished.text
+
+
+async def state_of(client: Client) -> str:
+    [login] = (await client.get("/mcp/logins"))["items"]
+    return str(login["state"])
+
+
+async def asks_who(client: Client, provider: Provider, tool: str = "mcp_whoami") -> str:
+    """What the model is told when it calls the tool in a session of its own."""
+    provider.will(calls((tool, {})), says("Here."))
+    await client.chat(await client.new_session(), "Who am I there?")
+    return str(provider.requests[-1]["messages"][-1]["content"])
+
+
+async def test_two_users_log_in_on_two_instances_and_each_call_is_its_own_users(
+    with_logins: Settings, server: LoginServer, provider: Provider
+) -> None:
+    guarded = with_logins.model_copy(update={"auth": "api_key"})
+    with capture_logs() as logged:
+        async with AsyncExitStack() as stack:
+            first, second = [await stack.enter_async_context(running(guarded)) for _ in range(2)]
+            ada, bob = [await new_key(guarded, user) for user in ("ada", "bob")]
+            ada_here = await stack.enter_async_context(speaking(first, ada))
+            bob_here = await stack.enter_async_context(speaking(first, bob))
+            ada_there = await stack.enter_async_context(speaking(second, ada))
+            bob_there = await stack.enter_async_context(speaking(second, bob))
+            sent_back = {
+                user: await at_browser(await begun(each), user)
+                for user, each in {"ada": ada_here, "bob": bob_here}.items()
+            }
+            for location in reversed(sent_back.values()):
+                assert (await arrive(second, location)).status_code == 200
+            assert "This is bob." in await asks_who(bob_there, provider)
+            assert "This is ada." in await asks_who(ada_there, provider)
+            assert await state_of(ada_here) == "logged_in"
+    assert server.ran == [("bob", "whoami"), ("ada", "whoami")]
+    assert not [token for token in server.all_tokens if token in repr(logged)]
+
+
+@pytest.mark.skipif("SWEEP" not in os.environ, reason="it starts and kills processes: make login-kills")
+async def test_a_process_killed_between_the_link_and_the_way_back_loses_no_login_and_mixes_none(
+    with_logins: Settings, server: LoginServer, provider: Provider
+) -> None:
+    guarded = with_logins.model_copy(update={"auth": "api_key"})
+    keys = {user: await new_key(guarded, user) for user in ("ada", "bob")}
+    waiting: dict[str, tuple[str, str]] = {}
+    async with process(guarded) as (killed, client):
+        for user, key in keys.items():
+            async with speaking(client, key) as speaker:
+                waiting[user] = await asked_to_log_in(speaker, provider, "mcp_log_in_to_diary")
+        sent_back = {user: await at_browser(link, user) for user, (_, link) in waiting.items()}
+        killed.kill()
+        async with process(guarded) as (_, other):
+            for user, key in reversed(keys.items()):
+                provider.will(says("You are logged in."))
+                assert (await arrive(other, sent_back[user])).status_code == 200
+                assert (await arrive(other, sent_back[user])).status_code == 400
+                async with speaking(other, key) as speaker:
+                    await speaker.ended(waiting[user][0], 2)
+                    assert f"This is {user}." in await asks_who(speaker, provider)
+        assert server.ran == [("bob", "whoami"), ("ada", "whoami")]
+
+
+async def test_a_token_that_ends_in_the_middle_of_calls_is_renewed_once_and_each_call_runs_once(
+    service: Client, server: LoginServer, provider: Provider
+) -> None:
+    await log_in(service, "ada")
+    for _ in range(2):
+        server.expire()
+        assert "This is ada." in await asks_who(service, provider)
+    assert [form["grant_type"] for form in server.forms] == ["authorization_code", "refresh_token", "refresh_token"]
+    assert server.ran == [("ada", "whoami")] * 2
+
+
+async def test_calls_on_two_instances_at_once_renew_an_expired_token_once(
+    with_logins: Settings, server: LoginServer, provider: Provider
+) -> None:
+    async with running(with_logins) as first, running(with_logins) as second:
+        for client in (first, second):
+            await log_in(client, "ada")
+        async with looking_into(with_logins) as stores:
+            await stores.database.execute("UPDATE mcp_logins SET expires_at = now()")
+        server.forms.clear()
+        sessions = [(client, await client.new_session()) for client in (first, second, first, second)]
+        for _, session in sessions:
+            provider.will_to(session, calls(("mcp_whoami", {})), says("Here."))
+        await asyncio.gather(*(client.chat(session, f"Who am I in {session}?") for client, session in sessions))
+    assert [form["grant_type"] for form in server.forms] == ["refresh_token"]
+    assert server.ran == [("ada", "whoami")] * 4
+
+
+async def test_a_turn_that_is_cancelled_while_its_token_is_renewed_loses_no_login(
+    service: Client, with_logins: Settings, server: LoginServer, provider: Provider
+) -> None:
+    await log_in(service, "ada")
+    async with looking_into(with_logins) as stores:
+        await stores.database.execute("UPDATE mcp_logins SET expires_at = now()")
+    server.gate = asyncio.Event()
+    server.at_gate.clear()
+    provider.will(calls(("mcp_whoami", {})))
+    session = await service.new_session()
+    turn = (await service.send(session, "Who am I there?", background=True)).json()["turn_id"]
+    await server.at_gate.wait()
+    cancelled = await service.http.post(f"/sessions/{session}/turns/{turn}/cancel")
+    assert cancelled.json()["status"] == "cancelled"
+    server.gate.set()
+    assert "This is ada." in await asks_who(service, provider)
+    assert [form["grant_type"] for form in server.forms] == ["authorization_code", "refresh_token"]
+
+
+async def asked_to_log_in(client: Client, provider: Provider, tool: str = "mcp_whoami") -> tuple[str, str]:
+    """The session whose call waits for a login, and the link that it asks with."""
+    provider.will(calls((tool, {})))
+    session = await client.new_session()
+    answer = await client.chat(session, "Who am I there?")
+    [step] = answer["plan"]["steps"]
+    assert (step["status"], step["asks"]["mode"], step["asks"]["source"]) == ("waiting", "url", "mcp:diary")
+    return session, str(step["asks"]["url"])
+
+
+async def test_a_login_that_was_taken_back_is_asked_for_and_the_call_goes_on_after_it_once(
+    service: Client, server: LoginServer, provider: Provider
+) -> None:
+    await log_in(service, "ada")
+    server.revoke_all()
+    session, link = await asked_to_log_in(service, provider)
+    assert server.ran == []
+    assert await state_of(service) == "logged_out"
+    states = (await service.get(f"/sessions/{session}/tool-states"))["tool_states"]
+    assert states["mcp_whoami"]["status"] == "available"
+    provider.will(says("You are Ada."))
+    location = await at_browser(link, "ada")
+    pages = await asyncio.gather(*(arrive(service, location) for _ in range(3)))
+    assert sorted(page.status_code for page in pages) == [200, 400, 400]
+    turns = await service.ended(session, 2)
+    assert [turn["status"] for turn in turns] == ["completed", "completed"]
+    assert server.ran == [("ada", "whoami")]
+
+
+async def test_the_first_call_of_a_user_asks_for_a_login_and_the_tools_come_with_it(
+    service: Client, provider: Provider
+) -> None:
+    session, link = await asked_to_log_in(service, provider, "mcp_log_in_to_diary")
+    provider.will(says("You are logged in."))
+    assert (await arrive(service, await at_browser(link, "ada"))).status_code == 200
+    await service.ended(session, 2)
+    assert "mcp_whoami, mcp_write" in str(provider.requests[-1]["messages"])
+    assert "This is ada." in await asks_who(service, provider)
+
+
+async def test_what_a_login_may_not_do_is_asked_for_with_a_login_that_may(
+    service: Client, server: LoginServer, provider: Provider
+) -> None:
+    await log_in(service, "ada")
+    server.needs = "diary:all"
+    session, link = await asked_to_log_in(service, provider)
+    assert query_of(link)["scope"].split() == ["diary", "diary:all"]
+    provider.will(says("You are Ada."))
+    assert (await arrive(service, await at_browser(link, "ada"))).status_code == 200
+    await service.ended(session, 2)
+    assert server.ran == [("ada", "whoami")]
+
+
+async def test_a_callback_works_once_for_the_login_it_belongs_to_and_says_why_it_does_not(
+    service: Client, server: LoginServer
+) -> None:
+    location = await at_browser(await begun(service), "ada")
+    state = query_of(location)["state"]
+    for harmless in ("", "state=", "state=x&code=y", f"state={state}&state={state}&code=y"):
+        assert (await arrive(service, f"http://127.0.0.1:9{CALLBACK}?{harmless}")).status_code == 400
+    page = await arrive(service, location)
+    assert page.status_code == 200
+    assert "<script" not in page.text
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    again = await arrive(service, location)
+    assert (again.status_code, "used before" in again.text) == (400, True)
+    denied = await arrive(service, await at_browser(await begun(service), "nobody"))
+    assert (denied.status_code, "declined" in denied.text) == (400, True)
+    elsewhere = (await at_browser(await begun(service), "bob")).replace("iss=http", "iss=https")
+    assert "another server" in (await arrive(service, elsewhere)).text
+    assert len(server.forms) == 1
+    assert await state_of(service) == "logged_in"
+
+
+async def test_tokens_are_sealed_in_the_store_for_their_owner_and_open_with_an_old_key_too(
+    with_logins: Settings, server: LoginServer
+) -> None:
+    old = with_logins.model_copy(update={"mcp_token_key": SecretStr(OLD_KEY)})
+    both = with_logins.model_copy(update={"mcp_token_key": SecretStr(f"{KEY},{OLD_KEY}")})
+    async with running(old) as client:
+        await log_in(client, "ada")
+        await begun(client)
+    async with looking_into(with_logins) as stores:
+        tables = ("mcp_logins", "mcp_login_attempts", "mcp_clients", "mcp_tool_lists")
+        rows = [str(dict(row)) for table in tables for row in await stores.database.fetch(f"TABLE {table}")]
+        assert len(rows) == 4
+        secret = {*server.all_tokens, *(form["code_verifier"] for form in server.forms)}
+        assert not [text for text in secret for row in rows if text in row]
+        for settings, state in ((with_logins, "logged_out"), (both, "logged_in")):
+            async with running(settings) as client:
+                assert await state_of(client) == state
+        await stores.database.execute("UPDATE mcp_logins SET owner = 'bob'")
+        guarded = both.model_copy(update={"auth": "api_key"})
+        async with running(guarded) as client, speaking(client, await new_key(guarded, "bob")) as bob:
+            assert await state_of(bob) == "logged_out"
+
+
+async def test_logging_out_and_erasing_a_user_revoke_the_tokens(service: Client, server: LoginServer) -> None:
+    for end in (service.http.delete(LOGIN), service.http.delete("/me", params={"confirm": "local"})):
+        server.all_tokens.clear()
+        await log_in(service, "ada")
+        assert (await end).status_code in (200, 204)
+        assert set(server.revoked) == server.all_tokens
+        assert await state_of(service) == "logged_out"
+        server.revoked.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """What a server says, and the reason that the caller is told."""
+
+    why: str
+    resource: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    place: str = ""
+    answer: Callable[[Request], Response] = lambda _: Response()
+
+
+ABOUT_SERVER, ABOUT_AUTHORITY = "/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server"
+BAD = (
+    Bad("another resource", resource={"resource": "https://else.example/mcp"}),
+    Bad("not as RFC 9728", resource={"authorization_servers": []}),
+    Bad("not as RFC 9728", place=ABOUT_SERVER, answer=lambda _: Response("[" * 100_000)),
+    Bad("redirects elsewhere", place=ABOUT_SERVER, answer=lambda _: RedirectResponse("http://169.254.169.254/", 307)),
+    Bad("more than 256 kB", place=ABOUT_SERVER, answer=lambda _: Response(b" " * 50_000_000)),
+    Bad("HTTP 503", place=ABOUT_SERVER, answer=lambda _: Response(status_code=503)),
+    Bad("private address", resource={"authorization_servers": ["https://10.0.0.1"]}),
+    Bad("not an https address", resource={"authorization_servers": ["http://else.example"]}),
+    Bad("another issuer", metadata={"issuer": "https://else.example"}),
+    Bad("not as RFC 8414", metadata={"authorization_endpoint": "javascript:alert(1)"}),
+    Bad("not an https address", metadata={"token_endpoint": "http://else.example/token"}),
+    Bad("with a user", metadata={"authorization_endpoint": "https://me@else.example/"}),
+    Bad("PKCE", metadata={"code_challenge_methods_supported": ["plain"]}),
+    Bad('"client_id"', metadata={"registration_endpoint": None}),
+    Bad("did not register", place="/register", answer=lambda _: JSONResponse({"client_id": ""}, 201)),
+)
+
+
+async def test_metadata_that_are_wrong_lead_nowhere_and_the_reason_is_said(
+    service: Client, server: LoginServer
+) -> None:
+    for bad in BAD:
+        server.resource, server.metadata = bad.resource or {}, bad.metadata or {}
+        server.places = {bad.place: bad.answer} if bad.place else {}
+        answer = await service.http.post(LOGIN)
+        assert answer.status_code == 502, bad
+        assert bad.why in answer.json()["detail"], (bad, answer.text)
+    assert (await service.http.post("/mcp/servers/other/login")).status_code == 404
+
+
+async def test_tokens_that_cannot_be_used_give_nobody_a_login(service: Client, server: LoginServer) -> None:
+    good = {"access_token": "a", "token_type": "Bearer"}
+    for given in (
+        Response(b" " * 50_000_000),
+        Response("nothing", 500),
+        JSONResponse({"error": "invalid_grant"}, 400),
+        JSONResponse(good | {"token_type": "mac"}),
+        JSONResponse(good | {"access_token": "a\r\nX: y"}),
+        RedirectResponse("http://127.0.0.1:9/", 307),
+    ):
+        location = await at_browser(await begun(service), "ada")
+        server.places = {"/token": lambda _, given=given: given}  # type: ignore[misc]
+        assert (await arrive(service, location)).status_code == 400
+        assert await state_of(service) == "logged_out"
+
+
+async def test_tokens_for_another_audience_are_refused_by_the_server_and_the_login_is_asked_for_again(
+    service: Client, server: LoginServer, provider: Provider
+) -> None:
+    await log_in(service, "ada")
+    server.tokens.clear()
+    server.places = {"/token": lambda _: JSONResponse({"access_token": "of-another", "token_type": "Bearer"})}
+    _, link = await asked_to_log_in(service, provider)
+    assert link.startswith(f"{server.url}/authorize?")
+    assert server.ran == []
+
+
+async def test_a_server_with_logins_and_no_key_for_their_tokens_stops_the_start_and_says_how_to_make_one(
+    with_logins: Settings,
+) -> None:
+    unsealed = with_logins.model_copy(update={"mcp_token_key": None})
+    async with AsyncExitStack() as stack:
+        base = await factories.foundation(stack, unsealed, None, None)
+        long_term = await factories.long_term_memory(stack, base)
+        with pytest.raises(AppError, match="openssl rand -base64 32"):
+            await factories.tooling(stack, base, long_term, factories.Extensions())
+
+
+async def test_the_command_prints_a_link_waits_for_the_login_and_ends_it(service: Client, server: LoginServer) -> None:
+    url = str(service.http.base_url)
+    command = Process({"SEGUE_URL": url}, command=("mcp", "login", "diary"), ready="Open this in a browser: ")
+    link = await asyncio.to_thread(command.start)
+    assert (await arrive(service, await at_browser(link, "ada"))).status_code == 200
+    assert await asyncio.to_thread(command.ended) == 0
+    assert command.log[-1] == "You are logged in at diary.\n"
+    code, out = await asyncio.to_thread(segue, "mcp", "logout", "diary", SEGUE_URL=url)
+    assert (code, out) == (0, "You are logged out at diary.\n")
+    assert set(server.revoked) == server.all_tokens

@@ -1,0 +1,22 @@
+"""Turns as a process leaves them that is gone or stopped: claimed, and looked after by no process."""
+
+from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.clock import utc_now
+from segue.domain.identity import LOCAL_USER
+from segue.turns import claims, store
+from segue.turns.store import ChatRequest
+from tests.support.service import Client
+
+
+async def left_running(settings: Settings, client: Client, *workers: str) -> dict[str, str]:
+    """A session by worker, each with a turn whose message is the worker's name."""
+    assert settings.database_url is not None
+    database = Database(settings.database_url.get_secret_value())
+    sessions = {worker: await client.new_session() for worker in workers}
+    async with database.autocommit() as connection:
+        for worker, session in sessions.items():
+            await store.begin_turn(connection, LOCAL_USER, session, ChatRequest(worker), now=utc_now(), room=9)
+            assert await claims.claim_next(connection, session, worker=worker, lease_s=500)
+    await database.close()
+    return sessions

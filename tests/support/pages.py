@@ -1,0 +1,9 @@
+"""The pages of the service, which are not there where no npm or no registry is."""
+
+import pytest
+
+from segue.api.console import FOLDER
+
+needs_pages = pytest.mark.skipif(
+    not (FOLDER / "index.html.gz").exists(), reason="the pages are not built: python console/build.py"
+)
