@@ -11,6 +11,7 @@ from segue.config import Settings
 from tests.support.provider import Provider, calls, says
 from tests.support.results import use_toolbox
 from tests.support.service import Client, running
+from tests.support.stores import looking_into
 
 TURNS = 40
 
@@ -49,3 +50,20 @@ async def test_a_request_of_turn_forty_is_as_large_as_one_of_turn_twenty_and_his
     assert told == asked[: len(told)]
     assert in_view == asked[-len(in_view) :]
     assert len(told) + len(in_view) >= TURNS - 2
+
+
+async def test_the_row_of_a_plain_turn_holds_no_defaults_and_the_turn_is_read_with_all_of_them(
+    client: Client, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("Hello to you."))
+    session = await client.new_session()
+    answer = await client.chat(session, "Hello.")
+    async with looking_into(settings) as stores:
+        row = await stores.database.fetchrow("SELECT request, report, timeline FROM turns")
+    request, report, timeline = (orjson.loads(value) for value in row)
+    assert request.keys() == {"force_web_search", "origin", "time_zone"}
+    assert (report["web_search"], report["plan"]) == ({"reason": "not_asked"}, None)
+    assert report["usage"].keys() == {"llm_calls", "input_tokens", "output_tokens", "duration_ms"}
+    assert timeline.keys() == {"nodes", "model_calls"}
+    [turn] = await client.turns(session)
+    assert turn["answer"] == answer

@@ -7,7 +7,7 @@ have names that are no column's, because SQLAlchemy takes a parameter with a col
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.db.engine import Database, outlast
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
+from segue.db.writing import without_defaults
 from segue.domain.attachment import Attached
 from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
@@ -45,7 +46,7 @@ from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message
 from segue.memory.sessions import first_words
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
-from segue.turns.claims import IS_HELD, Claim, Origin, held, last_ended_turn
+from segue.turns.claims import IS_HELD, Claim, Origin, TurnRequest, held, last_ended_turn
 from segue.turns.timeline import with_run
 from segue.usage.ledger import Days, booking, charged
 
@@ -149,13 +150,15 @@ def _begin() -> ReturningInsert[int]:
         "session_id": session_id,
         "status": literal("queued"),
         "request": bindparam("asked", type_=turns.c.request.type).op("||")(
-            func.jsonb_build_object(
-                "shown_plan",
-                _open_plan(session_id),
-                "language",
-                owned.c.language,
-                "time_zone",
-                owned.c.time_zone,
+            func.jsonb_strip_nulls(
+                func.jsonb_build_object(
+                    "shown_plan",
+                    _open_plan(session_id),
+                    "language",
+                    owned.c.language,
+                    "time_zone",
+                    owned.c.time_zone,
+                )
             )
         ),
         "idempotency_key": bindparam("key", type_=Text),
@@ -182,6 +185,7 @@ def _open_plan(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
 
 
 _BEGIN = _begin()
+_ASKED = [each.name for each in fields(TurnRequest) if each.name in ChatRequest.__slots__]
 
 
 async def begin_turn(
@@ -195,22 +199,17 @@ async def begin_turn(
     turn_id = request.turn_id or new_id("turn", now)
     said = NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
     message = message_values(TurnKey(session_id, turn_id, 0), said)
-    asked = {
-        "force_web_search": request.force_web_search,
-        "decided_plan_id": request.decided_plan_id,
-        "amends": request.amends,
-        "args_changed": request.args_changed,
-        "remember": request.remember,
-        "stream": request.stream,
-        "origin": asdict(request.origin),
-    }
-    if request.steers is not None:
-        asked["steers"] = request.steers
-    if not request.approves:
-        asked["approves"] = False
+    asked = TurnRequest(**{name: getattr(request, name) for name in _ASKED})
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
     tells = may_state_facts(request.message)
-    given = {"caller": owner, "asked": asked, "room": room, "key": key, "body": body_hash, "tells_facts": tells}
+    given = {
+        "caller": owner,
+        "asked": without_defaults(asked),
+        "room": room,
+        "key": key,
+        "body": body_hash,
+        "tells_facts": tells,
+    }
     given["first_words"] = first_words(request.message)
     try:
         seq = (await connection.execute(_BEGIN, given | message)).scalar_one_or_none()
@@ -300,8 +299,8 @@ async def finish_turn(
     """
     values = message_values(claim.key, answer)
     outcome = {
-        "outcome": report,
-        "run": timeline,
+        "outcome": without_defaults(report),
+        "run": without_defaults(timeline),
         "cut_off": cut_off,
         "seen_seq": claim.summary_seq,
         "improves_title": improves_title,

@@ -30,6 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, sessions, tool_calls, turns
+from segue.db.writing import without_defaults
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
@@ -74,7 +75,8 @@ async def end_turn(
     """Ends a claimed turn with the error that every reader of it gets, and stores what was `said` until then. Returns
     the calls that ended with it, None if the claim no longer holds. Several statements: to be called in a transaction.
     """
-    run, is_told = with_run(literal(timeline, turns.c.timeline.type)), outbox_of(connection) is not None
+    run = with_run(literal(without_defaults(timeline), turns.c.timeline.type))
+    is_told = outbox_of(connection) is not None
     ending = _ending(IS_HELD, error, finished_at=literal(now), is_told=is_told, timeline=run)
     ended = await connection.execute(ending, held(claim))
     if ended.one_or_none() is None:
