@@ -21,8 +21,8 @@ from segue.db.redis_server import RedisServer
 from segue.domain import turn_errors
 from segue.domain.events import StepStarted, TextAdded, TextEnded, TextStarted
 from segue.domain.session import TurnKey
-from segue.events.event_buffer import ATTEMPT, END, WOKEN_AT_ONCE, Entry
-from segue.events.log import SAVE_EVERY_S, EventLog
+from segue.events.event_buffer import ATTEMPT, END, WOKEN_AT_ONCE, Entry, EventBuffer, Wakeups
+from segue.events.log import SAVE_EVERY_S, EventLog, due_to_save
 from segue.turns.queries import outcomes_of
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says, streams
@@ -275,6 +275,13 @@ async def written(redis: Redis, session: str, turn: str, position: int = END) ->
         while not last or int(last[0][0].partition("-")[0]) < position:
             last = await redis.xrevrange(key, count=1)
     return key
+
+
+def test_a_log_is_saved_when_it_is_complete_or_has_waited_for_long_enough() -> None:
+    began, ended, waits = (EventBuffer(TURN, Wakeups()) for _ in range(3))
+    ended.append(END, b"{}")
+    unsaved = {began: 10.0, ended: 10.0, waits: 10.0 - SAVE_EVERY_S}
+    assert due_to_save(unsaved, now=10.0) == [ended, waits]
 
 
 # What recovery and a stopped process do to a log, on the log itself.

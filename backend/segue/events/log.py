@@ -44,7 +44,7 @@ class EventLog:
         self._buffers: dict[tuple[str, int], EventBuffer] = {}  # by the turn's id and run
         self._publishers: dict[str, EventPublisher] = {}
         self._wakeups = Wakeups()
-        self._unsaved: dict[EventBuffer, None] = {}
+        self._unsaved: dict[EventBuffer, float] = {}  # and since when
         self._told: list[tuple[str, bytes]] = []
         self._something_unsaved = asyncio.Event()
         self._someone_follows = asyncio.Event()
@@ -210,7 +210,7 @@ class EventLog:
 
     def _save_soon(self, buffer: EventBuffer) -> None:
         if not buffer.deleted:
-            self._unsaved[buffer] = None
+            self._unsaved.setdefault(buffer, time.monotonic())
             self._something_unsaved.set()
 
     async def _keep_saving(self) -> None:
@@ -221,12 +221,15 @@ class EventLog:
                 await asyncio.sleep(RETRY_S)
 
     async def _save(self) -> bool:
-        """Writes all unsaved entries to Redis in one round trip. False if Redis is lost.
+        """Writes the entries that are due to Redis in one round trip. False if Redis is lost.
 
         Then only the turns that still run here are tried again: the others end in their rows.
         """
         self._something_unsaved.clear()
-        buffers, told, self._told = list(self._unsaved), self._told, []
+        buffers = list(self._unsaved) if self._closed else due_to_save(self._unsaved, now=time.monotonic())
+        if len(buffers) < len(self._unsaved):
+            self._something_unsaved.set()
+        told, self._told = self._told, []
         sizes = [len(buffer.entries) for buffer in buffers]
         batches = [_batch(buffer) for buffer in buffers]
         saved = await self._streams.append(batches, told)
@@ -294,6 +297,13 @@ class EventLog:
                 await self.delete(buffer.turn.session_id, [buffer.turn.turn_id])
             if not buffer.published_here:
                 buffer.end_from_row(agui.run_ended(buffer.turn, outcome))
+
+
+def due_to_save(unsaved: Mapping[EventBuffer, float], *, now: float) -> list[EventBuffer]:
+    """Returns the logs that are complete, or have had unsaved entries for SAVE_EVERY_S: that of a short turn is written
+    once, not by halves because another turn's is due meanwhile.
+    """
+    return [each for each, since in unsaved.items() if each.complete or since + SAVE_EVERY_S <= now]
 
 
 def _batch(buffer: EventBuffer) -> Batch:
