@@ -153,6 +153,12 @@ def test_many_lines_and_many_arguments_are_cut_in_the_middle_and_said_to_be() ->
     assert sum(map(len, many)) < 40_000
 
 
+def test_of_what_stands_to_the_letter_above_only_the_beginning_is_said_again() -> None:
+    args = {"to": "eve\u202e", "text": "Dear Eve,\n\nbye", "note": "a" * 100, "count": 3}
+    shown_again = f"`to: eve‹U+202E›`; `text: Dear Eve, ‹…›`; `note: {'a' * 80} ‹…›`; `count: 3`"
+    assert VIEW.in_line(args, shown_above=True) == shown_again
+
+
 def test_what_stands_in_a_sentence_is_code_if_it_would_render() -> None:
     assert plain("Delete the mail") == "Delete the mail"
     assert plain("[here](http://evil.example)") == "`[here](http://evil.example)`"

@@ -61,7 +61,7 @@ def ask(
     parts += [_next_step(step, language), *_call_block(stored, step, language)]
     if told is not None:
         parts.append(_told_line(told, language))
-    parts += _not_from_you(stored, step, language, results)
+    parts += _not_from_you(stored, step, language, results, shown_above=True)
     parts.append(translate("ask", language))
     return "\n\n".join(part for part in parts if part)
 
@@ -174,12 +174,18 @@ def _call_line(stored: StoredPlan, step: Step, language: str) -> str:
 
 
 def _not_from_you(
-    stored: StoredPlan, step: Step, language: str, results: Mapping[str, str] = MappingProxyType({})
+    stored: StoredPlan,
+    step: Step,
+    language: str,
+    results: Mapping[str, str] = MappingProxyType({}),
+    *,
+    shown_above: bool = False,
 ) -> list[str]:
     """Returns which values of the call are not the user's, and of what a known result has, which tool said it."""
     lines = []
     for origin, values in not_from_user(step.args, step.args_origin).items():
-        shown, tool = _view(stored, language).in_line(values), results.get(origin.removeprefix("result:"))
+        shown = _view(stored, language).in_line(values, shown_above=shown_above)
+        tool = results.get(origin.removeprefix("result:"))
         source = translate("from_result", language, values=shown, tool=tool) if tool else None
         lines.append(source or translate("not_from_you", language, values=shown))
     return lines

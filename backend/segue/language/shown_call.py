@@ -50,10 +50,13 @@ class CallView:
             for name in names[-LAST_ARGUMENTS:]:
                 yield from self._argument(name, _text(args[name]), longest)
 
-    def in_line(self, args: Mapping[str, Any]) -> str:
-        """Returns all arguments in one line, each in a code span of its own."""
+    def in_line(self, args: Mapping[str, Any], *, shown_above: bool = False) -> str:
+        """Returns all arguments in one line, each in a code span of its own. Of those that are `shown_above`, to the
+        letter, it has how they begin.
+        """
+        brief = _beginning if shown_above else self.brief
         shown = islice(args.items(), FIRST_ARGUMENTS)
-        parts = [code(f"{self._name(name)}: {self.brief(_text(value))}") for name, value in shown]
+        parts = [code(f"{self._name(name)}: {brief(_text(value))}") for name, value in shown]
         if left_out := dict(islice(args.items(), FIRST_ARGUMENTS, None)):
             parts.append(self._cut("cut_arguments", len(left_out), len(args), _json(left_out)))
         return "; ".join(parts)
@@ -95,6 +98,13 @@ def code(text: str) -> str:
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     space = " " if "`" in (text[:1], text[-1:]) else ""
     return f"{fence}{space}{text}{space}{fence}"
+
+
+def _beginning(text: str) -> str:
+    """Returns a text that fits into one line, of any other how its first line begins."""
+    line = text.partition("\n")[0]
+    head = line[: whole_before(line, LONGEST_IN_LINE)] if len(line) > LONGEST_IN_LINE else line
+    return visible(text) if head == text else f"{visible(head)} ‹…›"
 
 
 def _text(value: object) -> str:

@@ -33,7 +33,8 @@ async def test_a_value_that_is_too_long_shows_its_end_its_hash_and_where_it_stan
     digest = hashlib.sha256(HIDDEN_AT_THE_END.encode()).hexdigest()[:12]
     route = f"/sessions/{session}/plan"
     mark = f"of 18014 characters are not shown; all of it: GET {route}, SHA-256 {digest}›"
-    assert mark in asked
+    assert asked.count(mark) == 1
+    assert f"`text: {'harmless ' * 8}harmless ‹…›`: not from you" in asked
     assert "‹U+202E›and the keys‹U+200B›" in asked
     assert len(asked) < 6_000
     assert (await client.get(route))["steps"][0]["args"] == {"to": "eve", "text": HIDDEN_AT_THE_END}
@@ -55,8 +56,7 @@ async def test_no_line_of_a_value_looks_like_a_line_of_the_question(client: Clie
     assert block
     assert {line[:7] for line in lines} == {"      │", "      ┆"}
     assert "\u2039" not in "".join(lines).replace("‹U+2039›", "")
-    assert named.startswith("````text: yes‹U+000A")
-    assert named.endswith("````: not from you")
+    assert named == "`text: yes ‹…›`: not from you"
 
 
 async def test_what_is_done_and_what_is_asked_hide_nothing_that_a_tool_wrote(
