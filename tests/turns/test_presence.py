@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import make_url
 from starlette.responses import Response
+from structlog.testing import capture_logs
 
 from segue.config import Settings
 from segue.doctor.examination import examine
@@ -185,6 +186,29 @@ async def door_to(database_url: str) -> AsyncIterator[tuple[Proxy, str]]:
     async with proxied(Path(f"{url.query['host']}/.s.PGSQL.{url.query['port']}")) as door:
         behind = url.set(host="127.0.0.1", port=door.port, query={})
         yield door, behind.render_as_string(hide_password=False)
+
+
+async def test_the_log_tells_once_that_the_lock_is_lost_and_once_that_it_is_held_again(
+    patient: Settings, database_url: str
+) -> None:
+    def times(event: str) -> int:
+        return sum(each["event"] == event for each in told)
+
+    async def has_failed_for_long() -> bool:
+        return times("recovery_failed") > 2  # of one a second; the lock is tried for twice as often
+
+    async def is_held_again() -> bool:
+        return bool(times("presence_held"))
+
+    async with door_to(database_url) as (door, behind):
+        beyond = patient.model_copy(update={"database_url": SecretStr(behind)})
+        async with running(beyond):
+            with capture_logs() as told:
+                await door.begin("hangs_up")
+                await until(has_failed_for_long)
+                await door.open()
+                await until(is_held_again)
+    assert (times("presence_not_held"), times("presence_held")) == (1, 1)
 
 
 async def test_behind_a_pooler_the_lease_decides_and_log_and_doctor_say_so(

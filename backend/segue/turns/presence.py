@@ -50,7 +50,8 @@ class Presence:
     def __init__(self, database: Database, *, lease_s: float) -> None:
         self._database = database
         self._host, self._pid = socket.gethostname(), os.getpid()
-        self._had_lock = self._was_pooled = False
+        self._had_lock = False
+        self._said: str | None = None
         self._tried, self._closing, self._lapsed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.grace_s = min(GRACE_S, lease_s / 2)
         self.worker = self._unlocked = f"{self._host}:{self._pid}"
@@ -64,12 +65,12 @@ class Presence:
             try:
                 async with self._database.alone() as connection:
                     if await is_pooled(connection):
-                        self._say_pooled()
+                        self._say_not_held("a pooler: turns of a process that dies wait for their leases")
                         again_in_s = POOLED_RETRY_S
                     else:
                         await self._hold(connection)
             except AppError as error:
-                log.warning("presence_not_held", reason=error.code)
+                self._say_not_held(error.code)
             self.worker = self._unlocked
             self._tried.set()
             await _wait(self._closing, at_most_s=again_in_s)
@@ -97,6 +98,7 @@ class Presence:
         await connection.execute(_TAKE, {"worker": worker})
         settled_at = time.monotonic() + (SETTLED_S if self._had_lock else 0)
         self.worker, self._had_lock = worker, True
+        self._say_held()
         self._tried.set()
         while not self._closing.is_set():
             settled = time.monotonic() >= settled_at
@@ -107,10 +109,15 @@ class Presence:
             if doubted:
                 self._lapsed.set()
 
-    def _say_pooled(self) -> None:
-        if not self._was_pooled:
-            log.warning("presence_not_held", reason="a pooler: turns of a process that dies wait for their leases")
-        self._was_pooled = True
+    def _say_not_held(self, reason: str) -> None:
+        if reason != self._said:
+            log.warning("presence_not_held", reason=reason)
+        self._said = reason
+
+    def _say_held(self) -> None:
+        if self._said is not None:
+            log.info("presence_held")
+        self._said = None
 
 
 async def _wait(event: asyncio.Event, *, at_most_s: float) -> None:
