@@ -1,5 +1,6 @@
 """The command line: what it refuses, and that it says how to go on."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from segue.commands.cli import COMMANDS, app
+from segue.commands.terminal import settings_with
 from tests.support.commands import ROOT, segue
 from tests.support.service import Process
 
@@ -187,6 +189,27 @@ def test_a_port_that_is_taken_is_a_sentence_that_names_the_setting() -> None:
         result = CliRunner().invoke(app, ["serve", "--port", str(taken.getsockname()[1])])
     assert result.exit_code == 3
     assert "is taken. Stop what uses it, or give another one with --port or PORT." in result.output
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
+def test_an_address_that_the_machine_does_not_have_is_a_sentence_that_names_the_setting(host: str) -> None:
+    result = CliRunner().invoke(app, ["serve", "--host", host, "--port", "0"], env={"ALLOW_ANONYMOUS": "true"})
+    assert result.exit_code == 3
+    assert f"This machine has no address {host}. Give one that it has with --host or HOST." in result.output
+
+
+def test_a_name_that_is_nearly_a_setting_is_told_and_those_of_other_programs_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("OPENAI_API_KEYS=sk-canary\nPOSTGRES_PASSWORD=canary\nLLM_MODEL=m\n")
+    monkeypatch.setenv("LLM_TIMEOUT", "5")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "sk-canary")
+    settings_with()
+    told = capsys.readouterr().err
+    found = re.findall(r"setting_unknown +did_you_mean=(\w+) name=(\w+)", told)
+    assert found == [("LLM_TIMEOUT_S", "LLM_TIMEOUT"), ("OPENAI_API_KEY", "OPENAI_API_KEYS")]
+    assert (told.count("\n"), "canary" in told) == (2, False)
 
 
 def test_migrate_brings_the_embedded_database_up_and_leaves_nothing_running(tmp_path: Path) -> None:

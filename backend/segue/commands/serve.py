@@ -57,7 +57,7 @@ def serve(
 ) -> None:
     """Serves the HTTP API, and runs turns. Exits with 3 if the service cannot start."""
     settings = _settings_with(host=host, port=port)
-    _refuse_taken_port(settings.host, settings.port)
+    _refuse_unusable_address(settings.host, settings.port)
     try:
         application = create_app(settings, takes_turns=not no_worker)
     except AppError as error:
@@ -97,16 +97,27 @@ def _settings_with(**flags: object) -> Settings:
     return settings
 
 
-def _refuse_taken_port(host: str, port: int) -> None:
+def _refuse_unusable_address(host: str, port: int) -> None:
     """Says so before the stores start. uvicorn reports what else may be wrong with the address."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, to bind after a restart
         try:
             probe.bind((host, port))
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                text = f"Port {port} on {host} is taken. Stop what uses it, or give another one with --port or PORT."
+            if text := _what_to_do_about(error, host, port):
                 raise refusal(text, code=STARTUP_FAILURE) from None
+
+
+def _what_to_do_about(error: OSError, host: str, port: int) -> str | None:
+    match error:
+        case OSError(errno=errno.EADDRINUSE):
+            return f"Port {port} on {host} is taken. Stop what uses it, or give another one with --port or PORT."
+        case OSError(errno=errno.EACCES):
+            return f"Port {port} on {host} is not for this account. Give one above 1023 with --port or PORT."
+        case socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
+            return f"This machine has no address {host}. Give one that it has with --host or HOST."
+        case _:
+            return None
 
 
 def connections(settings: Settings) -> type[asyncio.Protocol]:

@@ -4,10 +4,13 @@ Knows no command.
 """
 
 import re
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Final
 
+import structlog
 import typer
 from pydantic import ValidationError
+from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 
 from segue.config import Settings
 from segue.domain.identity import is_loopback
@@ -17,6 +20,9 @@ from segue.log import configure_logging, never_log
 from segue.tools import summaries
 
 MAX_LINE_CHARS = 200
+ALIKE: Final = 0.88  # AZURE_OPENAI_API_KEY and OPENAI_API_KEY_FILE are names of their own
+
+log = structlog.get_logger()
 
 # Control characters except tab and line feed, and those that change the direction of text. rich lets ESC through.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -35,7 +41,21 @@ def settings_with(**flags: Any) -> Settings:
         raise refusal("The environment and .env have to be UTF-8 text that you may read.") from None
     never_log(settings.secrets)
     configure_logging(level=settings.log_level, log_format=settings.log_format)
+    for name, meant in _misspelt().items():
+        log.warning("setting_unknown", name=name, did_you_mean=meant)
     return settings
+
+
+def _misspelt() -> dict[str, str]:
+    """Returns the names in the environment and `.env` that are nearly a setting, each with that setting. Other programs
+    have theirs there too.
+    """
+    given = EnvSettingsSource(Settings).env_vars.keys() | DotEnvSettingsSource(Settings).env_vars.keys()
+    near = {
+        name: get_close_matches(name, Settings.model_fields, n=1, cutoff=ALIKE)
+        for name in sorted(given - Settings.model_fields.keys())
+    }
+    return {name.upper(): found[0].upper() for name, found in near.items() if found}
 
 
 def local_url(settings: Settings) -> str:
