@@ -323,6 +323,8 @@ async def test_every_error_has_openais_shape_and_nothing_is_run(service: Client,
     for name, (body, status, code) in REFUSED.items():
         response = await service.http.post("/v1/chat/completions", json={"model": "segue", **body})
         assert problem(response) == (status, code), name
+    broken = await service.http.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
+    assert (problem(broken), broken.json()["error"]["param"]) == ((422, "invalid_request"), None)
     for method, path in (("GET", "/v1/embeddings"), ("GET", "/v1/chat/completions"), ("GET", "/v1/models?x=1")):
         assert problem(await service.http.request(method, path))[0] in (404, 405, 422)
     assert provider.requests == []
