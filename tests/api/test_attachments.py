@@ -85,9 +85,10 @@ async def test_what_is_not_taken_is_refused_and_nothing_of_it_is_stored(
         for content, why in refused.items():
             assert code(await upload(client, session, content)) == why
         twice = [("file", ("a", b"a")), ("file", ("b", b"b"))]
-        assert code(await client.http.post(path.format(session), files=twice)) == (400, "invalid_request")
+        assert code(await client.http.post(path.format(session), files=twice)) == (422, "invalid_request")
         more = await client.http.post(path.format(session), files={"file": ("a", b"a")}, data={"name": "b"})
-        assert code(more) == (400, "invalid_request")
+        assert code(more) == (422, "invalid_request")
+        assert "in one part called `file`" in more.json()["detail"]
         assert code(await client.http.post(path.format(session), files={"other": ("a", b"a")})) == (
             422,
             "invalid_request",

@@ -52,11 +52,19 @@ async def upload_attachment(
         async with request.form(max_files=1, max_fields=0) as form:
             file = form.get("file")
             if not isinstance(file, UploadFile):
-                detail = "Send the file as multipart/form-data, in one part called `file` with a file name."
-                raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+                raise _not_one_file()
             return await _stored(services, caller, session_id, file)
     except ClientDisconnect:
         raise HTTPException(400, "The client left before the file had come whole.") from None
+    except HTTPException as error:
+        if error.status_code != 400:  # noqa: PLR2004 (what Starlette raises for another form than this)
+            raise
+        raise _not_one_file() from None
+
+
+def _not_one_file() -> AppError:
+    detail = "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
+    return AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
 
 
 async def _stored(services: Services, caller: str, session_id: str, file: UploadFile) -> Attachment:
