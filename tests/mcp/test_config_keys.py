@@ -57,6 +57,18 @@ def read(folder: Path, **file: Any) -> McpConfig:
     return read_mcp_config(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [("[]", "the file"), ('{"mcpServers": []}', "mcpServers"), ('{"mcpServers": {"a": 1}}', "mcpServers.a")],
+)
+def test_what_is_no_object_is_said_to_have_to_be_one(tmp_path: Path, text: str, where: str) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(text)
+    with pytest.raises(AppError) as refused:
+        read_mcp_config(path)
+    assert refused.value.detail == f"{path} must be corrected: {where}: it must be an object, {{ … }}"
+
+
 def server(folder: Path, **keys: Any) -> McpServerConfig:
     return read(folder, mcpServers={"a": {"command": "x", **keys}}).servers["a"]
 

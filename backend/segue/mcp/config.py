@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 
 from segue.domain.errors import AppError
 from segue.domain.redaction import configured_secrets
@@ -180,13 +181,19 @@ def _what_is_wrong(error: Exception) -> str:
             problems = list(faults)
         case ValidationError():
             problems = [
-                f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg'].removeprefix('Value error, ')}"
+                f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {_sentence(problem)}"
                 for problem in error.errors(include_url=False, include_context=False, include_input=False)
             ]
         case _:
             return "holds a number too long or lists too deep to be read"
     more = f" (and {len(problems) - _SHOWN_ERRORS} more)" if len(problems) > _SHOWN_ERRORS else ""
     return f"must be corrected: {'; '.join(problems[:_SHOWN_ERRORS])}{more}"
+
+
+def _sentence(problem: ErrorDetails) -> str:
+    if problem["type"] in {"model_type", "dict_type"}:
+        return "it must be an object, { … }"
+    return problem["msg"].removeprefix("Value error, ")
 
 
 def _resolved(server: McpServerConfig, where: str, variables: Variables) -> McpServerConfig:
