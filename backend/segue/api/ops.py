@@ -13,6 +13,7 @@ from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
+from segue.domain.first_use import BUILT_AT_FIRST_USE
 from segue.domain.identity import MAX_USER_CHARS
 from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
@@ -74,6 +75,8 @@ class OpsContent:
 @dataclass(frozen=True, slots=True)
 class OpsSession:
     """A session of any user."""
+
+    __pydantic_config__ = BUILT_AT_FIRST_USE
 
     id: Annotated[str, doc("Begins with `ses_`.")]
     owner: Annotated[str, doc("Whose it is.")]

@@ -10,6 +10,7 @@ from segue.api.deps import Ops, ServicesDep, StrictJsonRoute
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.domain.doc import doc
+from segue.domain.first_use import BUILT_AT_FIRST_USE
 from segue.plans.approvals import count_approvals
 from segue.turns.figures import Window, WindowFigures, figures_of
 from segue.turns.queries import overview
@@ -34,6 +35,8 @@ class OpenWork:
 @dataclass(frozen=True, slots=True)
 class Overview:
     """How the service does."""
+
+    __pydantic_config__ = BUILT_AT_FIRST_USE
 
     window: Annotated[Window, doc("What the figures are of.")]
     at: Annotated[datetime, doc("When it was asked.")]

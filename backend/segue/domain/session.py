@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
+from segue.domain.first_use import BUILT_AT_FIRST_USE
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.tool import ToolCall, UnreadableCall
 
@@ -38,6 +39,8 @@ class TurnKey:
 @dataclass(frozen=True, slots=True)
 class Session:
     """A conversation of a user with an agent."""
+
+    __pydantic_config__ = BUILT_AT_FIRST_USE
 
     id: Annotated[str, doc("Begins with `ses_`.")]
     title: Annotated[str | None, doc("What the user called it, else how the first message begins, else null.")]
@@ -208,6 +211,8 @@ class TurnError:
 class ChatAnswer:
     """The end of a turn that completed."""
 
+    __pydantic_config__ = BUILT_AT_FIRST_USE
+
     session_id: Annotated[str, doc("The session.")]
     turn_id: Annotated[str, doc("The turn, which begins with `turn_`.")]
     status: Annotated[Literal["completed"], doc("An answer is of a completed turn; any other end is a problem.")]
@@ -227,6 +232,8 @@ Outcome = ChatAnswer | AppError
 @dataclass(frozen=True, slots=True)
 class Turn:
     """How a turn stands: one user message and what comes of it."""
+
+    __pydantic_config__ = BUILT_AT_FIRST_USE
 
     turn_id: Annotated[str, doc("Begins with `turn_`.")]
     session_id: Annotated[str, doc("The session it is in.")]

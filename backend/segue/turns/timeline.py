@@ -19,6 +19,7 @@ from segue.db.order import oldest_first
 from segue.db.reading import readable, reader
 from segue.db.redis import Cache
 from segue.domain.doc import doc
+from segue.domain.first_use import BUILT_AT_FIRST_USE
 from segue.domain.session import PromptReport, Usage
 from segue.domain.timeline import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus
@@ -96,6 +97,8 @@ class TimedToolCall:
 @dataclass(frozen=True, slots=True)
 class TurnTimeline:
     """A turn over time."""
+
+    __pydantic_config__ = BUILT_AT_FIRST_USE
 
     turn: Annotated[OpsTurn, doc("How it stands, or ended.")]
     model: Annotated[str | None, doc("The model that answered.")]
