@@ -441,7 +441,7 @@ def test_another_action_or_argument_is_no_yes_to_the_step_in_question(
 
 @pytest.mark.parametrize("language", ACTIONS.now)
 def test_every_language_names_every_action(language: str) -> None:
-    actions = {name for found in ACTIONS.now[language].actions.matches.values() for _, name in found}
+    actions = {name for names in ACTIONS.now[language].actions.matches.values() for name in names}
     assert actions >= {
         "read", "open", "send", "write", "reply", "delete", "cancel", "move", "book", "create", "change", "add",
         "remove", "search", "call", "pay", "save", "share", "archive",

@@ -95,8 +95,9 @@ def kinds_of(words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preferen
 
 def _speakers(by_language: Mapping[str, Mapping[Phrase, str]]) -> dict[str, tuple[str, ...]]:
     """A word of the shared section has no speakers: it says nothing about the language."""
-    speakers: dict[str, dict[str, None]] = defaultdict(dict)
+    speakers: dict[str, tuple[str, ...]] = {}
     for language, phrases in by_language.items():
+        speaker = () if language == ANY_LANGUAGE else (language,)
         for word in {word for phrase in phrases for word in phrase}:
-            speakers[word].update({} if language == ANY_LANGUAGE else {language: None})
-    return {word: tuple(languages) for word, languages in speakers.items()}
+            speakers[word] = speakers.get(word, ()) + speaker
+    return speakers

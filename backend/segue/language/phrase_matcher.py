@@ -22,11 +22,11 @@ Match = tuple[Phrase, Value]
 class PhraseMatcher(Generic[Value]):
     """Every step is a look-up by a whole phrase, so that the number of phrases does not matter.
 
-    `lengths` gives the words of the phrases that begin with a word, `stem_lengths` the letters of the stems that may
-    follow some words; both longest first.
+    `matches` gives the values of a phrase. `lengths` gives the words of the phrases that begin with a word,
+    `stem_lengths` the letters of the stems that may follow some words; both longest first.
     """
 
-    matches: Mapping[Phrase, tuple[Match[Value], ...]]
+    matches: Mapping[Phrase, tuple[Value, ...]]
     lengths: Mapping[str, tuple[int, ...]]
     stem_lengths: Mapping[Phrase, tuple[int, ...]]
 
@@ -43,16 +43,20 @@ class PhraseMatcher(Generic[Value]):
         for length in self.lengths.get(words[at], (1,) if self.stem_lengths else ()):
             here = words[at : at + length]
             if len(here) == length:
-                found += self.matches.get(here, ())
+                found += self._matches_of(here)
                 for letters in self.stem_lengths.get(here[:-1], ()):
                     if letters <= len(here[-1]):
-                        found += self.matches.get((*here[:-1], here[-1][:letters] + ANY_ENDING), ())
+                        found += self._matches_of((*here[:-1], here[-1][:letters] + ANY_ENDING))
         return found
+
+    def _matches_of(self, phrase: Phrase) -> list[Match[Value]]:
+        return [(phrase, value) for value in self.matches.get(phrase, ())]
 
 
 def match_phrases(entries: Iterable[Match[Value]]) -> PhraseMatcher[Value]:
     """Raises ValueError if a phrase is a stem of fewer letters than SHORTEST_STEM, or begins with a stem."""
-    matches: dict[Phrase, tuple[Match[Value], ...]] = {}
+    matches: dict[Phrase, tuple[Value, ...]] = {}
+    shared: dict[tuple[Value, ...], tuple[Value, ...]] = {}  # tens of thousands of phrases have a few values
     lengths: dict[str, tuple[int, ...]] = {}
     stem_lengths: dict[Phrase, tuple[int, ...]] = {}
     for phrase, value in entries:
@@ -61,7 +65,8 @@ def match_phrases(entries: Iterable[Match[Value]]) -> PhraseMatcher[Value]:
             stem_lengths[phrase[:-1]] = _with(len(last) - 1, stem_lengths.get(phrase[:-1], ()))
         if first.endswith(ANY_ENDING) and (len(phrase) > 1 or len(last) <= SHORTEST_STEM):
             raise ValueError(f"{' '.join(phrase)!r}: too little to recognise a word by")
-        matches[phrase] = (*matches.get(phrase, ()), (phrase, value))
+        values = (*matches.get(phrase, ()), value)
+        matches[phrase] = shared.setdefault(values, values)
         lengths[first] = _with(len(phrase), lengths.get(first, _ONE_WORD))
     return PhraseMatcher(matches, lengths, stem_lengths)
 

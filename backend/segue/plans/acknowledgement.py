@@ -116,7 +116,7 @@ def _near_approvals(lexicon: Lexicon) -> NearWords:
     single = (
         (phrase[0], language)
         for language, matcher in lexicon.phrases.items()
-        for phrase, ((_, kind), *_) in matcher.matches.items()
+        for phrase, (kind, *_) in matcher.matches.items()
         if len(phrase) == 1 and kind in APPROVALS and language != ANY_LANGUAGE
     )
     return near_words(single)
@@ -126,7 +126,7 @@ def _near_approvals(lexicon: Lexicon) -> NearWords:
 def _emoji(lexicon: Lexicon) -> Mapping[str, str]:
     """Returns the kind of each emoji."""
     shared = lexicon.phrases[ANY_LANGUAGE].matches.items()
-    return {word: kind for (word, *more), ((_, kind),) in shared if is_emoji(word) and not more}
+    return {word: kind for (word, *more), (kind,) in shared if is_emoji(word) and not more}
 
 
 def _without_decoration(words: list[str]) -> Phrase:

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any, Final, Literal, get_args
 
 from segue.language.phrase_matcher import ANY_ENDING, PhraseMatcher, match_phrases
-from segue.language.utterance import words_of
+from segue.language.utterance import fold, split_folded, words_of
 from segue.language.word_lists import Phrase, WordList, kinds_by_phrase, split_list
 from segue.plans.search_words import LONGEST_READ, needs_own_things_first
 
@@ -215,7 +215,7 @@ def parse_cues(sections: Mapping[str, Mapping[str, Any]]) -> Cues:
 
 
 def _lists(section: Mapping[str, str]) -> dict[str, str]:
-    return {name: words for name, words in section.items() if name not in ("verb", "attached")}
+    return {name: fold(words) for name, words in section.items() if name not in ("verb", "attached")}
 
 
 def _verb_place(language: str, name: str) -> VerbPlace:
@@ -224,9 +224,9 @@ def _verb_place(language: str, name: str) -> VerbPlace:
     return VERB_PLACES[name]
 
 
-def _phrase(text: str) -> Phrase:
-    words = words_of(text)
-    return (*words[:-1], words[-1] + ANY_ENDING) if words and text.endswith(ANY_ENDING) else words
+def _phrase(folded: str) -> Phrase:
+    words = split_folded(folded)
+    return (*words[:-1], words[-1] + ANY_ENDING) if words and folded.endswith(ANY_ENDING) else words
 
 
 CUES: Final = WordList("multistep.toml", parse_cues)

@@ -66,7 +66,7 @@ class ActionWords:
 
     def forms(self, action: str) -> frozenset[str]:
         """Returns the words for an action, those of one word also with a pronoun; none that names a thing as well."""
-        listed = (phrase for phrase, found in self.actions.matches.items() for _, name in found if name == action)
+        listed = (phrase for phrase, names in self.actions.matches.items() if action in names)
         plain = {" ".join(phrase) for phrase in listed if phrase not in self.things.matches}
         return frozenset(plain | {word + ending for word in plain if " " not in word for ending in self.attached})
 
@@ -159,7 +159,7 @@ def _english(names: set[str]) -> frozenset[str]:
     """Returns the single words for actions or things of these names."""
     english = ACTIONS.now[ENGLISH]
     listed = chain(english.actions.matches.items(), english.things.matches.items())
-    return frozenset(phrase[0] for phrase, found in listed if len(phrase) == 1 and names & {name for _, name in found})
+    return frozenset(phrase[0] for phrase, found in listed if len(phrase) == 1 and not names.isdisjoint(found))
 
 
 def _leaves(value: object) -> Iterable[object]:
