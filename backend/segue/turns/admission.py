@@ -25,8 +25,9 @@ from segue.tools.availability import ToolAvailability
 from segue.tools.input_schema import faults_of
 from segue.tools.user_requests import faults_of_answer
 from segue.turns.branches import leave_history, note_of_calls, opening_of
+from segue.turns.claims import Claim, Claimer
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_of_key
-from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_turn
+from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_claimed, begin_turn
 from segue.turns.terminations import run_again
 
 MAX_QUEUED = 10  # beside the one that runs
@@ -43,13 +44,15 @@ _ROOM: Final[dict[OnBusy, int]] = {
 class Admitted:
     """A turn and its status. If it is not `fresh`, it was accepted before under the same idempotency key.
 
-    `failed_for_now` is one that ended with an error that may be gone by now: its key runs it again.
+    `failed_for_now` is one that ended with an error that may be gone by now: its key runs it again. `claim` is that of
+    the claimer, if it has one.
     """
 
     turn: TurnKey
     status: TurnStatus = "queued"
     fresh: bool = True
     failed_for_now: bool = False
+    claim: Claim | None = None
 
 
 async def admit(
@@ -60,8 +63,11 @@ async def admit(
     *,
     now: datetime,
     tools: Callable[[], Mapping[str, Tool]],
+    claimer: Claimer | None = None,
 ) -> Admitted:
-    """Raises NotFound, AppError `turn_in_progress`, `too_many_queued`, `idempotency_key_reused`, and for a request
+    """The `claimer` claims the turn if no other one is open.
+
+    Raises NotFound, AppError `turn_in_progress`, `too_many_queued`, `idempotency_key_reused`, and for a request
     `instead_of` a message `not_the_users`, `cannot_edit_steer`, `not_in_history`.
     """
     if request.instead_of is not None:
@@ -85,6 +91,10 @@ async def admit(
     room = _ROOM[request.on_busy]
     try:
         async with database.autocommit() as connection:
+            if claimer is not None:
+                claim = await begin_claimed(connection, owner, session_id, request, now=now, claimer=claimer)
+                if claim is not None:
+                    return Admitted(claim.key, claim=claim)
             turn = await begin_turn(connection, owner, session_id, request, now=now, room=room)
     except KeyTaken:
         turn = None

@@ -78,6 +78,14 @@ def request_of(value: Any, turn_id: str) -> TurnRequest | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Claimer:
+    """The process that claims, by its name, for `lease_s` seconds."""
+
+    worker: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A turn that this process runs as long as the row has `epoch`, and what the claim read about its session.
 
@@ -151,8 +159,8 @@ def runs_beside(waiting: FromClause) -> ColumnElement[bool]:
     return select(busy.c.id).where(busy.c.session_id == waiting.c.session_id, busy.c.status == RUNNING).exists()
 
 
-def _of_session() -> tuple[ColumnElement[Any], ...]:
-    """What a claim reads of the turn's session."""
+def of_session() -> tuple[ColumnElement[Any], ...]:
+    """What a claim reads of the turn's session, which is `at_session`."""
     of_session = select(plans.c.id).where(plans.c.session_id == sessions.c.id)
     in_question = (
         of_session.where(is_open()).exists() | of_session.where(just_expired(sessions.c.last_turn_id)).exists()
@@ -208,7 +216,7 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
             turns.c.agent,
             _QUEUED_S,
             turns.c.facts_due_at.is_not(None).label("tells_facts"),
-            *_of_session(),
+            *of_session(),
         )
     )
 
@@ -248,10 +256,10 @@ async def claim_next(
         return None
     if found is None:
         return None
-    return _claimed(session_id, dict(found))
+    return claim_of(session_id, dict(found))
 
 
-_NEXT = select(*_of_session(), sessions.c.agent, sessions.c.language, sessions.c.time_zone).where(
+_NEXT = select(*of_session(), sessions.c.agent, sessions.c.language, sessions.c.time_zone).where(
     sessions.c.id == bindparam("at_session"), sessions.c.owner == bindparam("asker")
 )
 
@@ -264,10 +272,11 @@ async def claim_of_next(connection: AsyncConnection, owner: str, session_id: str
     row = dict(found)
     request = {"force_web_search": False, **{name: row.pop(name) for name in ("language", "time_zone")}}
     turn = {"id": "", "seq": row["message_count"] + 1, "epoch": 1, "attempt": 1, "left_s": None, "request": request}
-    return _claimed(session_id, turn | {"queued_s": 0.0, "tells_facts": False} | row)
+    return claim_of(session_id, turn | {"queued_s": 0.0, "tells_facts": False} | row)
 
 
-def _claimed(session_id: str, row: dict[str, Any]) -> Claim:
+def claim_of(session_id: str, row: dict[str, Any]) -> Claim:
+    """Returns the claim in the values that a statement read of its turn and with `of_session`."""
     key = TurnKey(session_id, row.pop("id"), row.pop("seq"), row["epoch"] // EPOCHS)
     request, choice = row.pop("request"), row.pop("tool_choice")
     asked = request_of(request, key.turn_id)

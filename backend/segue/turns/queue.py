@@ -95,6 +95,16 @@ class TurnQueue:
     def alive(self) -> bool:
         return self._taking is None or not self._taking.done()
 
+    @property
+    def has_place(self) -> bool:
+        """Whether this process takes turns and a place is free."""
+        return self._taking is not None and not self._free.locked()
+
+    async def hold_place(self, line: asyncio.Task[None]) -> None:
+        """Takes a free place until the line ends."""
+        await self._free.acquire()
+        line.add_done_callback(lambda _: self._free.release())
+
     async def waiting(self) -> int | None:
         """Returns how many jobs no process has taken; None if Redis cannot be asked."""
         with suppress(RedisLost):
@@ -113,7 +123,7 @@ class TurnQueue:
         """Takes the session here if a place is free, else sends a job. Returns False if Redis cannot be reached; then
         this process has to run the turn itself.
         """
-        if self._taking is not None and not self._free.locked():
+        if self.has_place:
             await self._free.acquire()
             self._here.add(task := asyncio.create_task(self._run_here(session_id), name=turn_id))
             task.add_done_callback(self._here.discard)

@@ -7,13 +7,14 @@ are renewed meanwhile. What happens within a turn is not known here.
 import asyncio
 import time
 from collections import Counter
+from dataclasses import dataclass
 
 import structlog
 
 from segue.domain.errors import AppError
 from segue.turns import claims
 from segue.turns.activity import say
-from segue.turns.claims import Claim
+from segue.turns.claims import Claim, Claimer
 from segue.turns.deps import TurnDeps
 from segue.turns.presence import Presence
 from segue.turns.runner import Stop, TurnRun, UnstoredEnds
@@ -24,6 +25,17 @@ STOP_S = 3.0
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A place that is kept in a `line` of its own until `claim` is set: for the claim of a turn that is about to be
+    accepted, or None.
+    """
+
+    claimer: Claimer
+    line: asyncio.Task[None]
+    claim: asyncio.Future[Claim | None]
+
+
 class TurnWorker:
     def __init__(self, deps: TurnDeps, presence: Presence) -> None:
         self._deps = deps
@@ -31,6 +43,7 @@ class TurnWorker:
         self._places = asyncio.Semaphore(deps.limits.concurrency)
         self._lines: dict[str, asyncio.Task[None]] = {}
         self._woken: set[str] = set()
+        self._expecting: list[str] = []  # the owners of turns that are about to be accepted
         self._running: dict[str, TurnRun] = {}
         self._unstored = UnstoredEnds(deps, self.wake)
         self._passed_over = False
@@ -51,6 +64,20 @@ class TurnWorker:
         self._woken.add(session_id)
         if session_id not in self._lines:
             self._lines[session_id] = asyncio.create_task(self._drain(session_id), name=f"turns of {session_id}")
+
+    async def expect(self, owner: str, session_id: str) -> Expected | None:
+        """Keeps a place for a turn that is about to be accepted. Returns None if there is none, if turns of the session
+        run here, or if others come before this owner.
+        """
+        if not self.has_room or session_id in self._lines or owner in self._well_served():
+            return None
+        await self._places.acquire()  # at once, since there is room
+        claim: asyncio.Future[Claim | None] = asyncio.get_running_loop().create_future()
+        line = asyncio.create_task(self._drain(session_id, claim), name=f"turns of {session_id}")
+        self._lines[session_id] = line
+        self._expecting.append(owner)
+        claim.add_done_callback(lambda _: self._expecting.remove(owner))
+        return Expected(Claimer(self._presence.worker, self._deps.limits.lease_s), line, claim)
 
     async def run_session(self, session_id: str) -> None:
         """Wakes the session. Returns when its line ends, or at once if it had one already."""
@@ -106,21 +133,30 @@ class TurnWorker:
         if long := {turn_id: activity for turn_id, activity in running.items() if activity is not None}:
             await say(self._deps.cache, self._presence.worker, long, now=self._deps.clock())
 
-    async def _drain(self, session_id: str) -> None:
+    async def _drain(self, session_id: str, expected: asyncio.Future[Claim | None] | None = None) -> None:
+        """A line. One that begins with an `expected` claim has its place already."""
         try:
-            async with self._places:
+            if expected is None:
+                await self._places.acquire()
+            try:
+                if expected is not None and (claim := await expected) is not None and await self._run(claim):
+                    self._woken.add(session_id)
                 while session_id in self._woken:
                     self._woken.discard(session_id)
                     while not self._closed and await self._run_next(session_id):
                         pass
+            finally:
+                self._places.release()
         finally:  # no await since _woken was read, so that no wake is missed
             del self._lines[session_id]
 
     async def _run_next(self, session_id: str) -> bool:
         """Claims and runs one turn if one is queued. Returns whether another may be."""
         claim = await self._claim(session_id)
-        if claim is None:
-            return False
+        return claim is not None and await self._run(claim)
+
+    async def _run(self, claim: Claim) -> bool:
+        """Returns whether another turn of the session may be queued."""
         run = TurnRun(self._deps, claim, self._unstored)
         task = run.start()
         self._running[claim.key.turn_id] = run
@@ -177,7 +213,7 @@ class TurnWorker:
 
     def _well_served(self) -> list[str]:
         """Returns the owners that hold as many places as each could have if one more owner came."""
-        held = Counter(run.claim.owner for run in self._running.values())
+        held = Counter([*(run.claim.owner for run in self._running.values()), *self._expecting])
         return [owner for owner, count in held.items() if count * (len(held) + 1) >= self._deps.limits.concurrency]
 
     async def _check_claims(self, worker: str, *, renew: bool) -> None:

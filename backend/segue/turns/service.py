@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from segue.db.redis import plans_of_owner_key
@@ -116,8 +117,9 @@ class TurnService:
                 files = await attached(connection, owner, session_id, request.attachment_ids)
             request = replace(request, attachments=files)
         async with deps.limiter.starting(owner, request.message, again=again) as turn_id:
-            request = replace(request, turn_id=turn_id)
-            admitted = await admit(deps.database, owner, session_id, request, now=deps.clock(), tools=deps.tools.tools)
+            admitted = await self._admit(owner, session_id, replace(request, turn_id=turn_id))
+        if admitted.claim is not None:
+            return admitted
         if admitted.fresh and request.on_busy == "interrupt":
             async with deps.database.autocommit() as connection:
                 self._carry_out(owner, await terminations.cancel_before(connection, owner, admitted.turn))
@@ -261,6 +263,30 @@ class TurnService:
             return None
         async with self._deps.database.read_only() as connection:
             return await accepted_before(connection, owner, session_id, once)
+
+    async def _admit(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
+        """If a place is free here, the statement that accepts the message claims its turn too, and it runs at once."""
+        deps = self._deps
+        expected = await self._worker.expect(owner, session_id) if self.queue.has_place else None
+        admitting = partial(admit, deps.database, owner, session_id, request, now=deps.clock(), tools=deps.tools.tools)
+        if expected is None:
+            return await admitting()
+        claim = None
+        try:
+            await self.queue.hold_place(expected.line)
+            admitted = await admitting(claimer=expected.claimer)
+            claim = admitted.claim
+        finally:
+            if not expected.claim.done():
+                expected.claim.set_result(claim)
+            elif claim is not None:  # the process has stopped meanwhile
+                await self._hand_back(claim)
+        return admitted
+
+    async def _hand_back(self, claim: Claim) -> None:
+        async with self._deps.database.autocommit() as connection:
+            await terminations.hand_back(connection, claim, timeout_s=self._deps.limits.timeout_s)
+        await self._send(claim)
 
     async def _dispatch(self, owner: str, turn_id: str, admitted: Admitted) -> None:
         """Puts the turn into the queue. Without Redis it runs here, even in a process that takes no turns."""

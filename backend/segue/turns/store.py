@@ -8,16 +8,19 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import orjson
 from sqlalchemy import (
+    CTE,
     BigInteger,
     Boolean,
     ColumnElement,
     Integer,
+    Interval,
     ScalarSelect,
+    Select,
     Text,
     bindparam,
     case,
@@ -46,7 +49,17 @@ from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message
 from segue.memory.sessions import first_words
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
-from segue.turns.claims import IS_HELD, Claim, Origin, TurnRequest, held, last_ended_turn
+from segue.turns.claims import (
+    IS_HELD,
+    Claim,
+    Claimer,
+    Origin,
+    TurnRequest,
+    claim_of,
+    held,
+    last_ended_turn,
+    of_session,
+)
 from segue.turns.timeline import with_run
 from segue.usage.ledger import Days, booking, charged
 
@@ -115,15 +128,27 @@ def once(key: str | None, *asked: str | int) -> Once | None:
     return Once(key, hashlib.sha256(orjson.dumps(asked)).hexdigest()) if key is not None else None
 
 
-def _begin() -> ReturningInsert[int]:
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The parts of the statement that accepts a message: its session, its turn, and the message, which it ends with."""
+
+    owned: CTE
+    turn: CTE
+    message: ReturningInsert[int]
+
+
+def _begin(*, claims: bool) -> _Begun:
     """Takes the session's next seq only if it is still the one this statement has read. Then the open turns it has
     counted are all there are; a message that loses a race against another one is refused, and asks under the lock.
+    A turn that it `claims` is not accepted either if anything else has happened in the session meanwhile, such as that
+    a failed turn is run again.
     """
     session_id, now = NEW_MESSAGE_COLUMNS["session_id"], NEW_MESSAGE_COLUMNS["created_at"]
     waiting = turns.alias("waiting")
     seen = (
         select(
             sessions.c.next_seq,
+            sessions.c.updated_at,
             select(func.count())
             .where(waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS))
             .scalar_subquery()
@@ -136,15 +161,28 @@ def _begin() -> ReturningInsert[int]:
         update(sessions)
         .where(sessions.c.id == session_id, sessions.c.owner == bindparam("caller"))
         .where(sessions.c.next_seq == seen.c.next_seq, seen.c.open_turns < bindparam("room", type_=Integer))
+        .where(*([sessions.c.updated_at == seen.c.updated_at] if claims else []))
         .values(
             next_seq=sessions.c.next_seq + 1,
             updated_at=func.clock_timestamp(),
             title=func.coalesce(sessions.c.title, bindparam("first_words", type_=Text)),
             title_due_at=titles.marked(),
         )
-        .returning((sessions.c.next_seq - 1).label("seq"), sessions.c.language, sessions.c.time_zone)
+        .returning(
+            (sessions.c.next_seq - 1).label("seq"),
+            *(sessions.c[name] for name in ("language", "time_zone", "title", "agent")),
+        )
         .cte("owned")
     )
+    running = {
+        "status": literal("running"),
+        "epoch": literal(1),
+        "attempts": literal(1),
+        "agent": owned.c.agent,
+        "worker": bindparam("claimer", type_=Text),
+        "lease_until": func.now() + bindparam("lease", type_=Interval),
+        "started_at": func.now(),
+    }
     turn = {
         "id": NEW_MESSAGE_COLUMNS["turn_id"],
         "session_id": session_id,
@@ -165,14 +203,27 @@ def _begin() -> ReturningInsert[int]:
         "body_hash": bindparam("body", type_=Text),
         "created_at": now,
         "facts_due_at": case((bindparam("tells_facts", type_=Boolean), func.now())),
+        **(running if claims else {}),
     }
-    queued = (
+    begun = (
         insert(turns)
         .from_select(["seq", *turn], select(owned.c.seq, *turn.values()))
-        .returning(turns.c.seq)
-        .cte("queued")
+        .returning(turns.c.seq, turns.c.request)
+        .cte("begun")
     )
-    return insert_message(queued, opens_turn=True).returning(messages.c.seq)
+    return _Begun(owned, begun, insert_message(begun, opens_turn=True).returning(messages.c.seq))
+
+
+def _begin_claimed() -> Select[*tuple[Any, ...]]:
+    """Reads of the session what a claim reads; its title and the number of its messages are those of from now on."""
+    begun = _begin(claims=True)
+    message = begun.message.cte("message")
+    new_title, of_turn = begun.owned.c.title.label("new_title"), (begun.turn.c.seq, begun.turn.c.request)
+    return select(*of_turn, begun.owned.c.agent, new_title, *of_session()).select_from(
+        message.join(begun.turn, begun.turn.c.seq == message.c.seq)
+        .join(begun.owned, begun.owned.c.seq == message.c.seq)
+        .join(sessions, sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
+    )
 
 
 def _open_plan(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
@@ -184,7 +235,7 @@ def _open_plan(session_id: ColumnElement[str]) -> ScalarSelect[Any]:
     )
 
 
-_BEGIN = _begin()
+_BEGIN, _BEGIN_CLAIMED = _begin(claims=False).message, _begin_claimed()
 _ASKED = [each.name for each in fields(TurnRequest) if each.name in ChatRequest.__slots__]
 
 
@@ -196,26 +247,47 @@ async def begin_turn(
     Returns None if the session is not the owner's, if it has `room` open turns, or if another message came at the same
     moment. Raises KeyTaken.
     """
+    values, turn_id = _accepting(owner, session_id, request, now=now, room=room)
+    try:
+        seq = (await connection.execute(_BEGIN, values)).scalar_one_or_none()
+    except IntegrityError as error:
+        raise KeyTaken from error
+    return TurnKey(session_id, turn_id, seq) if seq is not None else None
+
+
+async def begin_claimed(
+    connection: AsyncConnection, owner: str, session_id: str, request: ChatRequest, *, now: datetime, claimer: Claimer
+) -> Claim | None:
+    """Does what `begin_turn` does and claims the turn, in one statement. Returns None also if a turn is open. Raises
+    KeyTaken, perhaps for a turn that runs since this moment.
+    """
+    values, turn_id = _accepting(owner, session_id, request, now=now, room=1)
+    lease = timedelta(seconds=claimer.lease_s)
+    values |= {"claimer": claimer.worker, "lease": lease, "at_session": session_id}
+    try:
+        found = (await connection.execute(_BEGIN_CLAIMED, values)).mappings().one_or_none()
+    except IntegrityError as error:
+        raise KeyTaken from error
+    if found is None:
+        return None
+    row = dict(found)
+    row |= {"id": turn_id, "epoch": 1, "attempt": 1, "left_s": None, "queued_s": 0.0}
+    row |= {"title": row.pop("new_title"), "message_count": row["seq"], "tells_facts": values["tells_facts"]}
+    return claim_of(session_id, row)
+
+
+def _accepting(
+    owner: str, session_id: str, request: ChatRequest, *, now: datetime, room: int
+) -> tuple[dict[str, Any], str]:
+    """Returns the parameters of the statement that accepts a message, and the id of its turn."""
     turn_id = request.turn_id or new_id("turn", now)
     said = NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
     message = message_values(TurnKey(session_id, turn_id, 0), said)
     asked = TurnRequest(**{name: getattr(request, name) for name in _ASKED})
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
-    tells = may_state_facts(request.message)
-    given = {
-        "caller": owner,
-        "asked": without_defaults(asked),
-        "room": room,
-        "key": key,
-        "body": body_hash,
-        "tells_facts": tells,
-    }
-    given["first_words"] = first_words(request.message)
-    try:
-        seq = (await connection.execute(_BEGIN, given | message)).scalar_one_or_none()
-    except IntegrityError as error:
-        raise KeyTaken from error
-    return TurnKey(session_id, turn_id, seq) if seq is not None else None
+    given = {"caller": owner, "asked": without_defaults(asked), "room": room, "key": key, "body": body_hash}
+    given |= {"tells_facts": may_state_facts(request.message), "first_words": first_words(request.message)}
+    return given | message, turn_id
 
 
 _FENCE = select(turns.c.id).where(*IS_HELD).with_for_update(read=True)

@@ -243,6 +243,8 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
     answered = delete(messages).where(messages.c.tool_call_id.in_(select(left_open.c.id))).cte("answered")
     stopped = update(messages).where(messages.c.turn_id == failed, messages.c.cut_off).where(IN_HISTORY)
     left = stopped.values(branch=bindparam("left_to"), left_at=func.now()).cte("left")
+    # So that a message which comes at the same moment is not claimed before it.
+    noted = update(sessions).where(sessions.c.id == bindparam("at_session")).values(updated_at=func.clock_timestamp())
     nothing = dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at"))
     return (
         update(turns)
@@ -258,7 +260,7 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
             **nothing,
         )
         .returning(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch)
-        .add_cte(left_open, answered, left)
+        .add_cte(left_open, answered, left, noted.cte("noted"))
     )
 
 
@@ -273,7 +275,13 @@ async def run_again(
     """
     retried = request.once and asdict(request.once)
     asked = {"stream": request.stream, "origin": asdict(request.origin), "retried": retried}
-    values = {"failed_turn": turn.turn_id, "asked": asked, "room": room, "left_to": new_id("br", now)}
+    values = {
+        "failed_turn": turn.turn_id,
+        "at_session": turn.session_id,
+        "asked": asked,
+        "room": room,
+        "left_to": new_id("br", now),
+    }
     row = (await connection.execute(_RUN_AGAIN, values)).one_or_none()
     return TurnKey(row.session_id, row.id, row.seq, row.epoch // EPOCHS) if row else None
 
