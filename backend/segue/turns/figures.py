@@ -21,13 +21,14 @@ from sqlalchemy import (
     Text,
     bindparam,
     case,
+    column,
     func,
     literal,
     literal_column,
     select,
     tuple_,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import turns
@@ -167,27 +168,44 @@ def _recent() -> FromClause:
     """The newest turns of the window. Ids lie in the primary key by the time at which they were made; those of turns
     that a fork has copied lie elsewhere, because they begin with random letters.
     """
-    usage = func.coalesce(turns.c.report["usage"], turns.c.timeline["usage"])
-    since_1970 = func.date_part("epoch", turns.c.created_at)
     ran = turns.c.started_at.is_not(None)
-    return (
-        select(
-            func.floor(since_1970 / bindparam("bucket_s", type_=Integer)).cast(Integer).label("bucket"),
-            turns.c.created_at,
-            turns.c.status,
-            turns.c.error["code"].as_string().label("code"),
-            func.coalesce(turns.c.report["agent"].as_string(), turns.c.agent).label("agent"),
-            turns.c.report["model"].as_string().label("model"),
-            case((ran, _ms(turns.c.finished_at, turns.c.created_at))).label("took"),
-            _ms(turns.c.started_at, turns.c.queued_at).label("waited"),
-            *(_number(usage, name) for name in (*_USED, "cost")),
-        )
+    newest = (
+        select(turns)
         .where(turns.c.id >= bindparam("first", type_=Text), turns.c.id < bindparam("behind", type_=Text))
         .where(turns.c.created_at >= bindparam("since"))
         .where(RUNS_ITSELF, ran | (turns.c.status != "completed"))
         .order_by(turns.c.id.desc())
         .limit(bindparam("most", type_=Integer))
+        .subquery("newest")
+    )
+    report = _opened(newest.c.report)
+    usage = func.coalesce(report.c.usage, newest.c.timeline["usage"])
+    since_1970 = func.date_part("epoch", newest.c.created_at)
+    return (
+        select(
+            func.floor(since_1970 / bindparam("bucket_s", type_=Integer)).cast(Integer).label("bucket"),
+            newest.c.created_at,
+            newest.c.status,
+            newest.c.error["code"].as_string().label("code"),
+            func.coalesce(report.c.agent, newest.c.agent).label("agent"),
+            report.c.model,
+            case((newest.c.started_at.is_not(None), _ms(newest.c.finished_at, newest.c.created_at))).label("took"),
+            _ms(newest.c.started_at, newest.c.queued_at).label("waited"),
+            *(_number(usage, name) for name in (*_USED, "cost")),
+        )
+        .join_from(newest, report, literal(value=True))
         .subquery("recent")
+    )
+
+
+def _opened(report: ColumnElement[Any]) -> FromClause:
+    """PostgreSQL decompresses a report for each operator that reads it, so one function reads all of it. Has nulls for
+    a report that is no object, which the function would refuse.
+    """
+    report_if_object = func.jsonb_path_query_first(report, literal_column("""'$ ? (@.type() == "object")'"""))
+    fields = column("agent", Text), column("model", Text), column("usage", JSONB)
+    return (
+        func.jsonb_to_record(report_if_object).table_valued(*fields).render_derived("report", with_types=True).lateral()
     )
 
 
