@@ -19,7 +19,7 @@ from segue.config import Settings
 from segue.domain.errors import AppError
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
-from tests.support.login_server import LoginServer, at_browser, query_of, serving_logins
+from tests.support.login_server import TOOLS, LoginServer, at_browser, query_of, serving_logins
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, Process, process, running
 from tests.support.stores import looking_into
@@ -336,6 +336,19 @@ async def test_tokens_that_cannot_be_used_give_nobody_a_login(service: Client, s
         server.places = {"/token": lambda _, given=given: given}  # type: ignore[misc]
         assert (await arrive(service, location)).status_code == 400
         assert await state_of(service) == "logged_out"
+
+
+async def test_characters_that_postgres_refuses_in_scopes_and_lists_cost_no_login(
+    service: Client, server: LoginServer, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TOOLS[0], "description", "Who\0 am I?")
+    server.resource = {"scopes_supported": ["diary", "di\0ary"]}
+    await log_in(service, "ada")
+    assert "This is ada." in await asks_who(service, provider)
+    for scope in ({"scope": "di\0ary"}, {}):  # without one, what was asked for counts
+        given = {"access_token": "a", "token_type": "Bearer"} | scope
+        server.places = {"/token": lambda _, given=given: JSONResponse(given)}  # type: ignore[misc]
+        await log_in(service, "ada")
 
 
 async def test_tokens_for_another_audience_are_refused_by_the_server_and_the_login_is_asked_for_again(

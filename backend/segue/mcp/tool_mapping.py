@@ -37,7 +37,7 @@ from segue.mcp.packing import MAX_TOOL_BYTES, MAX_TOOLS, UNREAD, unpacked
 from segue.mcp.status import LeftOut
 from segue.mcp.tool_effects import effect_of
 from segue.tools.input_schema import InputSchema, UnfitSchema
-from segue.tools.normalize import Unread
+from segue.tools.normalize import Unread, clean
 from segue.tools.parts import UNKNOWN
 
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
@@ -95,13 +95,14 @@ def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
         return None
     without_output = {key: value for key, value in tool.items() if key != "outputSchema"}
     for candidate in (tool, without_output):
-        if len(to_json(candidate)) > MAX_TOOL_BYTES:
+        written = to_json(candidate)
+        if len(written) > MAX_TOOL_BYTES:
             continue
         try:
             validate_server_result("tools/list", "2025-11-25", {"tools": [candidate]})
         except ValidationError:
             continue
-        return candidate
+        return clean(candidate) if b"\\u0000" in written else candidate  # Postgres takes no NUL
     log.warning("mcp_tool_skipped", server=server, tool=str(tool.get("name"))[:64], reason="malformed or over 64 kB")
     return None
 

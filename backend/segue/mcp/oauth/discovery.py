@@ -24,6 +24,7 @@ from mcp.shared.auth import OAuthMetadata, ProtectedResourceMetadata
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
 from segue.mcp.oauth.asking import Asker, OAuthFault
+from segue.tools.normalize import clean_text
 
 HTTP_OK: Final = 200
 HTTP_SERVER_ERROR: Final = 500
@@ -60,7 +61,7 @@ async def discover(asker: Asker, url: str) -> Authority:
     _check_usable(asker, metadata)
     challenged = extract_scope_from_www_auth(challenge)
     scope = get_client_metadata_scopes(challenged, described, metadata, ["authorization_code", "refresh_token"])
-    return Authority(metadata, resource, scope)
+    return Authority(metadata, resource, scope and clean_text(scope))
 
 
 async def _resource_metadata(asker: Asker, url: str, challenge: httpx2.Response) -> ProtectedResourceMetadata | None:

@@ -14,6 +14,7 @@ from mcp.shared.auth import OAuthToken
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segue.mcp.oauth.asking import Asker, OAuthFault
+from segue.tools.normalize import clean_text
 
 MAX_TOKEN_CHARS: Final = 16_384
 _HTTP_OK: Final = (200, 201)
@@ -105,7 +106,7 @@ async def _ask(asker: Asker, source: TokenSource, form: dict[str, str]) -> OAuth
     for token in (tokens.access_token, tokens.refresh_token or "none"):
         if len(token) > MAX_TOKEN_CHARS or not _SENDABLE.fullmatch(token):
             raise OAuthFault(f"{_WHAT} gave a token that cannot be sent")
-    return tokens
+    return tokens.model_copy(update={"scope": tokens.scope and clean_text(tokens.scope)})
 
 
 def _as_client(client: OAuthClient, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
