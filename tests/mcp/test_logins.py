@@ -172,6 +172,21 @@ async def test_a_turn_that_is_cancelled_while_its_token_is_renewed_loses_no_logi
     assert [form["grant_type"] for form in server.forms] == ["authorization_code", "refresh_token"]
 
 
+async def test_a_call_that_runs_ends_though_its_server_is_reconnected_or_its_user_logs_in_anew(
+    service: Client, server: LoginServer, provider: Provider
+) -> None:
+    await log_in(service, "ada")
+    for replace in (lambda: service.http.post("/mcp/servers/diary/reconnect"), lambda: log_in(service, "ada")):
+        server.call_gate = asyncio.Event()
+        server.at_call_gate.clear()
+        asking = asyncio.create_task(asks_who(service, provider))
+        await server.at_call_gate.wait()
+        await replace()
+        server.call_gate.set()
+        assert "This is ada." in await asking
+    assert server.ran == [("ada", "whoami")] * 2
+
+
 async def asked_to_log_in(client: Client, provider: Provider, tool: str = "mcp_whoami") -> tuple[str, str]:
     """The session whose call waits for a login, and the link that it asks with."""
     provider.will(calls((tool, {})))

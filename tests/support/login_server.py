@@ -59,6 +59,8 @@ class LoginServer:
     ran: list[tuple[str, str]] = field(default_factory=list)
     gate: asyncio.Event | None = None  # what token requests wait for
     at_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    call_gate: asyncio.Event | None = None  # what calls of tools wait for
+    at_call_gate: asyncio.Event = field(default_factory=asyncio.Event)
     all_tokens: set[str] = field(default_factory=set)
 
     @property
@@ -168,6 +170,9 @@ class LoginServer:
                 challenge = f'Bearer error="insufficient_scope", scope="{self.needs}"'
                 return Response(status_code=403, headers={"WWW-Authenticate": challenge})
             case "tools/call":
+                self.at_call_gate.set()
+                if self.call_gate is not None:
+                    await self.call_gate.wait()
                 self.ran.append((user, body["params"]["name"]))
                 return _said(body, {"content": [{"type": "text", "text": f"This is {user}."}]})
             case _ if "id" in body:

@@ -81,12 +81,12 @@ class UserConnections:
             used.used_at = anyio.current_time()
 
     def retire(self, owner: str | None = None) -> None:
-        """Closes the connection of a user, or of all. Their next calls open new ones."""
+        """Closes the connection of a user, or of all, once its calls have ended. Their next calls open new ones."""
         for each in [owner] if owner is not None else list(self._open):
             if (gone := self._open.pop(each, None)) is not None:
-                gone.supervisor.stop()
-                self._closing.add(gone.running)
-                gone.running.add_done_callback(self._closing.discard)
+                closing = asyncio.create_task(_closed(gone), name=f"mcp:{self._server} ends")
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
 
     def close_idle(self) -> None:
         now = anyio.current_time()
@@ -99,6 +99,9 @@ class UserConnections:
         await asyncio.gather(*(each.supervisor.retire() for each in self._open.values()))
 
     async def close(self) -> None:
+        """Ends the calls that still run."""
+        for each in self._open.values():
+            each.supervisor.stop()
         self.retire()
         if self._closing:
             _, stuck = await asyncio.wait(set(self._closing), timeout=_CLOSE_S)
@@ -119,3 +122,8 @@ class UserConnections:
         running = asyncio.create_task(supervisor.run(), name=f"mcp:{self._server}")
         self._open[owner] = UserConnection(bearer, supervisor, running, anyio.current_time())
         return self._open[owner]
+
+
+async def _closed(gone: UserConnection) -> None:
+    await gone.supervisor.retire()
+    await gone.running
