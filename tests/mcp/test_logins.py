@@ -20,6 +20,7 @@ from segue.domain.errors import AppError
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.login_server import TOOLS, LoginServer, at_browser, query_of, serving_logins
+from tests.support.logs import until
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, Process, process, running
 from tests.support.stores import looking_into
@@ -27,6 +28,7 @@ from tests.support.stores import looking_into
 KEY, OLD_KEY = "bmV3" * 10 + "bmU=", "b2xk" * 10 + "b2w="
 LOGIN = "/mcp/servers/diary/login"
 CALLBACK = "/mcp/oauth/callback"
+WAITS_FOR_ME = "SELECT EXISTS (SELECT FROM pg_locks WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))"
 
 
 @pytest.fixture
@@ -292,6 +294,24 @@ async def test_logging_out_and_erasing_a_user_revoke_the_tokens(service: Client,
         assert set(server.revoked) == server.all_tokens
         assert await state_of(service) == "logged_out"
         server.revoked.clear()
+
+
+async def test_a_logout_beside_a_renewal_revokes_the_tokens_that_it_brought(
+    service: Client, with_logins: Settings, server: LoginServer
+) -> None:
+    async with looking_into(with_logins) as stores:
+        sealed = []
+        for _ in range(2):
+            server.all_tokens.clear()
+            await log_in(service, "ada")
+            sealed.append(await stores.database.fetchval("SELECT sealed FROM mcp_logins"))
+        await stores.database.execute("UPDATE mcp_logins SET sealed = $1", sealed[0])
+        async with stores.database.transaction():
+            await stores.database.execute("UPDATE mcp_logins SET sealed = $1, version = 2", sealed[1])
+            leaving = asyncio.create_task(service.http.delete(LOGIN))
+            await until(lambda: stores.database.fetchval(WAITS_FOR_ME))
+        await leaving
+    assert set(server.revoked) == server.all_tokens
 
 
 @dataclass(frozen=True, slots=True)

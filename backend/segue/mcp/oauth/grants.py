@@ -97,12 +97,11 @@ class Grants:
 
     async def end(self, owner: str, server: str) -> bool:
         """Deletes a login, then tells its authorization server. Returns False if there was none."""
-        row = await self.row(owner, server)
         async with self._database.transaction() as connection:
-            was_there = await store.delete_login(connection, owner, server)
+            row = await store.delete_login(connection, owner, server)
         if row is not None and (grant := self.opened(row)) is not None:
             await self._revoke(grant)
-        return was_there
+        return row is not None
 
     async def settled(self) -> None:
         """Returns when no token is being renewed here, or after SETTLED_S."""
@@ -185,7 +184,7 @@ class Grants:
 
     async def _forget(self, row: LoginRow) -> None:
         async with self._database.transaction() as connection:
-            await store.delete_login(connection, row.owner, row.server, row)
+            await store.delete_as_read(connection, row)
 
 
 def _lasts_s(got: OAuthToken) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import case, delete, func, or_, select, true, update
+from sqlalchemy import ColumnElement, case, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,6 +18,11 @@ ATTEMPT_LASTS: Final = timedelta(minutes=30)
 ATTEMPTS: Final = 10  # of a user at a server
 REFRESH_LASTS: Final = timedelta(seconds=40)
 _EARLY: Final = timedelta(seconds=30)
+_COLUMNS: Final = (
+    *(mcp_logins.c[name] for name in ("owner", "server", "id", "version", "sealed", "scope", "created_at")),
+    func.coalesce(mcp_logins.c.expires_at < func.now() + _EARLY, False).label("is_stale"),
+    func.coalesce(mcp_logins.c.refreshing_until > func.now(), False).label("is_refreshing"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +41,13 @@ class LoginRow:
 
 
 async def load_login(connection: AsyncConnection, owner: str, server: str) -> LoginRow | None:
-    mine = _rows().where(mcp_logins.c.owner == owner, mcp_logins.c.server == server)
+    mine = select(*_COLUMNS).where(mcp_logins.c.owner == owner, mcp_logins.c.server == server)
     row = (await connection.execute(mine)).one_or_none()
     return None if row is None else LoginRow(**row._asdict())
 
 
 async def load_logins(connection: AsyncConnection, owner: str) -> list[LoginRow]:
-    mine = _rows().where(mcp_logins.c.owner == owner).order_by(mcp_logins.c.server)
+    mine = select(*_COLUMNS).where(mcp_logins.c.owner == owner).order_by(mcp_logins.c.server)
     return [LoginRow(**row._asdict()) for row in await connection.execute(mine)]
 
 
@@ -57,21 +62,27 @@ async def save_login(connection: AsyncConnection, values: dict[str, Any], lasts_
 async def begin_refresh(connection: AsyncConnection, row: LoginRow) -> bool:
     """Returns whether the caller is the one who renews these tokens, among all processes, for REFRESH_LASTS."""
     is_free = or_(mcp_logins.c.refreshing_until.is_(None), mcp_logins.c.refreshing_until < func.now())
-    taken = _same(row).where(is_free).values(refreshing_until=func.now() + REFRESH_LASTS)
+    taken = update(mcp_logins).where(*_as_read(row), is_free).values(refreshing_until=func.now() + REFRESH_LASTS)
     return (await connection.execute(taken)).rowcount == 1
 
 
 async def end_refresh(connection: AsyncConnection, row: LoginRow, values: dict[str, Any], lasts_s: int | None) -> bool:
     """Stores renewed tokens; without `values` only lets others try. Returns False for a login that is not there now."""
     renewed = {**values, "version": row.version + 1, "expires_at": _until(lasts_s)} if values else {}
-    return (await connection.execute(_same(row).values(refreshing_until=None, **renewed))).rowcount == 1
+    ended = update(mcp_logins).where(*_as_read(row)).values(refreshing_until=None, **renewed)
+    return (await connection.execute(ended)).rowcount == 1
 
 
-async def delete_login(connection: AsyncConnection, owner: str, server: str, row: LoginRow | None = None) -> bool:
-    """With a row only that one, as it was read: a login that came later stays."""
-    is_as_read = true() if row is None else (mcp_logins.c.id == row.id) & (mcp_logins.c.version == row.version)
-    gone = delete(mcp_logins).where(mcp_logins.c.owner == owner, mcp_logins.c.server == server, is_as_read)
-    return (await connection.execute(gone)).rowcount == 1
+async def delete_login(connection: AsyncConnection, owner: str, server: str) -> LoginRow | None:
+    """Returns what was deleted, with the newest tokens."""
+    gone = delete(mcp_logins).where(mcp_logins.c.owner == owner, mcp_logins.c.server == server)
+    row = (await connection.execute(gone.returning(*_COLUMNS))).one_or_none()
+    return None if row is None else LoginRow(**row._asdict())
+
+
+async def delete_as_read(connection: AsyncConnection, row: LoginRow) -> None:
+    """Leaves a login, or its tokens, that came later."""
+    await connection.execute(delete(mcp_logins).where(*_as_read(row)))
 
 
 async def save_attempt(connection: AsyncConnection, state: str, owner: str, server: str, sealed: str) -> datetime:
@@ -130,19 +141,8 @@ async def delete_clients(connection: AsyncConnection, server: str, issuer: str) 
     await connection.execute(known)
 
 
-def _rows() -> Any:
-    is_stale = func.coalesce(mcp_logins.c.expires_at < func.now() + _EARLY, False)
-    is_refreshing = func.coalesce(mcp_logins.c.refreshing_until > func.now(), False)
-    plain = ("owner", "server", "id", "version", "sealed", "scope", "created_at")
-    columns = [mcp_logins.c[name] for name in plain]
-    return select(*columns, is_stale.label("is_stale"), is_refreshing.label("is_refreshing"))
-
-
-def _same(row: LoginRow) -> Any:
-    at = mcp_logins.c
-    return update(mcp_logins).where(
-        at.owner == row.owner, at.server == row.server, at.id == row.id, at.version == row.version
-    )
+def _as_read(row: LoginRow) -> list[ColumnElement[bool]]:
+    return [mcp_logins.c[name] == getattr(row, name) for name in ("owner", "server", "id", "version")]
 
 
 def _until(lasts_s: int | None) -> Any:
