@@ -3,7 +3,6 @@
 import asyncio
 import re
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,25 +13,11 @@ from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.proxy import proxied
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 from tests.support.terminal import CTRL_C, on_a_terminal, through_pipes
 
 DELETED = "delete itm-1"
 HIDDEN = "a " * 4_500 + "\u202ethe end\u200b"
-
-
-@pytest.fixture
-async def shelf(settings: Settings) -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        settings.mcp_config.write_text(f'{{"mcpServers": {{"shelf": {{"url": "{served.url}"}}}}}}')
-        yield served
-
-
-@pytest.fixture
-async def service(settings: Settings, shelf: Shelf) -> AsyncIterator[Client]:
-    assert shelf.url
-    async with running(settings) as served:
-        yield served
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.support.provider import Provider, calls, says, streams
 from tests.support.server import serving
 from tests.support.service import Client as ServiceClient
 from tests.support.service import running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 
 DELETED = "delete itm-1"
 FORM_SCHEMA = {"type": "object", "properties": {"address": {"type": "string"}}, "required": ["address"]}
@@ -43,20 +43,6 @@ async def deliver(what: str, context: ToolContext) -> str:
         raise ToolAsks(UserRequest("form", "Where to?", schema=FORM_SCHEMA))
     delivered.append(context.answers[0].content)
     return what
-
-
-@pytest.fixture
-async def shelf(settings: Settings) -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        settings.mcp_config.write_text(f'{{"mcpServers": {{"shelf": {{"url": "{served.url}"}}}}}}')
-        yield served
-
-
-@pytest.fixture
-async def service(settings: Settings, shelf: Shelf) -> AsyncIterator[ServiceClient]:
-    assert shelf.url
-    async with running(settings) as served:
-        yield served
 
 
 class Person:
