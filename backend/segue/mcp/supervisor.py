@@ -58,7 +58,7 @@ class Supervisor:
     """One server. `state` is `connecting`, `ready` or `failed: <why>`, `since` when; `tools` stay while it reconnects.
 
     `away` says that it could not be connected again at once. `accept` returns those of the server's tools that may be
-    offered. `tried` is set after the first attempt to connect.
+    offered. `tried` is set after the first attempt to connect. `listed` is what the server listed last.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Supervisor:
         self.tools: tuple[Tool, ...] = ()
         self.tried = asyncio.Event()
         self.away = False
-        self._config = config
+        self.config = config
         self._stderr = Stderr(_secrets_of(config))
         self._last_error: tuple[str, datetime] | None = None
         self._questions = Questions(name, _secrets_of(config))
@@ -84,7 +84,7 @@ class Supervisor:
         self._handshake_timeout_s = handshake_timeout_s
         self._accept = accept
         self._auth = auth
-        self._listed: list[McpTool] | None = None
+        self.listed: list[McpTool] | None = None
         self._left_out: list[LeftOut] = []
         self._connection: tuple[Client, TaskGroup] | None = None
         self._in_doubt = asyncio.Event()
@@ -102,18 +102,9 @@ class Supervisor:
         self._scope: anyio.CancelScope | None = None
 
     @property
-    def config(self) -> McpServerConfig:
-        return self._config
-
-    @property
     def dependencies(self) -> Mapping[str, tuple[DependencyGroup, ...]]:
         """By the server's own names, what the tools that are not disabled depend on."""
-        return {tool: of for tool, of in self._config.depends_on.items() if self._config.offers(tool)}
-
-    @property
-    def listed(self) -> list[McpTool] | None:
-        """What the server listed last; None before it was connected."""
-        return self._listed
+        return {tool: of for tool, of in self.config.depends_on.items() if self.config.offers(tool)}
 
     @property
     def status(self) -> McpServerStatus:
@@ -164,7 +155,7 @@ class Supervisor:
     async def retire(self) -> None:
         """Refuses new calls, lets those that run end, and closes: mcp.json has another definition now, or none."""
         self._retired = True
-        await self._calls_ended(self._config.max_timeout_s or LONGEST * self._timeout_s)
+        await self._calls_ended(self.config.max_timeout_s or LONGEST * self._timeout_s)
         self.stop()
 
     async def call(
@@ -214,7 +205,7 @@ class Supervisor:
         client, calls = self._connection
         answer: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
         scope = anyio.CancelScope()
-        deadline = Deadline(self._timeout_s, self._config.max_timeout_s)
+        deadline = Deadline(self._timeout_s, self.config.max_timeout_s)
         limit = asyncio.timeout_at(deadline.at)
 
         async def heard(progress: float, total: float | None, message: str | None) -> None:
@@ -275,7 +266,7 @@ class Supervisor:
         with anyio.fail_after(self._handshake_timeout_s) as handshake:
             self._budget = budget = Budget()
             told = self._on_notification, self._stderr, budget, self._questions.on_elicitation, self._auth
-            async with open_client(self.name, self._config, *told) as client:
+            async with open_client(self.name, self.config, *told) as client:
                 await self._load_tools(client)
                 await self.offers.begin(client)
                 handshake.deadline = math.inf
@@ -333,7 +324,7 @@ class Supervisor:
         """
         pause, listed_at = _LIST_PAUSE_S, -math.inf
         while True:
-            with anyio.move_on_after(math.inf if self._config.url is None else _QUIET_S):
+            with anyio.move_on_after(math.inf if self.config.url is None else _QUIET_S):
                 await self._in_doubt.wait()
             if not self._in_doubt.is_set() and await is_alive(client):
                 continue
@@ -357,18 +348,18 @@ class Supervisor:
 
     async def _load_tools(self, client: Client) -> None:
         listed = await list_tools(client)
-        if listed == self._listed:
+        if listed == self.listed:
             return
         names = {tool.name for tool in listed}
         for setting in ("confirm", "disabled"):
-            if unknown := sorted(getattr(self._config, setting) - names):
+            if unknown := sorted(getattr(self.config, setting) - names):
                 log.warning("mcp_config_unknown_tools", server=self.name, setting=setting, tools=unknown)
         # In a thread: two hundred large schemas take seconds.
         tools, self._left_out = await asyncio.to_thread(
-            tools_of, self.name, self._config, listed, self.call, self._timeout_s
+            tools_of, self.name, self.config, listed, self.call, self._timeout_s
         )
         self.tools = self._accept(self, tools)
-        self._listed = listed
+        self.listed = listed
 
     async def _on_notification(self, message: IncomingMessage) -> None:
         if isinstance(message, ResourceListChangedNotification | PromptListChangedNotification):

@@ -61,7 +61,7 @@ class PersonalServer:
         self.state, self.since = "connecting", utc_now()
         self.tools: tuple[Tool, ...] = ()
         self.tried = asyncio.Event()
-        self._config = config
+        self.config = config
         self._logins = logins
         self._database = database
         self._connections = connections
@@ -74,15 +74,11 @@ class PersonalServer:
         self._retired = False
 
     @property
-    def config(self) -> McpServerConfig:
-        return self._config
-
-    @property
     def dependencies(self) -> Mapping[str, tuple[DependencyGroup, ...]]:
         """Those of the tools that are listed: before the first login there are none."""
         if self._listed is None:
             return {}
-        return {tool: of for tool, of in self._config.depends_on.items() if self._config.offers(tool)}
+        return {tool: of for tool, of in self.config.depends_on.items() if self.config.offers(tool)}
 
     @property
     def status(self) -> McpServerStatus:
@@ -125,7 +121,7 @@ class PersonalServer:
             await self._take_over(await self._connections.of(owner, access))
 
     async def _follow_list(self) -> None:
-        url = self._config.url or ""
+        url = self.config.url or ""
         async with self._database.read_only() as connection:
             at = await tool_lists.listed_at(connection, self.name, url)
             if self.tools and at == self._listed_at:
@@ -137,7 +133,7 @@ class PersonalServer:
         made = [self._login_tool()]
         if listed is not None:
             bound, self._left_out = await asyncio.to_thread(
-                tools_of, self.name, self._config, listed, _not_called, self._timeout_s
+                tools_of, self.name, self.config, listed, _not_called, self._timeout_s
             )
             made += [replace(tool, run=partial(self._run, tool.spec)) for tool in bound]
         self._listed, self._listed_at = listed, at
@@ -151,7 +147,7 @@ class PersonalServer:
         at = None
         if len(to_json(listed)) <= MAX_LIST_BYTES:
             async with self._database.transaction() as connection:
-                at = await tool_lists.save_list(connection, self.name, self._config.url or "", listed)
+                at = await tool_lists.save_list(connection, self.name, self.config.url or "", listed)
         await self._offer(listed, at)
         log.info("mcp_tools_listed", server=self.name, tools=len(self.tools))
 
@@ -217,7 +213,7 @@ class PersonalServer:
         return ToolAsks(login_request(self.name, begun.url))
 
     def _login_tool(self) -> Tool:
-        name = re.sub(r"[^a-zA-Z0-9_-]", "_", f"{self._config.prefix}{_LOGIN_TOOL}{self.name}")[:64]
+        name = re.sub(r"[^a-zA-Z0-9_-]", "_", f"{self.config.prefix}{_LOGIN_TOOL}{self.name}")[:64]
         spec = ToolSpec(
             name=name,
             description=f"Asks the user to log in at {self.name}, whose tools can be called after that.",
@@ -226,7 +222,7 @@ class PersonalServer:
             original_name=name,
             timeout_s=self._timeout_s,
         )
-        return Tool(spec, self._log_in, audience=self._config.audience)
+        return Tool(spec, self._log_in, audience=self.config.audience)
 
     def _set_ready(self) -> None:
         if self.state != "ready":
