@@ -128,7 +128,7 @@ def not_segue(url: str) -> Refused:
 
 
 def unreachable(url: str, error: httpx2.TransportError) -> Refused:
-    return Refused(f"{url} cannot be reached ({type(error).__name__}). Does `segue serve` run there?")
+    return Refused(f"{url} cannot be reached ({type(error).__name__}). Does `segue serve` run there?", status=503)
 
 
 @dataclass(slots=True)
@@ -161,13 +161,9 @@ class TurnStream:
                     if event["type"] in LAST_EVENTS:
                         return
                 error = Refused("The stream ended before the turn did.", status=503)
-            except httpx2.TransportError as cut:
-                error = unreachable(self.api.url, cut)
-            except Refused as refusal:
-                if not refusal.is_temporary:
-                    raise
-                error = refusal
-            if failures == len(PAUSES_S):
+            except (httpx2.TransportError, Refused) as cut:
+                error = cut if isinstance(cut, Refused) else unreachable(self.api.url, cut)
+            if failures == len(PAUSES_S) or not error.is_temporary:
                 raise error
             if failures == 1:
                 self.on_lost()

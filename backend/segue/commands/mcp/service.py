@@ -81,13 +81,9 @@ class CalledTurn:
                         if event["type"] in LAST_EVENTS:
                             return
                 error = Refused("The stream ended before the turn did.", status=503)
-            except httpx2.TransportError as cut:
-                error = unreachable(self.service.url, cut)
-            except Refused as refusal:
-                if not refusal.is_temporary:
-                    raise
-                error = refusal
-            if failures == len(PAUSES_S):
+            except (httpx2.TransportError, Refused) as cut:
+                error = cut if isinstance(cut, Refused) else unreachable(self.service.url, cut)
+            if failures == len(PAUSES_S) or not error.is_temporary:
                 raise error
             await anyio.sleep(PAUSES_S[failures])
             failures += 1
