@@ -4,9 +4,9 @@ Who holds a connection and opens the next is not known here. What comes in is fi
 tool list for one malformed entry.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 import httpx2
@@ -15,7 +15,7 @@ from mcp import Client, MCPError
 from mcp.client.session import ElicitationFnT, MessageHandlerFnT
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import METHOD_NOT_FOUND, Implementation, JSONRPCResponse, PaginatedRequestParams
+from mcp_types import METHOD_NOT_FOUND, Implementation, JSONRPCResponse, PaginatedRequestParams, PaginatedResult
 from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -44,6 +44,9 @@ _MAX_PAGES: Final = 50
 _GET_BYTES: Final = 64 * 1024
 _CHUNK_BYTES: Final = 500
 _LINE_BYTES: Final = 20
+
+Page = TypeVar("Page", bound=PaginatedResult)
+Item = TypeVar("Item")
 
 
 @asynccontextmanager
@@ -111,25 +114,33 @@ async def is_alive(client: Client) -> bool:
     return False
 
 
-async def list_tools(client: Client) -> list[McpTool]:
-    """Returns the tools of all pages, at most MAX_TOOLS, and none for a server without tools.
+async def all_pages(
+    page_of: Callable[[PaginatedRequestParams], Awaitable[Page]], items: Callable[[Page], list[Item]], *, most: int
+) -> list[Item]:
+    """Returns what all pages list, at most so many; nothing if the server does not know the request.
 
     Raises MCPError and ValidationError.
     """
-    listed: list[McpTool] = []
+    listed: list[Item] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         try:
-            page = await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            page = await page_of(PaginatedRequestParams(cursor=cursor))
         except MCPError as error:
             if error.code == METHOD_NOT_FOUND:
-                return []
+                break
             raise
-        listed += page.tools
+        listed += items(page)
         cursor = page.next_cursor
-        if not cursor or len(listed) >= MAX_TOOLS:
+        if not cursor or len(listed) >= most:
             break
-    return listed[:MAX_TOOLS]
+    return listed[:most]
+
+
+async def list_tools(client: Client) -> list[McpTool]:
+    """Returns the tools of all pages, at most MAX_TOOLS. Raises as `all_pages` does."""
+    session = client.session
+    return await all_pages(lambda page: session.list_tools(params=page), lambda of: of.tools, most=MAX_TOOLS)
 
 
 @asynccontextmanager

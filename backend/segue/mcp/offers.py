@@ -14,12 +14,9 @@ import anyio
 from mcp import Client, MCPError
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 from mcp_types import (
-    METHOD_NOT_FOUND,
     ContentBlock,
     EmbeddedResource,
     GetPromptResult,
-    PaginatedRequestParams,
-    PaginatedResult,
     Prompt,
     ReadResourceResult,
     Resource,
@@ -31,6 +28,7 @@ from pydantic import ValidationError
 
 from segue.domain.tool import ToolFailed, ToolRetry
 from segue.domain.visible import visible
+from segue.mcp.connection import all_pages
 from segue.mcp.packing import UNREAD, unpacked
 from segue.mcp.prompt import FilledPrompt, McpPrompt, PromptArgument, PromptMessage
 from segue.mcp.resource_tools import MAX_URI_CHARS
@@ -38,7 +36,6 @@ from segue.mcp.tool_mapping import resource_value
 from segue.tools.normalize import Unread, clean_text
 
 MAX_FILLED_CHARS: Final = 32_000  # what a user may say at once
-_MAX_PAGES: Final = 20
 _MAX_LISTED: Final = 500
 _LOOK_S: Final = 5.0
 _MAX_ARGUMENTS: Final = 20
@@ -46,7 +43,6 @@ _MAX_NAME: Final = 200
 _MAX_DESCRIPTION: Final = 500
 
 Returned = TypeVar("Returned")
-Item = TypeVar("Item")
 
 
 class Ask(Protocol):
@@ -134,31 +130,13 @@ class Offers:
         return _filled(await self._ask("prompts/get", lambda client: client.session.get_prompt(name, given)))
 
 
-async def _pages(
-    page_of: Callable[[PaginatedRequestParams], Awaitable[PaginatedResult]], items: Callable[[Any], list[Item]]
-) -> list[Item]:
-    """Returns what all pages list, _MAX_LISTED at most; nothing if the server does not know the request."""
-    listed: list[Item] = []
-    cursor: str | None = None
-    for _ in range(_MAX_PAGES):
-        try:
-            page = await page_of(PaginatedRequestParams(cursor=cursor))
-        except MCPError as error:
-            if error.code == METHOD_NOT_FOUND:
-                break
-            raise
-        listed += items(page)
-        cursor = page.next_cursor
-        if not cursor or len(listed) >= _MAX_LISTED:
-            break
-    return listed[:_MAX_LISTED]
-
-
 async def _list_resources(client: Client) -> Resources:
     session = client.session
-    listed: list[Resource] = await _pages(lambda page: session.list_resources(params=page), lambda of: of.resources)
-    templates: list[ResourceTemplate] = await _pages(
-        lambda page: session.list_resource_templates(params=page), lambda of: of.resource_templates
+    listed = await all_pages(
+        lambda page: session.list_resources(params=page), lambda of: of.resources, most=_MAX_LISTED
+    )
+    templates = await all_pages(
+        lambda page: session.list_resource_templates(params=page), lambda of: of.resource_templates, most=_MAX_LISTED
     )
     kept = [each for each in templates if len(each.uri_template) <= MAX_URI_CHARS]
     return Resources(
@@ -203,7 +181,7 @@ def _value_in(packed: str) -> object:
 
 async def _list_prompts(server: str, client: Client) -> tuple[McpPrompt, ...]:
     session = client.session
-    listed: list[Prompt] = await _pages(lambda page: session.list_prompts(params=page), lambda of: of.prompts)
+    listed = await all_pages(lambda page: session.list_prompts(params=page), lambda of: of.prompts, most=_MAX_LISTED)
     return tuple(_prompt(server, each) for each in listed if 0 < len(each.name) <= _MAX_NAME)
 
 
