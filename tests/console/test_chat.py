@@ -175,6 +175,35 @@ async def test_messages_are_edited_answered_anew_and_forked_and_old_versions_sta
         await window.sees("Third.")
 
 
+async def test_an_answer_is_rated_and_commented_on_until_both_are_taken_back(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("Forty-two."))
+    async with console(browsing, settings) as window:
+
+        async def rated() -> list[tuple[str, str | None]]:
+            said = await (await window.page.request.get(f"{window.url}/feedback")).json()
+            return [(each["rating"], each["comment"]) for each in said["items"]]
+
+        await window.say("How many?")
+        await window.press("Good answer")
+        await window.button("Good answer", pressed=True).wait_for()
+        await window.button("Bad answer").press("Enter")
+        await window.button("Bad answer", pressed=True).wait_for()
+        assert await window.button("Good answer", pressed=True).count() == 0
+        await window.press("Comment")
+        await window.page.get_by_role("dialog").get_by_role("textbox", name="Comment").fill("<b>Too short</b>")
+        await window.page.keyboard.press("Enter")
+        await window.sees("<b>Too short</b>")
+        assert not await window.axe()
+        await window.page.reload()
+        await window.button("Bad answer", pressed=True).wait_for()
+        assert await rated() == [("down", "<b>Too short</b>")]
+        await window.press("Bad answer")
+        await window.button("Comment").wait_for(state="detached")
+        assert await rated() == []
+
+
 async def test_a_message_while_it_answers_goes_into_the_answer_or_waits(
     browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

@@ -45,12 +45,14 @@ interface Question {
   /** Asks for a line of text, and begins with this one. */
   value?: string;
   label?: string;
+  /** The characters that the line may have. */
+  atMost?: number;
   onDone: (value: string) => void | Promise<unknown>;
   onClose: () => void;
 }
 
 /** Asks for a yes, or for one line of text. */
-export function Ask({ title, text, action, danger = false, value, label, onDone, onClose }: Question) {
+export function Ask({ title, text, action, danger = false, value, label, atMost, onDone, onClose }: Question) {
   const [typed, setTyped] = useState(value ?? "");
   const submit = (event: Event): void => {
     event.preventDefault();
@@ -62,7 +64,7 @@ export function Ask({ title, text, action, danger = false, value, label, onDone,
       <form onSubmit={submit}>
         {text !== undefined && <p>{text}</p>}
         {value !== undefined && (
-          <input class="field" value={typed} aria-label={label ?? title} dir="auto" autoFocus
+          <input class="field" value={typed} aria-label={label ?? title} dir="auto" autoFocus maxLength={atMost}
             onInput={(event) => setTyped(event.currentTarget.value)} />
         )}
         <footer>

@@ -13,6 +13,7 @@ import { visible } from "../../text";
 import type { Conversation, Session } from "./conversation";
 import type { Live, Message, Plan } from "./live";
 import { PlanCard } from "./PlanCard";
+import { Rating } from "./Rating";
 import { ToolCall } from "./ToolCall";
 import { TurnDetails } from "./TurnDetails";
 import type { Block, Shown } from "./turns";
@@ -158,6 +159,7 @@ function Actions({ message, turn, conversation, free }: { message: Message; turn
       <CopyButton text={typeof message.content === "string" ? message.content : ""} />
       {free && turn.isLast && <Button kind="quiet" class="small" icon="redo" label={t("regenerate")} onClick={() => void conversation.regenerate(message.id)} />}
       {conversation.branch.value === null && <Button kind="quiet" class="small" icon="branch" label={t("fork")} onClick={() => void fork()} />}
+      <Rating message={message} conversation={conversation} />
       <Button kind="quiet" class="small" icon="gauge" label={t("turn_details")} onClick={() => setDetails(true)} />
       <span class="muted when">{time(message.created_at)}</span>
       {details && <TurnDetails conversation={conversation} id={turn.id} onClose={() => setDetails(false)} />}

@@ -1,6 +1,6 @@
 /** What is shown of one session: its history from the newest on, and the turn that runs. The history is what counts. */
 import { signal } from "@preact/signals";
-import { get, type Listed, newKey, post, Problem, type Query, type Schemas } from "../../api";
+import { get, type Listed, newKey, post, Problem, put, type Query, type Schemas } from "../../api";
 import { attempt, toast } from "../../components/Toast";
 import { type FeedEvent, turnEvents } from "../../events";
 import { t } from "../../i18n";
@@ -174,6 +174,13 @@ export class Conversation {
 
   retry(turn: string): Promise<boolean> {
     return this.anew(`turns/${turn}/retry`, {});
+  }
+
+  rate(message: string, feedback: Schemas["MessageFeedback"]): Promise<boolean> {
+    return attempt(async () => {
+      const { metadata = {} } = await put<Schemas["Message"]>(`${this.path}/messages/${message}/feedback`, feedback);
+      this.messages.value = this.messages.value.map((each) => (each.id === message ? { ...each, metadata } : each));
+    });
   }
 
   decide(plan: Plan, decision: Omit<Schemas["PlanDecision"], "version">): Promise<boolean> {
