@@ -84,12 +84,15 @@ async def test_a_form_of_a_tool_is_filled_in(
     program = Path(__file__).parents[1] / "mcp" / "mcp_asking_server.py"
     asking = {"command": "python", "args": [str(program), str(tmp_path / "effects")]}
     settings.mcp_config.write_text(json.dumps({"mcpServers": {"asking": asking}}))
-    provider.will(calls(("mcp_deliver", {"what": "pizza"})), says("It is on its way."))
+    read = {"reading": "answer", "values": json.dumps({"guests": 2})}
+    provider.will(calls(("mcp_deliver", {"what": "pizza"})), says(json.dumps(read)), says("It is on its way."))
     async with console(browsing, settings) as window:
         await window.say("Bring me a pizza")
         await question(window).get_by_text("Where to, and for how many?").wait_for()
+        await window.say("There are 2 of us")
+        await question(window).get_by_text("from you").wait_for()
+        assert await question(window).get_by_role("textbox", name="guests").input_value() == "2"
         await question(window).get_by_role("textbox", name="address").fill("via Roma 3")
-        await question(window).get_by_role("textbox", name="guests").fill("2")
         await question(window).get_by_role("button", name="Send").click()
         await window.sees("It is on its way.")
     assert (tmp_path / "effects").read_text() == "pizza to via Roma 3\n"

@@ -46,7 +46,7 @@ export function Asked({ asks, onAnswer, onDecline }: Given) {
       )}
       {names.map((name) => (
         <label key={name} class="argument">
-          <span>{visible(fields[name]?.title ?? name)}{required.includes(name) && " *"}</span>
+          <span>{visible(fields[name]?.title ?? name)}{required.includes(name) && " *"} {asks.given?.[name] !== undefined && <span class="origin">{t("from_you")}</span>}</span>
           {fields[name]?.description && <span class="muted" dir="auto">{visible(fields[name].description)}</span>}
           <Input field={fields[name] ?? {}} required={required.includes(name)} {...(values[name] !== undefined && { value: values[name] })}
             onChange={(value) => setValues((before) => ({ ...before, [name]: value }))} />
