@@ -1,6 +1,7 @@
 import { useState } from "preact/hooks";
-import { get, type Listed, post, type Schemas } from "../../api";
+import { get, post, type Schemas } from "../../api";
 import { Button } from "../../components/Button";
+import { JsonView } from "../../components/JsonView";
 import { Badge, Card, EmptyState, type Mood } from "../../components/parts";
 import { attempt, toast } from "../../components/Toast";
 import { number, t } from "../../i18n";
@@ -17,19 +18,31 @@ const moodOf = (state: string): Mood => (state === "ready" ? "good" : state === 
 const plain = (line: string): string => visible(line).replace(/‹U\+001B›\[[0-?]*[ -/]*[@-~]/g, "");
 
 export function Servers(_: OpsView) {
-  const seen = useLoad(async (signal) => (await get<Listed<Server>>("/mcp/servers", {}, signal)).items, [], 3000);
+  const seen = useLoad((signal) => get<Schemas["McpServerList"]>("/mcp/servers", {}, signal), [], 3000);
   return (
     <>
       <p class="muted">{t("ops_servers_text")}</p>
       <Shown of={seen}>
-        {(servers) => servers.length === 0 ? <EmptyState icon="branch" title={t("ops_no_servers")} /> : servers.map((server) => <One key={server.name} server={server} onDone={seen.reload} />)}
+        {({ items, refused, ignored }) => (
+          <>
+            {refused !== null && <Card title={t("ops_config_refused")} icon="alert" mood="bad"><p><Foreign text={refused} /></p></Card>}
+            {ignored.length > 0 && <Card title={t("ops_config_ignored")} icon="alert" mood="warn"><Reasons of={ignored} /></Card>}
+            {items.length === 0 && <EmptyState icon="branch" title={t("ops_no_servers")} />}
+            {items.map((server) => <One key={server.name} server={server} onDone={seen.reload} />)}
+          </>
+        )}
       </Shown>
     </>
   );
 }
 
+const Reasons = ({ of }: { of: string[] }) => <ul class="reasons">{of.map((each) => <li key={each}><Foreign text={each} /></li>)}</ul>;
+
+const ToolLink = ({ name }: { name: string }) => <a href={`#/tools/${encodeURIComponent(name)}`}><Foreign text={name} /></a>;
+
 function One({ server, onDone }: { server: Server; onDone: () => void }) {
   const [busy, setBusy] = useState(false);
+  const { changes = [] } = server;
   const reconnect = async (): Promise<void> => {
     setBusy(true);
     if (await attempt(() => post(`/mcp/servers/${encodeURIComponent(server.name)}/reconnect`))) toast(t("ops_reconnecting"));
@@ -42,8 +55,10 @@ function One({ server, onDone }: { server: Server; onDone: () => void }) {
       <Facts facts={[
         [t("ops_since"), <When at={server.since} />],
         [t("ops_last_failure"), server.last_error === null ? <Foreign text={null} /> : <><Foreign text={server.last_error} /> <small class="muted">(<When at={server.last_error_at} />)</small></>],
-        [`${t("ops_tools")} (${number(server.tools.length)})`, <>{server.tools.slice(0, 40).map((name, index) => <>{index > 0 && ", "}<a href={`#/tools/${encodeURIComponent(name)}`}><Foreign text={name} /></a></>)}{server.tools.length > 40 && " …"}</>],
+        [`${t("ops_tools")} (${number(server.tools.length)})`, <>{server.tools.slice(0, 40).map((name, index) => <>{index > 0 && ", "}<ToolLink name={name} /></>)}{server.tools.length > 40 && " …"}</>],
       ]} />
+      {server.left_out.length > 0 && <><h3>{t("ops_tools_left_out")}</h3><Reasons of={server.left_out.map(({ name, reason }) => `${name}: ${reason}`)} /></>}
+      {changes.length > 0 && <><h3>{t("ops_redefined")}</h3>{changes.map((change) => <Change key={change.tool} change={change} />)}</>}
       {server.stderr.length > 0 && (
         <>
           <h3>{t("ops_stderr")}</h3>
@@ -51,5 +66,18 @@ function One({ server, onDone }: { server: Server; onDone: () => void }) {
         </>
       )}
     </Card>
+  );
+}
+
+function Change({ change }: { change: Schemas["DefinitionChange"] }) {
+  const { tool, changed, changed_at, before, now } = change;
+  return (
+    <>
+      <p><ToolLink name={tool} /> <code>{changed.join(", ")}</code> <small class="muted">(<When at={changed_at} />)</small></p>
+      <details>
+        <summary>{t("ops_before_and_after")}</summary>
+        <Facts facts={[[t("ops_before"), <JsonView value={before} />], [t("ops_after"), <JsonView value={now} />]]} />
+      </details>
+    </>
   );
 }
