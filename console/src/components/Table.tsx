@@ -6,7 +6,6 @@ export interface Column<T> {
   cell: (item: T) => ComponentChildren;
   /** A width of CSS grid: `8rem`, `1fr`, `minmax(10rem, 2fr)`. */
   width: string;
-  end?: boolean;
 }
 
 interface Given<T> {
@@ -14,24 +13,19 @@ interface Given<T> {
   columns: Column<T>[];
   items: T[];
   keyOf: (item: T) => string;
-  href?: (item: T) => string;
-  onEnd?: () => void;
 }
 
-/** Rows of one height, of which only what is seen is in the document. A row may be a link. */
-export function Table<T>({ label, columns, items, keyOf, href, onEnd }: Given<T>) {
-  const grid = { gridTemplateColumns: columns.map(({ width }) => width).join(" ") };
-  const cells = (item: T): ComponentChildren =>
-    columns.map(({ label: name, cell, end }) => (
-      <div key={name} class={end ? "cell end" : "cell"} dir="auto">{cell(item)}</div>
-    ));
+const HEIGHT = 58;
+
+/** Rows of one height, of which only what is seen is in the document. */
+export function Table<T>({ label, columns, items, keyOf }: Given<T>) {
   return (
-    <div class="table">
-      <div class="row head" style={grid} aria-hidden="true">
-        {columns.map(({ label: name, end }) => <div key={name} class={end ? "cell end" : "cell"}>{name}</div>)}
+    <div class="table" role="table" aria-label={label} aria-rowcount={items.length + 1} style={{ "--columns": columns.map(({ width }) => width).join(" ") }}>
+      <div role="rowgroup">
+        <div class="row head" role="row" aria-rowindex={1}>{columns.map(({ label: name }) => <div key={name} class="cell" role="columnheader">{name}</div>)}</div>
       </div>
-      <Windowed label={label} items={items} height={40} keyOf={keyOf} {...(onEnd && { onEnd })}
-        row={(item) => href ? <a class="row" style={grid} href={href(item)}>{cells(item)}</a> : <div class="row" style={grid}>{cells(item)}</div>} />
+      <Windowed as="table" items={items} height={HEIGHT} keyOf={keyOf}
+        row={(item) => <div class="row">{columns.map(({ label: name, cell }) => <div key={name} class="cell" role="cell">{cell(item)}</div>)}</div>} />
     </div>
   );
 }

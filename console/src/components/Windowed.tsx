@@ -9,14 +9,16 @@ interface Given<T> {
   keyOf: (item: T) => string;
   /** Called when the end comes near. */
   onEnd?: () => void;
-  label: string;
+  label?: string;
   class?: string;
+  /** The rows of a table, which has its head and its name elsewhere. */
+  as?: "list" | "table";
 }
 
 const SPARE = 8;
 
 /** A list that scrolls, of which only what is seen is in the document. */
-export function Windowed<T>({ items, height, row, keyOf, onEnd, label, class: more = "" }: Given<T>) {
+export function Windowed<T>({ items, height, row, keyOf, onEnd, label, class: more = "", as = "list" }: Given<T>) {
   const box = useRef<HTMLDivElement>(null);
   const [seen, setSeen] = useState({ from: 0, to: 40 });
   const measure = (): void => {
@@ -37,9 +39,9 @@ export function Windowed<T>({ items, height, row, keyOf, onEnd, label, class: mo
   }, [seen.to, items.length, onEnd]);
   return (
     <div ref={box} class={`windowed ${more}`} onScroll={measure} tabIndex={-1}>
-      <div role="list" aria-label={label} class="window" style={{ height: `${items.length * height}px` }}>
+      <div role={as === "list" ? "list" : "rowgroup"} aria-label={label} class="window" style={{ height: `${items.length * height}px` }}>
         {items.slice(seen.from, seen.to).map((item, index) => (
-          <div key={keyOf(item)} role="listitem" class="windowed-row" style={{ top: `${(seen.from + index) * height}px`, height: `${height}px` }}>
+          <div key={keyOf(item)} {...(as === "list" ? { role: "listitem" } : { role: "row", "aria-rowindex": seen.from + index + 2 })} class="windowed-row" style={{ top: `${(seen.from + index) * height}px`, height: `${height}px` }}>
             {row(item, seen.from + index)}
           </div>
         ))}

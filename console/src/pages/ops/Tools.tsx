@@ -4,10 +4,11 @@ import { Button } from "../../components/Button";
 import { Dialog } from "../../components/Dialog";
 import { JsonView } from "../../components/JsonView";
 import { Badge, Card, EmptyState, type Mood } from "../../components/parts";
+import { Table } from "../../components/Table";
 import { number, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { visible } from "../../text";
-import { Facts, Foreign, Id, List, Rows, Shown, usePaged, When } from "./parts";
+import { Facts, Foreign, Id, List, Shown, usePaged, When } from "./parts";
 import type { OpsView } from "./Ops";
 import { Maintain, Reset } from "./ToolActs";
 
@@ -60,12 +61,12 @@ export function Tools(_: OpsView) {
       </div>
       <Shown of={seen}>
         {(found) => found.described.length === 0 ? <EmptyState icon="tool" title={t("ops_no_tools")} /> : (
-          <Rows label={t("ops_tools")} items={urgent(found).filter(matching)} keyOf={({ name }) => name} columns={[
-            { label: t("ops_tool"), cell: ({ name }) => <a href={toolHref(name)}><Foreign text={name} /></a> },
-            { label: t("ops_for_all"), cell: ({ name }) => <ForAll state={found.fleet[name]?.fleet} /> },
-            { label: t("ops_in_sessions"), cell: ({ name }) => <InSessions counts={found.fleet[name]?.sessions ?? {}} /> },
-            { label: t("ops_source"), cell: ({ source }) => <Foreign text={source} /> },
-            { label: t("ops_effect"), cell: ({ effect, confirmation }) => <>{t(`ops_effect_${effect}`)}{confirmation && <span class="muted"> · {t("ops_asks")}</span>}</> },
+          <Table label={t("ops_tools")} items={urgent(found).filter(matching)} keyOf={({ name }) => name} columns={[
+            { label: t("ops_tool"), width: "minmax(0, 2fr)", cell: ({ name }) => <a href={toolHref(name)}><Foreign text={name} /></a> },
+            { label: t("ops_for_all"), width: "minmax(0, 2fr)", cell: ({ name }) => <ForAll state={found.fleet[name]?.fleet} /> },
+            { label: t("ops_in_sessions"), width: "minmax(0, 1.6fr)", cell: ({ name }) => <InSessions counts={found.fleet[name]?.sessions ?? {}} /> },
+            { label: t("ops_source"), width: "minmax(0, 1fr)", cell: ({ source }) => <Foreign text={source} /> },
+            { label: t("ops_effect"), width: "minmax(0, 1.4fr)", cell: ({ effect, confirmation }) => <>{t(`ops_effect_${effect}`)}{confirmation && <span class="muted"> · {t("ops_asks")}</span>}</> },
           ]} />
         )}
       </Shown>
@@ -81,7 +82,7 @@ const ForAll = ({ state }: { state: State | undefined }) =>
 
 const InSessions = ({ counts }: { counts: Record<string, number> }) => {
   const bad = Object.entries(counts).filter(([status, n]) => status !== "available" && n > 0) as [State["status"], number][];
-  return bad.length === 0 ? <span class="muted">–</span> : <span class="stacked">{bad.map(([status, n]) => <Badge key={status} mood={MOODS[status]}>{t(`ops_tool_${status}`)}: {number(n)}</Badge>)}</span>;
+  return bad.length === 0 ? <span class="muted">–</span> : <span class="side-by-side">{bad.map(([status, n]) => <Badge key={status} mood={MOODS[status]}>{t(`ops_tool_${status}`)}: {number(n)}</Badge>)}</span>;
 };
 
 /** `#/tools/{name}` */
