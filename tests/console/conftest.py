@@ -15,6 +15,7 @@ import pytest
 
 from segue.api.console import FOLDER
 from segue.embedded.urls import ServerUrls
+from tests.api.test_ops import guarded, service, shelf  # noqa: F401 (fixtures of test_operations.py)
 from tests.console.browsing import ASK, Browsing, Window
 from tests.support.mailbox import write_mailbox_config
 from tests.support.service import Process

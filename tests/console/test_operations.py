@@ -1,17 +1,18 @@
 """The pages for operators by clicks: what waits, what hangs, which tool is held, and who may see it."""
 
-from collections.abc import AsyncIterator
+import json
 
 import pytest
 
 from segue.config import Settings
+from segue.tools.native import tool
 from tests.api.test_ops import hanging, told
 from tests.console.browsing import DESK, PHONE, Browsing, Window
-from tests.support.health import MOODY, connect
+from tests.support.health import MOODY, QUESTION
 from tests.support.identity import new_key, speaking
-from tests.support.provider import Provider, calls
+from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.support.shelf import Shelf, serving_shelf
+from tests.support.shelf import Shelf
 
 HOSTILE = '<img src=x onerror="document.title=1"> \u202eimport \u001b[31mred'
 HARMLESS = '<img src=x onerror="document.title=1"> ‹U+202E›import red'
@@ -31,24 +32,6 @@ PLACES = (
         "#/ops/audit",
     ),
 )
-
-
-@pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    async with serving_shelf() as served:
-        yield served
-
-
-@pytest.fixture
-async def guarded(settings: Settings, shelf: Shelf) -> Settings:
-    connect(settings, shelf)
-    return settings.model_copy(update={"auth": "api_key"})
-
-
-@pytest.fixture
-async def service(guarded: Settings) -> AsyncIterator[Client]:
-    async with running(guarded) as served:
-        yield served
 
 
 async def signed_in(browsing: Browsing, service: Client, key: str, path: str) -> Window:
@@ -119,6 +102,56 @@ async def test_what_waits_for_others_is_seen_without_its_words_and_only_ones_own
 
 
 @pytest.mark.sweep
+async def test_what_is_wrong_with_mcp_json_and_which_tools_were_redefined_is_seen(
+    browsing: Browsing, service: Client, guarded: Settings, provider: Provider
+) -> None:
+    said = "Delete an item, and everything like it."
+    provider.will(calls(("mcp_relabel", {"description": said})), says("Relabelled."))
+    root = await new_key(guarded, "root", ["ops"])
+    async with speaking(service, root) as user:
+        await user.chat(await user.new_session(), QUESTION)
+    window = await signed_in(browsing, service, root, "#/ops/mcp")
+    await window.sees("Tools that were defined otherwise before")
+    await window.page.get_by_text("Before and after").click()
+    await window.sees(said)
+    runs = json.loads(guarded.mcp_config.read_text())
+    guarded.mcp_config.write_text(json.dumps({**runs, "globalShortcut": "Ctrl+Space"}))
+    await window.sees("Keys of mcp.json that mean nothing here")
+    await window.sees("globalShortcut")
+    guarded.mcp_config.write_text('{"mcpServers": {"shelf": {"comand": "x"}}}')
+    await window.sees("The change of mcp.json was refused")
+    await window.sees("did you mean command?")
+    assert not await window.axe()
+
+
+@pytest.mark.sweep
+async def test_five_hundred_tools_are_listed_a_window_at_a_time(browsing: Browsing, settings: Settings) -> None:
+    def named(name: str) -> object:
+        @tool(effect="read_only", name=name)
+        async def nothing() -> None:
+            """Do nothing."""
+
+        return nothing
+
+    many = [named(f"tool_{number:03}") for number in range(500)]
+    async with running(settings, tools=many) as client:
+        window = await browsing.open(str(client.http.base_url).rstrip("/"), "#/tools")
+        table = window.page.get_by_role("table", name="Tools")
+        await table.get_by_role("link", name="tool_000").wait_for()
+        rows = table.get_by_role("row")
+        assert await rows.count() < 60
+        assert int(await table.get_attribute("aria-rowcount") or 0) > 500
+        await table.locator(".windowed").evaluate("box => box.scrollTo(0, box.scrollHeight)")
+        await table.get_by_role("link", name="tool_499").wait_for()
+        assert await rows.count() < 60
+        assert not await window.axe()
+        await window.page.get_by_role("searchbox", name="Search tools").fill("tool_321")
+        await table.get_by_role("link", name="tool_321").wait_for()
+        assert await rows.count() == 2
+        await browsing.close()
+
+
+@pytest.mark.sweep
 async def test_one_turn_is_seen_over_time_with_what_its_prompt_was_made_of(page: Window) -> None:
     await page.say("Cerca le mail di Rossi")
     await page.sees("Rossi")
@@ -169,6 +202,6 @@ async def test_every_page_fits_a_desk_and_a_phone_in_every_language(
         window = await browsing.open(mailbox_service, "#/ops", locale=language, color_scheme=colours, viewport=viewport)
         for place in PLACES:
             await window.go(place)
-            await window.page.locator(".ops .rows, .ops .empty, .ops .card, .ops .tile").first.wait_for()
+            await window.page.locator(".ops .rows, .ops .table, .ops .empty, .ops .card, .ops .tile").first.wait_for()
             assert not await window.axe(), place
             assert await window.page.evaluate(TOO_WIDE) <= 0, place
