@@ -38,7 +38,7 @@ export function Windowed<T>({ items, height, row, keyOf, onEnd, label, class: mo
     if (seen.to >= items.length) onEnd?.();
   }, [seen.to, items.length, onEnd]);
   return (
-    <div ref={box} class={`windowed ${more}`} onScroll={measure} tabIndex={-1}>
+    <div ref={box} class={`windowed ${more}`} onScroll={measure} {...(as === "list" && { tabIndex: -1 })}>
       <div role={as === "list" ? "list" : "rowgroup"} aria-label={label} class="window" style={{ height: `${items.length * height}px` }}>
         {items.slice(seen.from, seen.to).map((item, index) => (
           <div key={keyOf(item)} {...(as === "list" ? { role: "listitem" } : { role: "row", "aria-rowindex": seen.from + index + 2 })} class="windowed-row" style={{ top: `${(seen.from + index) * height}px`, height: `${height}px` }}>
