@@ -6,6 +6,8 @@ export interface Column<T> {
   cell: (item: T) => ComponentChildren;
   /** A width of CSS grid: `8rem`, `1fr`, `minmax(10rem, 2fr)`. */
   width: string;
+  /** A phone has no room for it. */
+  spare?: boolean;
 }
 
 interface Given<T> {
@@ -25,7 +27,7 @@ export function Table<T>({ label, columns, items, keyOf }: Given<T>) {
         <div class="row head" role="row" aria-rowindex={1}>{columns.map(({ label: name }) => <div key={name} class="cell" role="columnheader">{name}</div>)}</div>
       </div>
       <Windowed as="table" items={items} height={HEIGHT} keyOf={keyOf}
-        row={(item) => <div class="row">{columns.map(({ label: name, cell }) => <div key={name} class="cell" role="cell">{cell(item)}</div>)}</div>} />
+        row={(item) => <div class="row">{columns.map(({ label: name, cell, spare }) => <div key={name} class={spare ? "cell spare" : "cell"} role="cell">{cell(item)}</div>)}</div>} />
     </div>
   );
 }
