@@ -154,22 +154,29 @@ async def provider() -> AsyncIterator[Provider]:
         yield scripted
 
 
-@pytest.fixture
-def settings(redis_url: str, database_url: str, provider: Provider, tmp_path: Path) -> Settings:
-    """A service on real stores that asks the scripted provider and has no MCP servers."""
-    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+@pytest.fixture(scope="session")
+def base_settings() -> Settings:
+    """What all tests have in common, made once: pydantic-settings takes 8 ms to look for it in the environment."""
     return Settings(
         _env_file=None,
-        database_url=SecretStr(database_url),
-        redis_url=SecretStr(redis_url),
-        openai_base_url=provider.base_url,
         llm_model="scripted",
         llm_max_retries=0,
         history_limit=20,  # few turns fill it
         context_token_budget=8000,
-        mcp_config=tmp_path / "mcp.json",
         web_search_provider="none",
         migrate_on_start=False,
+    )
+
+
+@pytest.fixture
+def settings(
+    base_settings: Settings, redis_url: str, database_url: str, provider: Provider, tmp_path: Path
+) -> Settings:
+    """A service on real stores that asks the scripted provider and has no MCP servers."""
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    stores = {"database_url": SecretStr(database_url), "redis_url": SecretStr(redis_url)}
+    return base_settings.model_copy(
+        update={**stores, "openai_base_url": provider.base_url, "mcp_config": tmp_path / "mcp.json"}
     )
 
 
