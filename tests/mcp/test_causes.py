@@ -1,5 +1,6 @@
 """Why an MCP server cannot be used and what helps, which calls are made once more, and an end that no call notices."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -21,6 +22,7 @@ from tests.mcp.test_connection import TOOL, Peer, connected, listening, said
 from tests.mcp.test_servers import WHO, tool, until
 from tests.support import logs
 from tests.support.health import state, states
+from tests.support.patience import PATIENCE_S
 from tests.support.service import Client, running
 
 WRITES = {"name": "stamp", "inputSchema": {"type": "object"}}
@@ -94,6 +96,19 @@ async def test_each_cause_says_what_helps(tmp_path: Path) -> None:
             await until(lambda: all(server.last_error for server in started.statuses()))
             said_of = {each.name: f"{each.last_error}" for each in started.statuses()}
     assert {name: said_of[name] for name, (_, why) in servers.items() if why not in said_of[name]} == {}
+
+
+async def test_with_keys_the_open_health_check_names_no_path_of_the_machine(settings: Settings) -> None:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"gone": {"command": "no-such-program"}}}))
+    async with logs.awaiting("mcp_server_failed") as failed, running(settings) as client:
+        async with asyncio.timeout(PATIENCE_S):
+            await failed.wait()
+        assert (await client.get("/health/ready"))["mcp"]["gone"].startswith("failed: there is no program")
+    keyed = settings.model_copy(update={"auth": "api_key"})
+    async with logs.awaiting("mcp_server_failed") as failed, running(keyed) as client:
+        async with asyncio.timeout(PATIENCE_S):
+            await failed.wait()
+        assert (await client.get("/health/ready"))["mcp"] == {"gone": "failed"}
 
 
 @pytest.mark.parametrize("broken", [nothing(), Response(status_code=502)])

@@ -31,7 +31,7 @@ Ready = dict[str, str | dict[str, str]]
 @router.get("/ready", responses={503: {"description": "No turn can be run.", "model": Ready}})
 async def ready(services: ServicesDep, response: Response) -> Ready:
     """Says whether turns can be run. 503 if none can. Without Redis turns are slower, and without an MCP server its
-    tools are missing: `mcp` says why and what helps, `mcp_stderr` without AUTH what it wrote last. `worker` is `off` in
+    tools are missing: without AUTH `mcp` says why and what helps, `mcp_stderr` what it wrote last. `worker` is `off` in
     a process that leaves its turns to others. `postgres_cause` says why Postgres is `down`. `mcp_config` is there if
     mcp.json was changed and the change was refused.
     """
@@ -45,18 +45,25 @@ async def ready(services: ServicesDep, response: Response) -> Ready:
     worker = services.turns.worker if services.events.alive else "down"
     if "down" in (postgres, worker):
         response.status_code = 503
-    told: Ready = {"postgres": postgres, **cause, "redis": redis, "worker": worker, "mcp": services.mcp.states()}
+    told: Ready = {"postgres": postgres, **cause, "redis": redis, "worker": worker, **await _look_at_mcp(services)}
     if services.mcp.refused:
         told["mcp_config"] = REFUSED
-    return {**told, **await _last_words(services), "version": VERSION}
+    return {**told, "version": VERSION}
 
 
-async def _last_words(services: Services) -> dict[str, dict[str, str]]:
-    """What MCP servers that are down wrote last, where every caller may read it anyway: it may tell of users' calls."""
-    try:
-        anyone = await services.authenticator.identify(None)
-    except Unauthorized:
-        return {}
+async def _look_at_mcp(services: Services) -> Ready:
+    """Says why servers are down, and what they wrote last, only where every caller may operate: paths of this machine
+    are in the one, the other may tell of users' calls.
+    """
+    if not await _anyone_operates(services):
+        return {"mcp": {name: state.partition(":")[0] for name, state in services.mcp.states().items()}}
     down = [each for each in services.mcp.statuses() if each.state != "ready"]
     said = {each.name: "\n".join(each.stderr[-STDERR_SHOWN:]) for each in down if each.stderr}
-    return {"mcp_stderr": said} if said and "ops" in anyone.scopes else {}
+    return {"mcp": services.mcp.states(), **({"mcp_stderr": said} if said else {})}
+
+
+async def _anyone_operates(services: Services) -> bool:
+    try:
+        return "ops" in (await services.authenticator.identify(None)).scopes
+    except Unauthorized:
+        return False

@@ -23,7 +23,7 @@ class McpServerStatus:
     """A server of mcp.json, as this process sees it."""
 
     name: Annotated[str, doc("Its name in mcp.json.")]
-    state: Annotated[str, doc("`connecting`, `ready`, or `failed: ` and why, as in `/health/ready`.")]
+    state: Annotated[str, doc("`connecting`, `ready`, or `failed: ` and why.")]
     since: Annotated[datetime, doc("Since when.")]
     tools: Annotated[list[str], doc("The tools that it offers; those it offered last while it is away.")]
     left_out: Annotated[list[LeftOut], doc("Tools that it lists and that cannot be offered, 50 at most.")]
