@@ -95,6 +95,11 @@ async def prometheus(folder: Path, target: str) -> AsyncIterator[httpx2.AsyncCli
     try:
         [address] = await until(addresses)
         async with httpx2.AsyncClient(base_url=f"http://{address}/api/v1") as client:
+
+            async def is_ready() -> bool:  # it listens before it has opened its store
+                return (await client.get(f"http://{address}/-/ready")).is_success
+
+            await until(is_ready)
             yield client
     finally:
         process.kill()
