@@ -17,6 +17,8 @@ from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as LostConnectionError
 from redis.exceptions import RedisError
 
+from segue.db.sentinels import Watched, watched_by_sentinels
+
 OPERATION_TIMEOUT_S = 1.0
 PROBE_EVERY_S = 0.25
 PROBE_KEY = "segue:probe"
@@ -96,8 +98,9 @@ def connections(
     """Returns a pool of at most `most` connections; an operation waits for a free one. Not RESP3, with which redis-py
     fails the first command after the server has closed a connection.
     """
+    watched = watched_by_sentinels(url)
     pool = BlockingConnectionPool.from_url(
-        url,
+        url if watched is None else watched.url,
         protocol=2,
         max_connections=most,
         timeout=OPERATION_TIMEOUT_S,
@@ -107,6 +110,8 @@ def connections(
         driver_info=DRIVER,
     )
     pool.connection_class = _noticing(pool.connection_class)
+    if watched is not None:
+        pool.connection_class = _asking(watched, pool.connection_class)
     return pool
 
 
@@ -122,3 +127,15 @@ def _noticing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
                 raise LostConnectionError(str(error)) from error
 
     return Noticing
+
+
+def _asking(watched: Watched, kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Asks where the primary is before it connects."""
+
+    class AskingSentinels(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
+        async def connect(self) -> None:
+            if not self.is_connected:
+                self.host, self.port = await watched.primary()
+            await super().connect()
+
+    return AskingSentinels

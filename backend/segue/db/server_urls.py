@@ -10,6 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from segue.db.engine import asyncpg_url
+from segue.db.sentinels import watched_by_sentinels
 
 _SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _OF_POSTGRES = {"host", "port", "user", "password", "database", "passfile", "ssl", "prepared_statement_cache_size"}
@@ -34,11 +35,16 @@ def check_postgres(url: str) -> None:
 
 def check_redis(url: str) -> None:
     try:
+        watched = watched_by_sentinels(url)
+        url = url if watched is None else watched.url
         options = dict(parse_url(url))
         path = urlsplit(url).path.strip("/")
     except ValueError:
         options, path = {}, ""
     if not options or not (path.isdecimal() or "path" in options or not path):
-        raise ValueError("has to be a URL, such as redis://:password@host:6379/0, rediss://… or unix:///path") from None
+        raise ValueError(
+            "has to be a URL, such as redis://:password@host:6379/0, rediss://…, unix:///path or"
+            " redis+sentinel://:password@host:26379,host:26379/name/0"
+        ) from None
     if any(name not in _OF_REDIS and not name.startswith("ssl_") for name in options):
         raise ValueError(f"has a parameter that cannot be used. There are {', '.join(sorted(_OF_REDIS))} and ssl_…")

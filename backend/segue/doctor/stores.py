@@ -17,6 +17,7 @@ from segue.db.engine import Database, is_pooled
 from segue.db.inspection import ServerFacts, look_at_server
 from segue.db.redis import Cache, Streams
 from segue.db.redis_server import RedisServer
+from segue.db.sentinels import watched_by_sentinels
 from segue.doctor.report import Report
 from segue.domain.errors import AppError
 from segue.embedded.urls import ServerUrls, server_urls
@@ -143,7 +144,8 @@ def _missing_revisions(revision: str | None) -> tuple[str, ...] | None:
 
 
 async def _look_at_redis(stores: OpenStores, report: Report) -> dict[str, Any]:
-    where = _place(stores.urls.redis_url, 6379)
+    watched = watched_by_sentinels(stores.urls.redis_url)
+    where = _place(stores.urls.redis_url, 6379) if watched is None else str(watched)
     await stores.cache.ping()  # the first connects
     started = time.monotonic()
     facts = await stores.cache.server()
