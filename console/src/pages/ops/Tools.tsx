@@ -77,7 +77,7 @@ export function Tools(_: OpsView) {
 
 const ForAll = ({ state }: { state: State | undefined }) =>
   state === undefined ? null : (
-    <span class="stacked"><ToolStatus status={state.status} />{state.status !== "available" && state.reason !== null && <small><Foreign text={state.reason} /></small>}</span>
+    <span class="stacked"><ToolStatus status={state.status} />{state.status !== "available" && state.reason !== null && <small dir="auto">{visible(state.reason)}</small>}</span>
   );
 
 const InSessions = ({ counts }: { counts: Record<string, number> }) => {
