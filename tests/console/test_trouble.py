@@ -75,7 +75,7 @@ async def test_a_page_older_than_the_service_says_so_and_is_loaded_again(page: W
     await page.page.route("**/*", newer)
     await page.go("#/memory")
     await page.sees("Version 99.0.0 runs here")
-    await page.page.unroute("**/*")
+    await page.page.unroute_all(behavior="wait")
     await page.press("Reload")
     await page.page.wait_for_function("before => performance.timeOrigin !== before", arg=before)
     await page.press("Add a fact")
