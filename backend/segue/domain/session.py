@@ -40,8 +40,6 @@ class TurnKey:
 class Session:
     """A conversation of a user with an agent."""
 
-    __pydantic_config__ = BUILT_AT_FIRST_USE
-
     id: Annotated[str, doc("Begins with `ses_`.")]
     title: Annotated[str | None, doc("What the user called it, else how the first message begins, else null.")]
     agent: Annotated[str, doc("The id of the agent that answers.")]
