@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-machines bench-language bfcl lock clean
+.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -143,6 +143,9 @@ bench-takeover: install  ## kill -9 a process, each way, and time until its turn
 
 bench-machines: install  ## measure the processor time of each part on one to eight processes: three minutes
 	$(BIN)/python -m bench.machines
+
+bench-wide: install  ## measure every route with very many rows, turns that wait and idle streams: ten minutes
+	$(BIN)/python -m bench.wide
 
 bench-language: install  ## measure how well a yes is recognised, on the half not tuned on: make bench-language [DATA=more.jsonl HALF=tune]
 	$(BIN)/python bench/language.py tests/plans/replies.jsonl $(DATA) --half $(or $(HALF),report)

@@ -30,7 +30,10 @@ class Connection:
     writer: asyncio.StreamWriter
 
     async def get(self, path: str) -> Any:
-        return orjson.loads(await self._answer("GET", path))
+        return orjson.loads(await self.text(path))
+
+    async def text(self, path: str) -> bytes:
+        return await self._answer("GET", path)
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
         return orjson.loads(await self._answer("POST", path, orjson.dumps(body)))

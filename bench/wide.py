@@ -1,0 +1,263 @@
+"""`make bench-wide`: every route that reads, with a few rows and with very many; 1,000 turns that wait; 2,000 streams.
+
+Makes the rows by SQL, as copies of turns that Segue has run, and prints tables for docs/performance.md. The rows that
+PostgreSQL reads for a request depend on nothing else that the machine does; its milliseconds do.
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import asyncpg
+import orjson
+import psutil
+import uvloop
+
+from bench.client import Connection, Refused, Session, connected
+from bench.meter import database_of, resident_mb
+from bench.processes import Group, serving, setup
+from bench.provider import MESSAGE, TOOL_MESSAGE
+from bench.report import ROOT
+from segue.embedded.servers import embedded_servers
+
+SESSIONS = 100_000
+TURNS = 10_000
+WAITING = 1_000
+STREAMS = 2_000
+AT_ONCE = 8
+REQUESTS = 5
+RESULT = f'["{"x" * 10_000_000}"]'
+COUNTED_AFTER_S = 1.1  # PostgreSQL adds up the reads of a connection once a second
+IDLE_S = 5.0
+PROGRAM = str(Path(sys.executable).with_name("segue"))
+LONG = ("/events", "/stream", "/export")  # answers that stay open, or hold all there is
+
+READS = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables"
+COPIES = """
+CREATE TABLE copies AS SELECT n, at, lpad(to_hex(n), 12, '0') AS tail, (
+    SELECT string_agg(substr('0123456789abcdefghjkmnpqrstvwxyz',
+        ((extract(epoch FROM at) * 1000)::bigint >> (45 - 5 * digit) & 31)::int + 1, 1), '' ORDER BY digit)
+    FROM generate_series(0, 9) AS digit) AS head
+FROM (SELECT n, now() - interval '23 hours' * (1 - n / $1::float) AS at FROM generate_series(1, $1) AS n) AS numbers
+"""
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "sessions": ("created_at", "updated_at"),
+    "turns": ("created_at", "queued_at", "started_at", "finished_at"),
+    "messages": ("created_at",),
+    "tool_calls": ("started_at",),
+    "tool_results": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request: the median of its milliseconds, and the rows read for it."""
+
+    ms: float
+    rows: float
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A session that Segue has made, and all ids of its rows."""
+
+    session_id: str
+    ids: Sequence[str]
+
+    def copy(self, table: str, *, within: bool) -> str:
+        """Returns a statement that copies the session for each row of `copies`, or its turns `within` the session."""
+        renamed = "to_jsonb(one)::text"
+        for number, each in enumerate(self.ids, start=len(self.ids) if within else 0):
+            if within and each == self.session_id:
+                continue
+            renamed = f"replace({renamed}, '{each}', '{each.partition('_')[0]}_' || head || tail || '{number:04x}')"
+        changes = [f"'{column}', at" for column in TABLES[table]]
+        if within and table in ("turns", "messages", "tool_calls"):
+            changes.append("'seq', one.seq + n * 100")
+        if within and table == "messages":
+            changes.append("'turn_seq', one.turn_seq + n * 100")
+        which = "id" if table == "sessions" else "session_id"
+        copied = f"{renamed}::jsonb || jsonb_build_object({', '.join(changes)})"
+        return (
+            f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT copy.*"  # noqa: S608 (names of ours, and ids)
+            f" FROM copies, {table} AS one, LATERAL jsonb_populate_record(NULL::{table}, {copied}) AS copy"
+            f" WHERE one.{which} = '{self.session_id}'"
+        )
+
+
+async def original(database: asyncpg.Connection, session_id: str) -> Original:
+    ids = [session_id]
+    for table in ("turns", "messages", "tool_calls"):
+        rows = await database.fetch(f"SELECT id FROM {table} WHERE session_id = $1", session_id)  # noqa: S608
+        ids += [row["id"] for row in rows]
+    return Original(session_id, ids)
+
+
+async def fill(database: asyncpg.Connection, one: Original, long: Original) -> None:
+    """Copies the session `one` SESSIONS times, and the turn of `long` TURNS times."""
+    await database.execute(COPIES.replace("$1", str(SESSIONS)))
+    for table in ("sessions", "turns", "messages"):
+        await database.execute(one.copy(table, within=False))
+    await database.execute("DELETE FROM copies WHERE n > $1", TURNS)
+    for table in ("turns", "messages", "tool_calls", "tool_results"):
+        await database.execute(long.copy(table, within=True))
+    await database.execute("UPDATE sessions SET next_seq = $2 WHERE id = $1", long.session_id, (TURNS + 1) * 100)
+    await database.execute("DROP TABLE copies")
+    await database.execute("VACUUM ANALYZE sessions, turns, messages, tool_calls, tool_results")
+    await asyncio.sleep(COUNTED_AFTER_S)
+
+
+def routes(long: Original) -> list[str]:
+    """Returns the paths that can be read, those with an id filled in."""
+    named = {each.partition("_")[0]: each for each in long.ids}
+    values = {"session_id": long.session_id, "turn_id": named["turn"], "tool_call_id": named["call"]}
+    known = orjson.loads((ROOT / "docs" / "openapi.json").read_bytes())["paths"]
+    paths = [path for path, methods in known.items() if "get" in methods and not path.endswith(LONG)]
+    filled = [
+        path.format_map({**values, "agent_id": "segue"}) for path in paths if _names(path) <= {*values, "agent_id"}
+    ]
+    return [*filled, "/ops/overview?window=day", "/sessions?query=hello"]
+
+
+def _names(path: str) -> set[str]:
+    return {part[1:-1] for part in path.split("/") if part.startswith("{")}
+
+
+async def ask(connection: Connection, database: asyncpg.Connection, path: str) -> Asked | None:
+    """Returns None for what is not there in this setup."""
+    times = []
+    before = await database.fetchval(READS)
+    for _ in range(REQUESTS):
+        started = time.perf_counter()
+        try:
+            await connection.text(path)
+        except Refused:
+            return None
+        times.append((time.perf_counter() - started) * 1000)
+    await asyncio.sleep(COUNTED_AFTER_S)
+    return Asked(median(times), (await database.fetchval(READS) - before) / REQUESTS)
+
+
+async def measure_routes(group: Group) -> None:
+    async with connected(group.ports[0]) as connection, database_of(group.stores) as database:
+        one, long, short = [await Session.new(connection) for _ in range(3)]
+        await one.turn(MESSAGE)
+        await long.turn(TOOL_MESSAGE)
+        originals = await original(database, one.id), await original(database, long.id)
+        paths = routes(originals[1])
+        small = {path: await ask(connection, database, path) for path in paths}
+        small_turn = await turn_ms(short)
+        log("making rows")
+        await fill(database, *originals)
+        wide = {path: await ask(connection, database, path) for path in paths}
+        wide_turn = await turn_ms(long)
+        await large_result(connection, database, originals[1])
+    print("| GET | small | wide | rows read, small | wide |")
+    print("|---|---:|---:|---:|---:|")
+    for path in paths:
+        if (before := small[path]) and (after := wide[path]):
+            shown = "/".join("{id}" if part.count("_") == 1 and len(part) > 26 else part for part in path.split("/"))  # noqa: PLR2004
+            print(f"| `{shown}` | {before.ms:.1f} ms | {after.ms:.1f} ms | {before.rows:.0f} | {after.rows:.0f} |")
+    print(f"| a plain turn | {small_turn:.1f} ms | {wide_turn:.1f} ms | | |", flush=True)
+
+
+async def turn_ms(session: Session) -> float:
+    return median([await session.timed_turn() for _ in range(REQUESTS)])
+
+
+async def large_result(connection: Connection, database: asyncpg.Connection, long: Original) -> None:
+    call = next(each for each in long.ids if each.startswith("call_"))
+    await database.execute("UPDATE tool_results SET payload = $2, kind = 'json' WHERE tool_call_id = $1", call, RESULT)
+    asked = await ask(connection, database, f"/sessions/{long.session_id}/tool-results/{call}")
+    if asked is not None:
+        print(f"A page of a result of 10 MB: {asked.ms:.0f} ms")
+
+
+async def measure_waiting(group: Group) -> None:
+    """No process takes the turns."""
+    async with AsyncExitStack() as stack:
+        connections = [await stack.enter_async_context(connected(group.ports[0])) for _ in range(AT_ONCE)]
+
+        async def accept(connection: Connection, number: int) -> list[float]:
+            times = []
+            for _ in range(number):
+                session = await Session.new(connection)
+                started = time.perf_counter()
+                await session.turn(background=True)
+                times.append((time.perf_counter() - started) * 1000)
+            return times
+
+        paths = ["/ops/overview", "/ops/turns", "/metrics", "/health/ready"]
+        database = await stack.enter_async_context(database_of(group.stores))
+        few = {path: await ask(connections[0], database, path) for path in paths}
+        times = await asyncio.gather(*(accept(each, WAITING // AT_ONCE) for each in connections))
+        many = {path: await ask(connections[0], database, path) for path in paths}
+    first, last = ([one for line in times for one in line[part]] for part in (slice(None, 4), slice(-4, None)))
+    print(f"\n{WAITING:,} turns wait; accepting one, the last fifth ÷ the first: {median(last) / median(first):.2f}\n")
+    print("| GET | none waits | 1,000 wait | rows read, none | 1,000 |")
+    print("|---|---:|---:|---:|---:|")
+    for path in paths:
+        before, after = few[path], many[path]
+        if before and after:
+            print(f"| `{path}` | {before.ms:.1f} ms | {after.ms:.1f} ms | {before.rows:.0f} | {after.rows:.0f} |")
+
+
+async def measure_streams(group: Group) -> None:
+    process = psutil.Process(group.pids[0])
+    async with connected(group.ports[0]) as connection:
+        session = await Session.new(connection)
+        alone, alone_ms, alone_s = resident_mb(process.pid), await turn_ms(session), await idle_s(process)
+        writers = []
+        for _ in range(STREAMS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", group.ports[0])
+            writer.write(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            if b" 200 " not in await reader.readline():
+                raise RuntimeError("a stream was refused")
+            writers.append(writer)
+        with_ms, with_s, megabytes = await turn_ms(session), await idle_s(process), resident_mb(process.pid)
+        for writer in writers:
+            writer.close()
+    print(f"\n| one process | no stream | {STREAMS:,} idle streams of one user |")
+    print("|---|---:|---:|")
+    print(f"| memory | {alone:.0f} MB | {megabytes:.0f} MB |")
+    print(f"| processor time of an idle second | {alone_s * 1000:.0f} ms | {with_s * 1000:.0f} ms |")
+    print(f"| a plain turn, each told to all streams | {alone_ms:.1f} ms | {with_ms:.1f} ms |", flush=True)
+
+
+async def idle_s(process: psutil.Process) -> float:
+    """Returns the seconds of processor time that the process needs in a second without requests."""
+    before = sum(process.cpu_times()[:2])
+    await asyncio.sleep(IDLE_S)
+    return float(sum(process.cpu_times()[:2]) - before) / IDLE_S
+
+
+def log(what: str) -> None:
+    print(f"{what} …", file=sys.stderr, flush=True)
+
+
+async def run(folder: Path) -> None:
+    with embedded_servers(folder / "data") as servers:
+        async with setup(servers, folder) as within:
+            async with serving(within, PROGRAM, "streams", "serve") as group:
+                await measure_streams(group)
+            async with serving(within, PROGRAM, "waiting", "serve --no-worker") as group:
+                await measure_waiting(group)
+            async with serving(within, PROGRAM, "wide", "serve") as group:
+                await measure_routes(group)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="segue-bench-") as made:
+        folder = Path(made)
+        folder.chmod(0o711)  # PostgreSQL cannot run as root, and its own user must get through
+        uvloop.run(run(folder))
+
+
+if __name__ == "__main__":
+    main()
