@@ -277,16 +277,9 @@ class TurnService:
             admitted = await admitting(claimer=expected.claimer)
             claim = admitted.claim
         finally:
-            if not expected.claim.done():
+            if not expected.claim.done():  # else the process stops, and another one takes over what it has claimed
                 expected.claim.set_result(claim)
-            elif claim is not None:  # the process has stopped meanwhile
-                await self._hand_back(claim)
         return admitted
-
-    async def _hand_back(self, claim: Claim) -> None:
-        async with self._deps.database.autocommit() as connection:
-            await terminations.hand_back(connection, claim, timeout_s=self._deps.limits.timeout_s)
-        await self._send(claim)
 
     async def _dispatch(self, owner: str, turn_id: str, admitted: Admitted) -> None:
         """Puts the turn into the queue. Without Redis it runs here, even in a process that takes no turns."""
