@@ -14,7 +14,7 @@ from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.attachment import Attachment
 from segue.domain.errors import AppError
-from segue.memory.sessions import get_session
+from segue.memory.sessions import check_session
 from segue.tools.attachments import store
 from segue.tools.attachments.kinds import SERVED
 from segue.tools.parts import IMAGES
@@ -47,7 +47,7 @@ async def upload_attachment(
     other file the text is read once. What the file is, its content decides.
     """
     async with services.database.read_only() as connection:  # before the body is read
-        await get_session(connection, caller, session_id)
+        await check_session(connection, caller, session_id)
     try:
         async with request.form(max_files=1, max_fields=0) as form:
             file = form.get("file")
@@ -82,7 +82,7 @@ async def list_attachments(
     """Lists the files of a session. Newest first."""
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
-        await get_session(connection, caller, session_id)
+        await check_session(connection, caller, session_id)
         found = await store.list_attachments(connection, caller, session_id, before=before, limit=limit + 1)
     return page(found, limit, lambda each: each.id)
 

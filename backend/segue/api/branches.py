@@ -14,7 +14,7 @@ from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Delivery, EditedMessage, Limit, NewFork, Page, decode_cursor, page
 from segue.domain.session import Session
 from segue.events import user_feed
-from segue.memory.sessions import get_session
+from segue.memory.sessions import check_session
 from segue.turns.branches import Branch, list_branches
 from segue.turns.fork import fork_session
 
@@ -80,7 +80,7 @@ async def get_branches(
     """Lists what left the history. Newest first. The messages are read with `GET …/messages?branch=`."""
     before = decode_cursor(cursor, _SEQ)
     async with services.database.read_only() as connection:
-        await get_session(connection, caller, session_id)
+        await check_session(connection, caller, session_id)
         found = await list_branches(connection, session_id, before=before, limit=limit + 1)
     listed = page(found, limit, lambda each: each[1])
     return Page([branch for branch, _ in listed.items], listed.next_cursor)

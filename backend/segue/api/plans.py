@@ -14,7 +14,7 @@ from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_cursor, 
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
-from segue.memory.sessions import get_session
+from segue.memory.sessions import check_session, get_session
 from segue.plans import grants, store
 from segue.turns.store import once
 
@@ -41,7 +41,7 @@ async def list_plans(
     """Lists all plans of a session. Newest first."""
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
-        await get_session(connection, caller, session_id)
+        await check_session(connection, caller, session_id)
         found = await store.list_plans(connection, caller, session_id, before=before, limit=limit + 1)
     return page(found, limit, lambda plan: plan.id)
 
@@ -73,7 +73,7 @@ async def list_grants(
     """Lists the tools that need not ask again in this session. By name."""
     after, tools = decode_cursor(cursor, _TOOL), services.tools.tools()
     async with services.database.read_only() as connection:
-        await get_session(connection, caller, session_id)
+        await check_session(connection, caller, session_id)
         found = await grants.list_grants(connection, session_id, tools, after=after, limit=limit + 1)
     return page(found, limit, lambda grant: grant.tool)
 
@@ -87,7 +87,7 @@ async def revoke_grant(
 ) -> None:
     """Lets a tool ask again. The next call of a turn that runs asks already."""
     async with services.database.transaction() as connection:
-        await get_session(connection, caller, session_id)
+        await check_session(connection, caller, session_id)
         if await grants.revoke(connection, session_id, tool):
             return
     services.tools.specs(tool)

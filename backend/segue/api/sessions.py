@@ -153,7 +153,7 @@ async def list_messages(
     after = reached if reached is not None and not newest_first else 0
     below = min(before, reached) if reached is not None and newest_first else before
     async with services.database.read_only() as connection:
-        await sessions.get_session(connection, caller, session_id)
+        await sessions.check_session(connection, caller, session_id)
         if branch is not None:
             await history.check_branch(connection, session_id, branch)
         found = await history.list_messages(

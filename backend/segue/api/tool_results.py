@@ -15,7 +15,7 @@ from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, p
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.tool import CallStatus, ToolCall, UnreadableCall
-from segue.memory.sessions import get_session
+from segue.memory.sessions import check_session
 from segue.tools import results
 from segue.tools.paging import Wanted, page_of, part_at
 from segue.tools.parts import BinaryPart
@@ -56,7 +56,7 @@ async def list_tool_results(
     """Lists the calls of tools in a session. Newest first, without their results."""
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
-        await get_session(connection, caller, session_id)
+        await check_session(connection, caller, session_id)
         found = await results.list_calls(
             connection,
             caller,

@@ -28,7 +28,7 @@ from segue.domain.ids import id_pattern, is_id
 from segue.domain.redaction import without_secret_texts
 from segue.domain.tool_state import SessionToolState, StatusMoved, ToolOverview, ToolState, ToolStatus
 from segue.identity.audit import record_act
-from segue.memory.sessions import get_session, lock_session, owner_of
+from segue.memory.sessions import check_session, lock_session, owner_of
 from segue.tools.availability import Specs
 from segue.tools.states import Position, list_changes
 
@@ -67,7 +67,7 @@ class FleetToolStates:
 async def get_tool_states(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionToolStates:
     """Shows how all tools are doing in a session. Also one that never ran."""
     async with services.database.read_only() as connection:
-        await get_session(connection, caller, session_id)
+        await check_session(connection, caller, session_id)
     return await _session_states(services, caller, session_id)
 
 
@@ -106,7 +106,7 @@ async def list_state_changes(
     """Lists how the states of tools changed in a session. Newest first."""
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
-        await get_session(connection, caller, session_id)
+        await check_session(connection, caller, session_id)
         found = await list_changes(connection, caller, session_id, tool=tool, before=before, limit=limit + 1)
     return page(found, limit, lambda change: change.id)
 

@@ -71,6 +71,13 @@ async def get_session(connection: AsyncConnection, owner: str, session_id: str) 
     return _session(row)
 
 
+async def check_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Raises NotFound as `get_session`, which counts the session's messages."""
+    owned = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
+    if (await connection.execute(owned)).one_or_none() is None:
+        raise NotFound("session")
+
+
 async def find_named(connection: AsyncConnection, owner: str, client_id: str) -> Session | None:
     """Returns the session that the owner's client calls by this id."""
     named = (client_sessions.c.owner == owner, client_sessions.c.client_id == client_id)

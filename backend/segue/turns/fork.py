@@ -44,7 +44,7 @@ from segue.domain.ids import new_id
 from segue.domain.session import Session
 from segue.memory import titles
 from segue.memory.history import IN_HISTORY
-from segue.memory.sessions import get_session
+from segue.memory.sessions import check_session, get_session
 from segue.turns.terminations import error_row
 
 KEPT_OF_AN_ID = 13  # its last characters, which are random; those before are the last ones of the fork's id
@@ -69,7 +69,7 @@ async def fork_session(
     message has not ended.
     """
     await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-    await get_session(connection, owner, session_id)
+    await check_session(connection, owner, session_id)
     cut = (await connection.execute(_CUT, {"source": session_id, "message": message_id})).one_or_none()
     if cut is None:
         raise NotFound("message")

@@ -21,7 +21,7 @@ from segue.domain.telemetry import TurnEnded
 from segue.domain.usage import Charge
 from segue.events import user_feed
 from segue.memory import sessions, short_term
-from segue.memory.sessions import get_session
+from segue.memory.sessions import check_session
 from segue.plans.approvals import list_approvals
 from segue.plans.store import StalePlan, expired
 from segue.tools.attachments.store import attached
@@ -243,7 +243,7 @@ class TurnService:
     async def list(self, owner: str, session_id: str, *, before: str | None, limit: int) -> list[Turn]:
         """Newest first."""
         async with self._deps.database.read_only() as connection:
-            await get_session(connection, owner, session_id)
+            await check_session(connection, owner, session_id)
             return await queries.list_turns(connection, owner, session_id, before=before, limit=limit)
 
     async def delete_session(self, owner: str, session_id: str) -> None:
