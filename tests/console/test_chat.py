@@ -248,7 +248,7 @@ async def test_files_are_sent_with_a_message_and_a_refused_one_says_why(
         files = window.page.locator("input[type=file]")
         await files.set_input_files([tmp_path / "evil.sh", tmp_path / "costs.csv"])
         await window.page.get_by_role("status").get_by_text("evil.sh").wait_for()
-        await window.button("Remove costs.csv").wait_for()
+        await window.page.locator(".composer .chip[data-busy=false]").get_by_text("costs.csv").wait_for()
         await window.say("What does Rossi pay?")
         await window.sees("Rossi pays 12.")
         assert await window.page.locator(".history .chip").get_by_text("costs.csv").count() == 1
