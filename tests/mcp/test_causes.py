@@ -19,11 +19,12 @@ from segue.mcp.config import read_mcp_config
 from segue.mcp.servers import McpServers
 from segue.tools.run import RunLimits, run_tool
 from tests.mcp.test_connection import TOOL, Peer, connected, listening, said
+from tests.mcp.test_live_config import SMALL
 from tests.mcp.test_servers import WHO, tool, until
 from tests.support import logs
 from tests.support.health import state, states
 from tests.support.patience import PATIENCE_S
-from tests.support.service import Client, running
+from tests.support.service import Client, process, running
 
 WRITES = {"name": "stamp", "inputSchema": {"type": "object"}}
 READS = {**TOOL, "annotations": {"readOnlyHint": True}}
@@ -96,6 +97,15 @@ async def test_each_cause_says_what_helps(tmp_path: Path) -> None:
             await until(lambda: all(server.last_error for server in started.statuses()))
             said_of = {each.name: f"{each.last_error}" for each in started.statuses()}
     assert {name: said_of[name] for name, (_, why) in servers.items() if why not in said_of[name]} == {}
+
+
+async def test_the_service_on_its_own_event_loop_says_how_a_server_ended(settings: Settings) -> None:
+    servers = {"killed": {"command": "sh", "args": ["-c", "kill -KILL $$"]}, "small": SMALL}
+    settings.mcp_config.write_text(json.dumps({"mcpServers": servers}))
+    async with process(settings) as (served, client):
+        await asyncio.to_thread(served.wait_for, "mcp_server_failed")
+        [killed] = [each for each in (await client.get("/mcp/servers"))["items"] if each["name"] == "killed"]
+    assert "was ended by SIGKILL" in killed["last_error"]
 
 
 async def test_with_keys_the_open_health_check_names_no_path_of_the_machine(settings: Settings) -> None:

@@ -161,8 +161,9 @@ async def _lines(stdout: asyncio.StreamReader, budget: Budget) -> AsyncIterator[
 
 
 async def _write_messages(from_session: MemoryObjectReceiveStream[SessionMessage], stdin: asyncio.StreamWriter) -> None:
-    # A closed pipe closes `from_session`, so senders fail at once; the reader raises the reason.
-    with suppress(OSError):
+    # A closed pipe closes `from_session`, so senders fail at once; the reader raises the reason. For a pipe that the
+    # server has just closed uvloop raises RuntimeError.
+    with suppress(OSError, RuntimeError):
         async with from_session:
             async for item in from_session:
                 stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
