@@ -71,13 +71,6 @@ async def get_session(connection: AsyncConnection, owner: str, session_id: str) 
     return _session(row)
 
 
-async def check_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
-    """Raises NotFound as `get_session`, which counts the session's messages."""
-    owned = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
-    if (await connection.execute(owned)).one_or_none() is None:
-        raise NotFound("session")
-
-
 async def find_named(connection: AsyncConnection, owner: str, client_id: str) -> Session | None:
     """Returns the session that the owner's client calls by this id."""
     named = (client_sessions.c.owner == owner, client_sessions.c.client_id == client_id)
@@ -103,10 +96,22 @@ async def name_session(
     return done.one_or_none() is not None
 
 
+async def check_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+    """Raises NotFound as `get_session`, which counts the session's messages."""
+    await _find(connection, _id_of(owner, session_id))
+
+
 async def lock_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Keeps other messages out until the caller's transaction ends. Raises NotFound as `get_session`."""
-    owned = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
-    if (await connection.execute(owned.with_for_update(key_share=True))).one_or_none() is None:
+    await _find(connection, _id_of(owner, session_id).with_for_update(key_share=True))
+
+
+def _id_of(owner: str, session_id: str) -> Select[tuple[str]]:
+    return select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
+
+
+async def _find(connection: AsyncConnection, one: Select[tuple[str]]) -> None:
+    if (await connection.execute(one)).one_or_none() is None:
         raise NotFound("session")
 
 
