@@ -44,9 +44,9 @@ class Calls:
             try:
                 answer = await _read(turn, progress)
             except (Refused, ToolError):
-                del self._turns[request]
+                self._turns.pop(request, None)
                 raise
-            del self._turns[request]  # that of a call which is cancelled is for `cancel_turn`
+            self._turns.pop(request, None)  # that of a call which is cancelled is for `cancel_turn`
             return answer
         finally:
             beats.cancel()
