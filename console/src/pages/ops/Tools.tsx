@@ -64,9 +64,9 @@ export function Tools(_: OpsView) {
           <Table label={t("ops_tools")} items={urgent(found).filter(matching)} keyOf={({ name }) => name} columns={[
             { label: t("ops_tool"), width: "minmax(0, 2fr)", cell: ({ name }) => <a href={toolHref(name)}><Foreign text={name} /></a> },
             { label: t("ops_for_all"), width: "minmax(0, 2fr)", cell: ({ name }) => <ForAll state={found.fleet[name]?.fleet} /> },
-            { label: t("ops_effect"), width: "minmax(0, 1.4fr)", cell: ({ effect, confirmation }) => <>{t(`ops_effect_${effect}`)}{confirmation && <span class="muted"> · {t("ops_asks")}</span>}</> },
-            { label: t("ops_in_sessions"), width: "minmax(0, 1.6fr)", cell: ({ name }) => <InSessions counts={found.fleet[name]?.sessions ?? {}} /> },
-            { label: t("ops_source"), width: "minmax(0, 1fr)", spare: true, cell: ({ source }) => <Foreign text={source} /> },
+            { label: t("ops_effect"), width: "minmax(0, 2fr)", cell: ({ effect, confirmation }) => <>{t(`ops_effect_${effect}`)}{confirmation && <span class="muted"> · {t("ops_asks")}</span>}</> },
+            { label: t("ops_in_sessions"), width: "minmax(0, 1.2fr)", cell: ({ name }) => <InSessions counts={found.fleet[name]?.sessions ?? {}} /> },
+            { label: t("ops_source"), width: "minmax(0, 1.3fr)", spare: true, cell: ({ source }) => <Foreign text={source} /> },
           ]} />
         )}
       </Shown>
