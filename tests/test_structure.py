@@ -79,12 +79,8 @@ BROAD = {
     "usage/account.py": "keeps what could not be booked, and raises again",
 }
 PRIVATE = {
-    "agent/llm/providers/openai_apis.py": "langchain-core wants these of a chat model",
     "agent/llm/providers/anthropic.py": "langchain-anthropic takes no HTTP client but through this",
-    "agent/llm/providers/adapted.py": "langchain-core wants these of a chat model",
     "agent/llm/providers/async_model.py": "langchain-core wants these of a chat model",
-    "agent/llm/providers/chat_completions.py": "langchain-core wants these of a chat model",
-    "offline/model.py": "langchain-core wants these of a chat model",
     "turns/queue.py": "saq leaves how a job is written to a subclass",
 }
 

@@ -14,7 +14,7 @@ from segue.language.detect_language import detect_language
 from segue.language.utterance import parse_own_words
 from segue.memory.fact_cues import LONGEST_READ, index_words, is_correction, may_state_facts, search_words
 from segue.memory.token_count import estimate
-from segue.offline.model import OfflineModel
+from segue.offline.model import reply_to
 from segue.plans.acknowledgement import asks_about, classify
 from segue.plans.multistep_detector import asks_for_several_steps
 from segue.plans.plan_parser import MAX_TEXT_CHARS, parse_plan
@@ -29,7 +29,6 @@ from tests.fuzz.draw import Draw
 
 MOST_S: Final = 0.4  # what the fuzzer adds makes it four times as slow
 A_RESULT: Final = 100_000  # characters: of a longer one the time is in proportion
-OFFLINE: Final = OfflineModel()
 PIECES: Final = (
     "a", " ", "\n", "\t", "1", "-", "_", ".", ",", "<", "[", "{", '"', "'", "\\", "/", "@", ":",
     "a ", " a", "a.", "a-1",
@@ -47,7 +46,7 @@ PIECES: Final = (
 
 
 def _offline(text: str) -> None:
-    OFFLINE.invoke([SystemMessage("You answer."), HumanMessage(text)])
+    reply_to([SystemMessage("You answer."), HumanMessage(text)], {})
 
 
 def _streamed(text: str) -> None:

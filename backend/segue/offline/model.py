@@ -5,19 +5,15 @@ Implements LangChain's chat model and answers the same prompts as a provider's m
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable
-from langchain_core.tools import BaseTool
 
 from segue.agent import prompts
 from segue.agent.llm.normal_form import PLACEHOLDERS
+from segue.agent.llm.providers.async_model import AsyncChatModel
 from segue.offline.facts import extract_facts
 from segue.offline.planning import draft_plan, fill_call
 from segue.offline.replies import answer
@@ -27,46 +23,25 @@ WORD_DELAY_S = 0.02  # between two words of a stream
 _WORD = re.compile(r"\S+\s*|\s+")
 
 
-class OfflineModel(BaseChatModel):
-    @property
-    def _llm_type(self) -> str:
-        return "offline"
+class OfflineModel(AsyncChatModel):
+    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
+        return await asyncio.to_thread(reply_to, messages, options)  # long if there are hundreds of tools
 
-    def bind_tools(
-        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        return self.bind(tools=list(tools), **kwargs)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
-        run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
-        **kwargs: Any,
-    ) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=_reply(messages, kwargs))])
-
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
-        **kwargs: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        reply = await asyncio.to_thread(_reply, messages, kwargs)  # long if there are hundreds of tools
+    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
+        reply = await self.whole(messages, options)
         for word in _WORD.findall(reply.text):
-            yield ChatGenerationChunk(message=AIMessageChunk(content=word))
+            yield AIMessageChunk(content=word)
             await asyncio.sleep(WORD_DELAY_S)
-        last = AIMessageChunk(
+        yield AIMessageChunk(
             content="",
             tool_calls=reply.tool_calls,
             response_metadata=reply.response_metadata,
             usage_metadata=reply.usage_metadata,
         )
-        yield ChatGenerationChunk(message=last)
 
 
-def _reply(messages: list[BaseMessage], options: dict[str, Any]) -> AIMessage:
+def reply_to(messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
+    """Returns the whole reply at once. The options are those of LangChain's request: `tools`, `tool_choice`."""
     reply = _answer_prompt(messages, options.get("tools", []), must_call=options.get("tool_choice") == "required")
     reply.response_metadata["finish_reason"] = "tool_calls" if reply.tool_calls else "stop"
     reply.usage_metadata = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)  # it costs nothing

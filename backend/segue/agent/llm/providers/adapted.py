@@ -3,16 +3,14 @@
 What differs between the packages is a Dialect. Knows nothing of deadlines and retries: those are `model.py`'s.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Self
 
 import httpx2
 import structlog
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from pydantic import Field
@@ -51,10 +49,6 @@ class AdaptedModel(AsyncChatModel):
     def takes_schemas(self) -> bool:
         return self.schema_parameters is not None
 
-    @property
-    def _llm_type(self) -> str:
-        return "adapted"
-
     def bind_tools(
         self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
@@ -70,40 +64,27 @@ class AdaptedModel(AsyncChatModel):
             changed["asked"] = self.asked.bind_tools([self.offered(tool) for tool in tools], **chosen, **options)
         return self.model_copy(update=changed) if changed else self
 
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
-        **kwargs: Any,
-    ) -> ChatResult:
+    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
         reader = AnswerReader(self.dialect)
         texts, reasoning = [], []
-        model = self._with(**kwargs)
+        model = self._with(**options)
         async for message in model.answer(messages, reader, is_streamed=not self.asks_for_whole_answers):
             words = reader.add(message)
             texts.append(words.text)
             reasoning.append(words.reasoning)
         said = reader.closing(self.made_by)
         said["additional_kwargs"][REASONING] = "".join(reasoning)
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("".join(texts), **said))])
+        return AIMessage("".join(texts), **said)
 
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
-        **kwargs: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
+    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
         reader = AnswerReader(self.dialect)
-        async with aclosing(self._with(**kwargs).answer(messages, reader, is_streamed=True)) as answer:
+        async with aclosing(self._with(**options).answer(messages, reader, is_streamed=True)) as answer:
             async for message in answer:
                 words = reader.add(message)
                 # Reasoning, be it empty, tells a piece of the answer from a mere sign of life.
                 extra = {REASONING: words.reasoning} if reader.has_begun else {}
-                yield ChatGenerationChunk(message=AIMessageChunk(content=words.text, additional_kwargs=extra))
-        last = AIMessageChunk(content="", chunk_position="last", **reader.closing(self.made_by))
-        yield ChatGenerationChunk(message=last)
+                yield AIMessageChunk(content=words.text, additional_kwargs=extra)
+        yield AIMessageChunk(content="", chunk_position="last", **reader.closing(self.made_by))
 
     async def answer(
         self, messages: list[BaseMessage], reader: AnswerReader, *, is_streamed: bool

@@ -4,14 +4,12 @@ Writes requests and hands on what `completion_reader.py` reads; nothing of an an
 of deadlines and retries: those are `model.py`'s.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from itertools import zip_longest
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import Field
 
 from segue.agent.llm.model_errors import BROKE_OFF, NotAnAnswer
@@ -36,34 +34,17 @@ class ChatCompletions(AsyncChatModel):
     extra: Mapping[str, Any] = Field(default_factory=dict)
     takes_schemas: bool = True
 
-    @property
-    def _llm_type(self) -> str:
-        return "chat-completions"
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
-        **kwargs: Any,
-    ) -> ChatResult:
-        body = await self.endpoint.ask(self._body(messages, kwargs))
+    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
+        body = await self.endpoint.ask(self._body(messages, options))
         reader = CompletionReader()
         choice = body["choices"][0]
         words = reader.add_choice(choice, choice["message"])
         reader.add_envelope(body)
         text, extra = _as_message(words)
-        message = AIMessage(text, **self._closing(reader, extra))
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        return AIMessage(text, **self._closing(reader, extra))
 
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
-        **kwargs: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        body = self._body(messages, {**kwargs, "stream_options": {"include_usage": True}})
+    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
+        body = self._body(messages, {**options, "stream_options": {"include_usage": True}})
         reader, complete = CompletionReader(), False
         async with aclosing(self.endpoint.stream(body)) as received:
             async for event in received:
@@ -73,15 +54,14 @@ class ChatCompletions(AsyncChatModel):
                     text, extra = _as_message(words)
                     if reader.has_begun:
                         extra.setdefault(REASONING, "")  # tells it from a mere sign of life
-                    yield ChatGenerationChunk(message=AIMessageChunk(content=text, additional_kwargs=extra))
+                    yield AIMessageChunk(content=text, additional_kwargs=extra)
                 if event:
                     reader.add_envelope(event)
                 elif not complete:
-                    yield ChatGenerationChunk(message=AIMessageChunk(content=""))
+                    yield AIMessageChunk(content="")
         if not complete and reader.finish_reason is None:
             raise NotAnAnswer(BROKE_OFF)
-        last = AIMessageChunk(content="", chunk_position="last", **self._closing(reader, {}))
-        yield ChatGenerationChunk(message=last)
+        yield AIMessageChunk(content="", chunk_position="last", **self._closing(reader, {}))
 
     def _body(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> dict[str, Any]:
         sent = [wire_message(message, made_by=self.made_by) for message in messages]

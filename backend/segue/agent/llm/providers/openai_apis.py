@@ -4,16 +4,14 @@ What has answered once is remembered for as long as the process lives.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
 import structlog
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from pydantic import Field
 
 from segue.agent.llm.model_errors import ProviderRefusal
@@ -73,34 +71,18 @@ class OpenAIModel(AsyncChatModel):
     made_by: tuple[str, ...] = ()
     takes_schemas: bool = True
 
-    @property
-    def _llm_type(self) -> str:
-        return "openai"
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
-        **kwargs: Any,
-    ) -> ChatResult:
-        async with aclosing(self._answered(messages, kwargs, is_streamed=False)) as answered:
-            result: ChatResult = await anext(answered)
+    async def whole(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
+        async with aclosing(self._answered(messages, options, is_streamed=False)) as answered:
+            result: AIMessage = await anext(answered)
             return result
 
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,  # noqa: ARG002 (LangChain's signature)
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (the same)
-        **kwargs: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        async with aclosing(self._answered(messages, kwargs, is_streamed=True)) as answered:
+    async def chunks(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AsyncGenerator[AIMessageChunk]:
+        async with aclosing(self._answered(messages, options, is_streamed=True)) as answered:
             async for chunk in answered:
                 yield chunk
 
     async def _answered(
-        self, messages: list[BaseMessage], kwargs: dict[str, Any], *, is_streamed: bool
+        self, messages: list[BaseMessage], options: Mapping[str, Any], *, is_streamed: bool
     ) -> AsyncGenerator[Any]:
         """Yields the result, or the chunks of a stream. Raises the first way's refusal if no other does."""
         first: ProviderRefusal | None = None
@@ -109,12 +91,12 @@ class OpenAIModel(AsyncChatModel):
             try:
                 model = await self.ways.model(name)
                 if is_streamed:
-                    async with aclosing(model._astream(messages, **kwargs)) as chunks:  # noqa: SLF001 (ours)
+                    async with aclosing(model.chunks(messages, options)) as chunks:
                         async for chunk in chunks:
                             self.ways.pass_over(name)
                             yield chunk
                 else:
-                    result = await model._agenerate(messages, **kwargs)  # noqa: SLF001 (ours)
+                    result = await model.whole(messages, options)
                     self.ways.pass_over(name)
                     yield result
             except ProviderRefusal as refusal:
