@@ -230,3 +230,11 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 
 def _has(path: Path, test: str) -> bool:
     return bool(re.search(rf"^ *(?:async def|def|class) {test}\b|^{test} =", path.read_text("utf-8"), re.MULTILINE))
+
+
+def test_the_map_of_the_code_has_every_room_and_every_module_beside_them() -> None:
+    package = ROOT / "backend" / "segue"
+    rooms = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    modules = {path.name for path in package.glob("[!_]*.py")} - {"version.py"}
+    named = re.findall(r"^\| (`.+?`) \|", (ROOT / "docs" / "developing.md").read_text("utf-8"), re.MULTILINE)
+    assert {each for row in named for each in re.findall("`(.+?)`", row)} >= rooms | modules
