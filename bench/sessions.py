@@ -176,14 +176,15 @@ def _wait_measures(series: Series, waits: Sequence[float]) -> list[Measure]:
 
 
 async def tool_turns(bare: BareCaller, candidates: Sequence[Candidate], *, number: int) -> None:
-    async def prompt_bytes(each: Candidate) -> int:
-        sizes: list[int] = [(await each.tool.turn())["usage"]["input_tokens"] for _ in range(BETWEEN_SUMMARIES // 2)]
-        return max(sizes)
+    async def largest_prompt(each: Candidate) -> int:
+        # It grows from one summary to the next: less than that may miss the peak. Turns without a call are shorter.
+        turns = [await each.tool.turn(TOOL_MESSAGE) for _ in range(BETWEEN_SUMMARIES)]
+        return max(turn["usage"]["input_tokens"] for turn in turns)
 
-    starts = [await prompt_bytes(each) for each in candidates]
+    starts = [await largest_prompt(each) for each in candidates]
     measured = await rounds(bare, candidates, lambda each: each.tool.timed_turn(TOOL_MESSAGE), number=number)
     for each, series, start in zip(candidates, measured, starts, strict=True):
-        prompts = await prompt_bytes(each) / start
+        prompts = await largest_prompt(each) / start
         each.results.processor_ms["with a tool"] = processor_ms(series.used, number * BATCH)
         each.results.measures += [
             ratio("turn with one tool call ÷ bare call", series.ratios),
