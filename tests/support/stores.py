@@ -79,6 +79,25 @@ class Stores:
                 changed.clear()
         return found
 
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[list[str]]:
+        """Gets the name of a table for each transaction that writes to it, or would, until the block ends."""
+        tables: list[str] = []
+        ended = asyncio.Event()
+
+        def note(*notification: Any) -> None:
+            if table := notification[-1]:
+                tables.append(table)
+            else:
+                ended.set()
+
+        await self.database.add_listener(CHANNEL, note)
+        yield tables
+        await self.database.execute("SELECT pg_notify($1, '')", CHANNEL)
+        async with asyncio.timeout(PATIENCE_S):
+            await ended.wait()
+        await self.database.remove_listener(CHANNEL, note)
+
     async def until_messages(self, session_id: str, count: int) -> None:
         """Returns once a session has at least as many messages."""
         await self.until("SELECT count(*) >= $2 FROM messages WHERE session_id = $1", session_id, count)

@@ -18,7 +18,7 @@ from segue.turns.queries import find_turn
 from segue.turns.store import ChatRequest, Once
 from segue.turns.terminations import run_again
 from tests.support.patience import PATIENCE_S
-from tests.support.provider import Provider, fails, says
+from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client
 from tests.support.stores import looking_into
 
@@ -96,6 +96,17 @@ async def test_a_service_with_a_free_place_claims_what_it_accepts(
     await client.chat(session, "hello")
     async with looking_into(settings) as stores:
         assert await stores.database.fetchval("SELECT started_at = queued_at FROM turns")  # of one transaction
+
+
+async def test_a_turn_with_a_tool_call_ends_without_a_look_for_the_next_one(
+    client: Client, settings: Settings, provider: Provider
+) -> None:
+    session = await client.new_session()
+    async with looking_into(settings) as stores, stores.writing() as tables:
+        for _ in range(2):
+            provider.will(calls(("current_time", {})), says("It is noon."))
+            await client.chat(session, "What time is it?")
+    assert tables.count("turns") == 4  # each is accepted, and ends
 
 
 async def test_a_message_that_comes_while_a_failed_turn_is_run_again_is_not_claimed_before_it(

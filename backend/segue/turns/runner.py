@@ -110,7 +110,8 @@ class UnstoredEnds:
 
 
 class TurnRun:
-    """One run of a claimed turn. `stopped` is why it was stopped, None if it was not.
+    """One run of a claimed turn. `stopped` is why it was stopped, None if it was not. `stored_messages` are those that
+    its calls have stored, once it is finished.
 
     A run whose answer is being stored is not stopped any more: the guard in the statement decides.
     """
@@ -118,6 +119,7 @@ class TurnRun:
     def __init__(self, deps: TurnDeps, claim: Claim, unstored: UnstoredEnds) -> None:
         self.claim = claim
         self.stopped: Stop | None = None
+        self.stored_messages = 0
         self._deps = deps
         self._unstored = unstored
         self._task: asyncio.Task[ChatAnswer | None] | None = None
@@ -295,6 +297,7 @@ class TurnRun:
             prompt=await self._last_request(state),
         )
         self._finishing = True
+        self.stored_messages = state["message_count"] - claim.message_count
         message = await outlast(lambda: self._store_answer(state, report))
         self._account.booked()
         self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
