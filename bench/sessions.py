@@ -179,7 +179,8 @@ async def tool_turns(bare: BareCaller, candidates: Sequence[Candidate], *, numbe
     async def largest_prompt(each: Candidate) -> int:
         # It grows from one summary to the next: less than that may miss the peak. Turns without a call are shorter.
         turns = [await each.tool.turn(TOOL_MESSAGE) for _ in range(BETWEEN_SUMMARIES)]
-        return max(turn["usage"]["input_tokens"] for turn in turns)
+        sizes: list[int] = [turn["usage"]["input_tokens"] for turn in turns]
+        return max(sizes)
 
     starts = [await largest_prompt(each) for each in candidates]
     measured = await rounds(bare, candidates, lambda each: each.tool.timed_turn(TOOL_MESSAGE), number=number)
