@@ -4,12 +4,11 @@ Each exception is listed with its reason. An entry that is no longer needed fail
 """
 
 import ast
+import asyncio
 import importlib
 from collections import Counter
 from functools import cache
 from pathlib import Path
-
-from saq.queue.redis import RedisQueue
 
 PACKAGE = Path(__file__).parents[1] / "backend" / "segue"
 
@@ -81,7 +80,6 @@ BROAD = {
 PRIVATE = {
     "agent/llm/providers/anthropic.py": "langchain-anthropic takes no HTTP client but through this",
     "agent/llm/providers/async_model.py": "langchain-core wants these of a chat model",
-    "turns/queue.py": "saq leaves how a job is written to a subclass",
 }
 
 
@@ -205,13 +203,13 @@ def test_each_of_these_can_fail() -> None:
     for clause in ("except:", "except Exception:", "except (OSError, BaseException) as error:"):
         assert catches_everything(written(f"try:\n    run()\n{clause}\n    pass"))
     assert not catches_everything(written("try:\n    run()\nexcept (OSError, ExceptionGroup):\n    pass"))
-    for line in ("from saq._queue import Queue", "from saq import _queue", "import saq._queue"):
+    for line in ("from redis._client import Client", "from redis import _client", "import redis._client"):
         assert imports_something_private(written(line))
-    assert not imports_something_private(written("from segue.turns.queue import _Jobs\nimport saq.job"))
+    assert not imports_something_private(written("from segue.db.redis import _Client\nimport redis.client"))
     mine = written("class Mine(Theirs):\n    def look(self):\n        return self._found")
     assert uses_something_inherited(mine, {})
     theirs = written("class Theirs:\n    def __init__(self):\n        self._found = 1").body[0]
     assert isinstance(theirs, ast.ClassDef)
     assert not uses_something_inherited(mine, {"Theirs": theirs})
 
-    assert overrides(type("Deaf", (RedisQueue,), {}), {"_get_job_by_id", "_listen"}) == {"_get_job_by_id"}
+    assert overrides(type("Deaf", (asyncio.Queue,), {}), {"_get", "_listen"}) == {"_get"}

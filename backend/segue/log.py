@@ -26,7 +26,6 @@ def configure_logging(*, level: str, log_format: Literal["console", "json"]) -> 
     lowest = max(logging.getLevelName(level.upper()), logging.WARNING)
     logging.basicConfig(handlers=[_stdlib_handler(shared, log_format)], level=lowest, force=True)
     logging.getLogger("uvicorn").setLevel(level.upper())
-    logging.getLogger("saq").setLevel(logging.CRITICAL)  # the queue of turns logs its own failures
     structlog.configure(
         processors=[*shared, structlog.processors.format_exc_info, redact, _renderer(log_format)],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),

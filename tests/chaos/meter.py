@@ -34,10 +34,10 @@ class Sample:
 
 
 async def sample(site: Site, started: float) -> Sample:
-    """Also looks for keys without a TTL: BLMOVE makes one, for the moment until its job is written."""
+    """Also looks for keys without a TTL."""
     processes = [psutil.Process(each.process.pid) for each in site.instances if each.process is not None]
     async with site.stores() as stores:
-        if everlasting := set(await stores.everlasting()) - {"saq:segue:active"}:
+        if everlasting := set(await stores.everlasting()):
             site.ledger.wrong(f"no TTL: {sorted(everlasting)}")
         logs = {row[0] for row in await stores.database.fetch(TURNS)}
         return Sample(

@@ -48,14 +48,14 @@ async def test_all_clients_wait_once_for_a_redis_that_is_frozen_and_ask_again_on
             assert await streams.append([Batch(TURN, 1, b"1 {}\n", opens=True)]) is False
             assert await streams.read({TURN: 0}) is None
             assert await rates.count("turns", "ada", RateLimitItemPerMinute(9)) is None
-            assert await queue.send("ses_1", "turn_1") is False
+            assert await queue.send("ses_1") is False
         assert len(door.unheard) < waited + ROUNDS  # only probes, of which there are four a second at most
         assert server.outages == 1
         await door.open()
         async with asyncio.timeout(PATIENCE_S):
             await server.until_it_answers()
         assert await cache.get_json("kept") == 1
-        assert await queue.send("ses_1", "turn_1")
+        assert await queue.send("ses_1")
 
 
 async def test_a_redis_that_is_full_is_left_alone_until_it_takes_writes(redis_url: str) -> None:

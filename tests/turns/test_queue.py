@@ -1,5 +1,5 @@
-"""Sessions that a process takes itself, and jobs between processes: as SAQ writes them, from one connection, and put
-back when a process stops taking them.
+"""Sessions that a process takes itself and those sent between processes, from one connection, and put back when a
+process stops taking them.
 """
 
 import asyncio
@@ -7,11 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from redis.asyncio import Redis
-from saq.job import Status
-from saq.queue.redis import RedisQueue
 
 from segue.db.redis_server import RedisServer
-from segue.turns.queue import JOB, NAME, QueueFacts, TurnQueue, look_at_queue
+from segue.turns.queue import KEY, QueueFacts, TurnQueue, look_at_queue
 from tests.support.patience import PATIENCE_S
 
 
@@ -50,14 +48,14 @@ async def test_a_process_runs_what_it_accepted_itself_while_it_has_a_place_and_s
     sessions = Sessions()
     async with asyncio.timeout(PATIENCE_S), taking(redis_url, sessions, concurrency=3) as queue:
         for number in range(2):
-            assert await queue.send(f"ses_{number}", f"turn_{number}")
+            assert await queue.send(f"ses_{number}")
         facts = await look_at_queue(redis_url)
         assert facts is not None
-        assert (facts.jobs_waiting, facts.jobs_taken) == (0, 0)
+        assert facts.waiting == 0
         for number in range(2, 5):
-            assert await queue.send(f"ses_{number}", f"turn_{number}")
+            assert await queue.send(f"ses_{number}")
         assert {await sessions.taken.get() for _ in range(3)} == {"ses_0", "ses_1", "ses_2"}
-        assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=2, jobs_taken=1, workers=1)
+        assert await look_at_queue(redis_url) == QueueFacts(waiting=2, workers=1)
         sessions.may_end.set()
         assert {await sessions.taken.get() for _ in range(2)} == {"ses_3", "ses_4"}
 
@@ -73,53 +71,51 @@ async def test_a_busy_process_listens_no_more_is_still_counted_and_puts_back_wha
         taking(redis_url, sessions, concurrency=2) as queue,
     ):
         for number in range(3):
-            assert await sender.send(f"ses_{number}", f"turn_{number}")
+            assert await sender.send(f"ses_{number}")
         assert {await sessions.taken.get(), await sessions.taken.get()} == {"ses_0", "ses_1"}
-        assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=1, jobs_taken=2, workers=1)
-        assert min([await redis.ttl(key) for key in await redis.keys()]) > 0
+        assert await look_at_queue(redis_url) == QueueFacts(waiting=1, workers=1)
+        assert await redis.ttl(KEY) > 0
+        await redis.delete(KEY)  # so that what is put back makes the key
         await queue.stop_taking()
-        assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=3, jobs_taken=0, workers=1)
-        assert min([await redis.ttl(key) for key in await redis.keys()]) > 0
+        assert await look_at_queue(redis_url) == QueueFacts(waiting=2, workers=1)
+        assert await redis.ttl(KEY) > 0
     others = Sessions()
     others.may_end.set()
     async with asyncio.timeout(PATIENCE_S), taking(redis_url, others, concurrency=1):
-        assert {await others.taken.get() for _ in range(3)} == {"ses_0", "ses_1", "ses_2"}
+        assert {await others.taken.get() for _ in range(2)} == {"ses_0", "ses_1"}
 
 
-async def test_one_redis_serves_processes_that_use_saq_in_its_own_way(redis_url: str) -> None:
-    sessions = Sessions()
-    sessions.may_end.set()
-    plain = RedisQueue.from_url(redis_url, name=NAME)
-    async with asyncio.timeout(PATIENCE_S), taking(redis_url, sessions, concurrency=1) as queue:
-        await plain.enqueue(JOB, session_id="ses_theirs", key="turn_theirs:0", ttl=-1)
-        assert await sessions.taken.get() == "ses_theirs"
-        await queue.stop_taking()
-        assert await queue.send("ses_ours", "turn_ours")
-        taken = await plain.dequeue(timeout=5)
-        assert taken is not None
-        assert (taken.function, taken.kwargs) == (JOB, {"session_id": "ses_ours"})
-        await taken.finish(Status.COMPLETE)
-    await plain.disconnect()
-    assert await look_at_queue(redis_url) == QueueFacts(jobs_waiting=0, jobs_taken=0, workers=0)
-
-
-async def test_a_job_that_cannot_be_read_stops_no_other(redis_url: str) -> None:
+async def test_what_is_sent_between_processes_costs_three_commands(redis_url: str) -> None:
     sessions = Sessions()
     sessions.may_end.set()
     async with (
-        Redis.from_url(redis_url) as redis,
         asyncio.timeout(PATIENCE_S),
+        Redis.from_url(redis_url) as redis,
+        sending(redis_url) as sender,
         taking(redis_url, sessions, concurrency=1),
     ):
-        head = b'{"queue": "segue", "function": "run_turns", "key": "bad", "ttl": -1'
-        asked = [b"}", b', "kwargs": 7}', b', "kwargs": {"session_id": {}}}', b', "attempts": "x", "kwargs": {}}']
-        spoiled = [b"{", b"7", b"[" * 5000, b'{"queue": "segue"}', *(head + rest for rest in asked)]
-        for number, value in enumerate(spoiled):
-            await redis.set(f"saq:job:{NAME}:bad{number}", value)
-            await redis.rpush(f"saq:{NAME}:queued", f"saq:job:{NAME}:bad{number}")
-        queue = RedisQueue(redis, name=NAME)
-        await queue.enqueue(JOB, session_id="ses_good", key="turn_good:0", ttl=-1)
-        assert await sessions.taken.get() == "ses_good"
+        await sender.send("ses_first")
+        await sessions.taken.get()
+        await redis.config_resetstat()
+        for number in range(9):
+            await sender.send(f"ses_{number}")
+            await sessions.taken.get()
+        made = await redis.info("commandstats")
+    sent = {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in made.items()}
+    assert (sent["rpush"], sent["expire"]) == (9, 9)
+    assert sent.keys() <= {"rpush", "expire", "blpop", "info", "config|resetstat", "config", "client"}
+
+
+async def test_an_entry_that_is_no_text_stops_no_other(redis_url: str) -> None:
+    sessions = Sessions()
+    sessions.may_end.set()
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        Redis.from_url(redis_url) as redis,
+        taking(redis_url, sessions, concurrency=1),
+    ):
+        await redis.rpush(KEY, b"\xff", b"", "ses_good")
+        assert [await sessions.taken.get() for _ in range(3)] == ["\ufffd", "", "ses_good"]
 
 
 async def test_it_stops_at_once_at_whatever_step_of_its_start(redis_url: str) -> None:

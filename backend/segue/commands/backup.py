@@ -23,7 +23,7 @@ from segue.embedded.urls import ServerUrls
 from segue.version import VERSION
 
 PROGRESS_S = 0.2
-OURS_IN_REDIS = ("segue:", "saq:")
+OURS_IN_REDIS = "segue:"
 
 
 class _ProgressLine:

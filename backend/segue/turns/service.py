@@ -16,7 +16,7 @@ from segue.db.redis_server import RedisServer
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound
 from segue.domain.plan import Button
-from segue.domain.session import EPOCHS, PromptReport, Turn, TurnKey
+from segue.domain.session import PromptReport, Turn, TurnKey
 from segue.domain.telemetry import TurnEnded
 from segue.domain.usage import Charge
 from segue.events import user_feed
@@ -285,7 +285,7 @@ class TurnService:
         """Puts the turn into the queue. Without Redis it runs here, even in a process that takes no turns."""
         if not admitted.fresh:  # the same request came twice at the same moment
             await self._deps.limiter.release(owner, turn_id)
-        elif not await self.queue.send(admitted.turn.session_id, turn_id, attempt=admitted.turn.run * EPOCHS):
+        elif not await self.queue.send(admitted.turn.session_id):
             self._worker.wake(admitted.turn.session_id)
 
     def _carry_out(self, owner: str, cancelled: Mapping[TurnKey, bool]) -> None:
@@ -300,7 +300,7 @@ class TurnService:
 
     async def _send(self, held: Claim | NeglectedTurn) -> bool:
         """Puts a turn that was queued again into the queue."""
-        return await self.queue.send(held.key.session_id, held.key.turn_id, attempt=held.epoch)
+        return await self.queue.send(held.key.session_id)
 
     async def _leave(self) -> None:
         await self.queue.stop_taking()

@@ -45,7 +45,7 @@ from segue.turns.store import ChatRequest
 from segue.turns.timeline import with_attempt, with_run
 
 CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
-START_WITHIN_S = 2.0  # the job of a turn that no process has begun by then was lost
+START_WITHIN_S = 2.0  # what was sent of a turn that no process has begun by then was lost
 MAX_AT_ONCE = 100
 MAX_ATTEMPTS = 3
 
