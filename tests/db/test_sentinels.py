@@ -10,7 +10,14 @@ from segue.db.redis_server import RedisServer
 from segue.db.sentinels import watched_by_sentinels
 from segue.db.server_urls import check_redis
 from tests.support.logs import until
-from tests.support.redis_servers import free_port, needs_tls, plain_server, sentinel, tls_server
+from tests.support.redis_servers import (
+    free_port,
+    needs_tls,
+    plain_server,
+    sentinel,
+    sentinel_with_tls,
+    tls_server,
+)
 
 
 async def test_the_primary_that_sentinels_name_is_used_and_the_next_one_after_it_has_died(tmp_path: Path) -> None:
@@ -59,6 +66,39 @@ def test_a_url_of_sentinels_names_them_the_primary_and_how_to_speak_to_it() -> N
     assert watched.url == "redis://:secret@primary/3?client_name=segue"
     assert "secret" not in str(watched)
     assert watched_by_sentinels("redis://one/0") is None
+
+
+def test_with_tls_the_sentinels_are_asked_as_the_primary_is_but_with_an_account_of_their_own() -> None:
+    query = "ssl_ca_certs=/ca.pem&ssl_check_hostname=false&sentinel_username=guard&sentinel_password=hid%26den"
+    watched = watched_by_sentinels(f"rediss+sentinel://:secret@one/kept/3?{query}")
+    assert watched is not None
+    assert watched.url == "rediss://:secret@primary/3?ssl_ca_certs=%2Fca.pem&ssl_check_hostname=false"
+    tls = {"ssl": True, "ssl_ca_certs": "/ca.pem", "ssl_check_hostname": False}
+    assert watched.asking == {**tls, "username": "guard", "password": "hid&den"}
+    assert not any(hidden in f"{watched!r} {watched}" for hidden in ("secret", "hid"))
+
+
+@needs_tls
+async def test_sentinels_and_a_primary_with_tls_and_passwords_are_used_if_both_passwords_are_right(
+    tmp_path: Path,
+) -> None:
+    async with sentinel_with_tls(tmp_path, passwords=("one", "two")) as port:
+        trusting = f"ssl_ca_certs={tmp_path / 'authority.pem'}"
+        for password, asked_with, query, kept in (
+            ("one", "two", f"&{trusting}", 1),
+            ("two", "two", f"&{trusting}", None),
+            ("one", "one", f"&{trusting}", None),
+            ("one", "two", "", None),
+        ):
+            url = f"rediss+sentinel://:{password}@127.0.0.1:{port}/kept/0?sentinel_password={asked_with}{query}"
+            check_redis(url)
+            server = RedisServer(url)
+            cache = Cache(server)
+            await cache.set_json("kept", 1, ttl_s=60)
+            assert await cache.get_json("kept") == kept
+            assert server.degraded == (kept is None)
+            await cache.close()
+            await server.close()
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://one:1", "redis+sentinel:///kept/0", "redis+sentinel://one:x/kept"])

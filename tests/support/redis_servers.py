@@ -27,6 +27,20 @@ sentinel monitor kept 127.0.0.1 {primary} 1
 sentinel down-after-milliseconds kept 200
 sentinel failover-timeout kept 1000
 """
+SENTINEL_WITH_TLS = """
+port 0
+tls-port {port}
+bind 127.0.0.1
+tls-cert-file server.pem
+tls-key-file server.key
+tls-ca-cert-file authority.pem
+tls-auth-clients no
+tls-replication yes
+requirepass {sentinel_password}
+sentinel monitor kept 127.0.0.1 {primary} 1
+sentinel auth-pass kept {password}
+"""
+TLS_KEYS = ("--tls-cert-file", "server.pem", "--tls-key-file", "server.key", "--tls-auth-clients", "no")
 
 
 def free_port() -> int:
@@ -74,23 +88,46 @@ async def sentinel(folder: Path, primary: int) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
+async def sentinel_with_tls(folder: Path, *, passwords: tuple[str, str]) -> AsyncIterator[int]:
+    """Yields the port of a Sentinel that watches a primary under the name `kept`. Both speak nothing but TLS, with the
+    certificate `authority.pem` of the folder; the first password is the primary's, the other one the Sentinel's.
+    """
+    certify(folder)
+    password, sentinel_password = passwords
+    primary, port = free_port(), free_port()
+    trusting = f"?ssl_ca_certs={folder / 'authority.pem'}"
+    url = f"rediss://:{password}@127.0.0.1:{primary}/0{trusting}"
+    here = ("--port", "0", "--tls-port", str(primary), "--bind", "127.0.0.1", "--save", "", "--requirepass", password)
+    config = folder / "sentinel.conf"
+    config.write_text(
+        SENTINEL_WITH_TLS.format(port=port, primary=primary, password=password, sentinel_password=sentinel_password),
+        "utf-8",
+    )
+    asking = f"rediss://:{sentinel_password}@127.0.0.1:{port}{trusting}"
+    async with (
+        redis_server(url, folder, *here, *TLS_KEYS, program=TLS_PROGRAM),
+        redis_server(asking, folder, str(config), "--sentinel", program=TLS_PROGRAM),
+    ):
+        yield port
+
+
+@asynccontextmanager
 async def tls_server(folder: Path) -> AsyncIterator[str]:
     """Yields the URL of a Redis that speaks nothing but TLS, with the certificate `authority.pem` of the folder."""
     certify(folder)
     port = free_port()
-    keys = ("--tls-cert-file", "server.pem", "--tls-key-file", "server.key", "--tls-auth-clients", "no")
     here = ("--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1", "--save", "")
     url = f"rediss://localhost:{port}/0"
     trusting = f"{url}?ssl_ca_certs={folder / 'authority.pem'}"
-    async with redis_server(trusting, folder, *here, *keys, program=TLS_PROGRAM):
+    async with redis_server(trusting, folder, *here, *TLS_KEYS, program=TLS_PROGRAM):
         yield url
 
 
 def certify(folder: Path) -> None:
-    """Makes `server.pem` and `server.key` for localhost, and `authority.pem`, which has signed it."""
+    """Makes `server.pem` and `server.key` for localhost and 127.0.0.1, and `authority.pem`, which has signed it."""
     authority = ("-x509", "-days", "2", "-subj", "/CN=authority", "-keyout", "authority.key", "-out", "authority.pem")
     _openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", *authority)
-    signed = ("-CA", "authority.pem", "-CAkey", "authority.key", "-addext", "subjectAltName=DNS:localhost")
+    signed = ("-CA", "authority.pem", "-CAkey", "authority.key", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
     made = ("-x509", "-days", "2", "-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.pem")
     _openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", *made, *signed)
 

@@ -44,7 +44,7 @@ def check_redis(url: str) -> None:
     if not options or not (path.isdecimal() or "path" in options or not path):
         raise ValueError(
             "has to be a URL, such as redis://:password@host:6379/0, rediss://…, unix:///path or"
-            " redis+sentinel://:password@host:26379,host:26379/name/0"
+            " redis+sentinel://:password@host:26379,host:26379/name/0 (with TLS rediss+sentinel://…)"
         ) from None
     if any(name not in _OF_REDIS and not name.startswith("ssl_") for name in options):
         raise ValueError(f"has a parameter that cannot be used. There are {', '.join(sorted(_OF_REDIS))} and ssl_…")

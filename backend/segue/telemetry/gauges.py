@@ -90,9 +90,7 @@ def shared_metrics(now: SharedState) -> Iterator[Metric]:
         yield GaugeMetricFamily("segue_webhook_pending", "Events that wait to be sent to the webhook.", pending)
         yield GaugeMetricFamily("segue_webhook_oldest_seconds", "How long the first of them has waited.", oldest_s)
     if now.jobs is not None:
-        yield GaugeMetricFamily(
-            "segue_queue_jobs", "Sessions in the queue that no process has taken.", now.jobs
-        )
+        yield GaugeMetricFamily("segue_queue_jobs", "Sessions in the queue that no process has taken.", now.jobs)
     if now.tools_failed is not None:
         yield _by_label("segue_tool_failed_for_all", "1 for a tool that has failed for all.", "tool", now.tools_failed)
 
