@@ -1,7 +1,7 @@
 """A Redis that Sentinels watch, named by `redis+sentinel://user:password@host:26379,host:26379/name/0`.
 
-`rediss+sentinel://` stands for TLS to servers and Sentinels. `sentinel_username` and `sentinel_password` in its query are
-the Sentinels' own. They are asked for each new connection which server is the primary. One that is no longer closes its
+`rediss+sentinel://` stands for TLS to all of them; `sentinel_username` and `sentinel_password` in the query are the
+Sentinels' own. They are asked for each new connection which server is the primary. One that is no longer closes its
 connections.
 """
 
