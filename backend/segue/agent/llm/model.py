@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypedDict, Unpack
 
 import structlog
 from langchain_core.language_models import BaseChatModel
@@ -76,6 +77,17 @@ class ModelLimits:
     tool_bounds: Bounds = BOUNDS
 
 
+class ReplyOptions(TypedDict, total=False):
+    """`retries` is what the caller has left of them. `schema` is the shape of the answer, to which not every endpoint
+    holds the model. What is asked is charged to the `account`, also if no answer comes of it.
+    """
+
+    tool_choice: ToolChoice
+    retries: Retries | None
+    schema: Schema | None
+    account: Account | None
+
+
 class ChatModel:
     """A LangChain chat model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
 
@@ -131,20 +143,15 @@ class ChatModel:
         messages: Sequence[BaseMessage],
         tools: Sequence[ToolSpec] = (),
         *,
-        tool_choice: ToolChoice = "auto",
-        retries: Retries | None = None,
         listener: Listener | None = None,
-        schema: Schema | None = None,
-        account: Account | None = None,
+        **options: Unpack[ReplyOptions],
     ) -> Reply:
         """Returns the model's whole reply, which says or calls something; `listener` is given its words as they come.
 
-        `retries` is what the caller has left of them.
-        `schema` is the shape of the answer, which not every endpoint holds the model to. What is asked is charged to
-        the `account`, also if no answer comes of it.
         Raises AppError `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
-        asked = Asked(messages, tuple(tools), tool_choice, self._form, schema)
+        account, retries = options.get("account"), options.get("retries")
+        asked = Asked(messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema"))
         request = self._request(fitting(asked, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
         with self._span("model", model=self.name, provider=traced_provider(self.name)) as span:

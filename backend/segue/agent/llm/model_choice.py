@@ -7,20 +7,18 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import structlog
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
-from segue.agent.llm.answer_schemas import Schema
-from segue.agent.llm.model import ChatModel, ModelLimits, Retries
+from segue.agent.llm.model import ChatModel, ModelLimits, ReplyOptions
 from segue.agent.llm.model_errors import Failure, another_may_answer, is_down, timeout
-from segue.agent.llm.reply import Reply, ToolChoice
+from segue.agent.llm.reply import Reply
 from segue.agent.llm.streamed_answer import Listener
 from segue.domain.errors import AppError
 from segue.domain.tool import ToolSpec
-from segue.usage.account import Account
 
 DOWN_S = 30.0
 MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better
@@ -61,25 +59,14 @@ class ModelWithFallback(ChatModel):
         messages: Sequence[BaseMessage],
         tools: Sequence[ToolSpec] = (),
         *,
-        tool_choice: ToolChoice = "auto",
-        retries: Retries | None = None,
         listener: Listener | None = None,
-        schema: Schema | None = None,
-        account: Account | None = None,
+        **asked: Unpack[ReplyOptions],
     ) -> Reply:
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
             heard = _Heard(listener)
             try:
-                reply = await super().reply(
-                    messages,
-                    tools,
-                    tool_choice=tool_choice,
-                    retries=retries,
-                    listener=heard.listener,
-                    schema=schema,
-                    account=account,
-                )
+                reply = await super().reply(messages, tools, listener=heard.listener, **asked)
             except AppError as error:
                 if heard.words or not another_may_answer(error):
                     raise
@@ -90,15 +77,7 @@ class ModelWithFallback(ChatModel):
                 return reply
         try:
             async with asyncio.timeout_at(ends_at):
-                return await self._fallback.reply(
-                    messages,
-                    tools,
-                    tool_choice=tool_choice,
-                    retries=retries,
-                    listener=listener,
-                    schema=schema,
-                    account=account,
-                )
+                return await self._fallback.reply(messages, tools, listener=listener, **asked)
         except TimeoutError as error:
             raise timeout(self._timeout_s) from error
 
