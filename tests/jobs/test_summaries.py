@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx2
 import orjson
+import pytest
 from starlette.responses import Response
 
 from segue.agent.prompts import SUMMARY
@@ -63,6 +64,21 @@ async def test_what_is_no_longer_in_the_window_is_in_the_summary_and_nothing_is_
     [system] = provider.messages(role="system")
     assert fence_after(SUMMARY, system["content"]) == '"They spoke of questions 1 and on."'
     assert [row["content"] for row in await client.messages(session)][::2] == [f"question {n}" for n in range(1, 12)]
+
+
+@pytest.mark.parametrize("gaps", [None, 5])
+async def test_a_summary_counts_the_messages_of_a_session_anew(
+    settings: Settings, client: Client, provider: Provider, gaps: int | None
+) -> None:
+    provider.summary = says("so far")
+    session = await client.new_session()
+    await talk(client, provider, session, range(1, TURNS_TO_FILL_A_WINDOW))
+    async with looking_into(settings) as stores:
+        await stores.database.execute("UPDATE sessions SET gaps = $2 WHERE id = $1", session, gaps)
+        assert (await client.get(f"/sessions/{session}"))["message_count"] == 18 - (gaps or 0)
+        await talk(client, provider, session, range(TURNS_TO_FILL_A_WINDOW, TURNS_TO_FILL_A_WINDOW + 1))
+        assert await stores.until("SELECT count(*) FROM sessions WHERE id = $1 AND gaps = 0", session) == 1
+    assert (await client.get(f"/sessions/{session}"))["message_count"] == 20
 
 
 async def test_a_summary_is_carried_on_from_the_one_before(

@@ -220,6 +220,18 @@ async def test_a_turn_that_ended_between_a_call_and_its_result_leaves_a_history_
     assert (hung["status"], hung["summary"]) == ("unknown", INTERRUPTED)
 
 
+async def test_a_session_counts_no_message_that_a_second_run_of_a_turn_has_replaced(
+    with_tools: Client, provider: Provider
+) -> None:
+    provider.will(calls(("mcp_slow", {})))
+    session = await with_tools.new_session()
+    failed = await with_tools.send(session, "Wait for it")
+    assert [message["seq"] for message in await with_tools.messages(session)] == [1, 2, 3]
+    await with_tools.http.post(f"/sessions/{session}/turns/{failed.json()['turn_id']}/retry")
+    assert [message["seq"] for message in await with_tools.messages(session)] == [1, 2, 4]
+    assert (await with_tools.get(f"/sessions/{session}"))["message_count"] == 3
+
+
 async def test_a_history_that_cannot_be_read_is_an_error_and_not_an_empty_one(
     settings: Settings, client: Client, provider: Provider
 ) -> None:

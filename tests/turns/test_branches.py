@@ -244,3 +244,4 @@ async def test_a_stopped_turn_is_run_again_without_what_was_said_until_then(clie
     assert texts(await client.messages(session)) == ["Tell me a story", "Once upon a time"]
     [left] = await branches(client, session)
     assert (left["from_seq"], left["message_count"]) == (said["seq"], 1)
+    assert (await client.get(f"/sessions/{session}"))["message_count"] == 2

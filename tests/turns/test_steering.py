@@ -82,6 +82,7 @@ async def test_a_turn_reads_what_comes_while_it_runs_once_and_in_order_at_its_ne
     ]
     assert [each["metadata"].get("steered") for each in history] == [None, None, None, True, True, None]
     assert [each["seq"] for each in history] == sorted(each["seq"] for each in history)
+    assert (await client.get(f"/sessions/{session}"))["message_count"] == len(history)
     assert {each["turn_id"] for each in history} == {answer["turn_id"]}
     assert [turn["turn_id"] for turn in await client.turns(session)] == [answer["turn_id"]]
     await client.chat(session, "thanks, is that all?")

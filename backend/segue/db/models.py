@@ -3,6 +3,7 @@
 `seq` of a turn or message counts in its session; that of other rows is counted by PostgreSQL, and is 0 for those older
 than the column, which their ids order. An id or a time never does: each is of the clock of one process.
 `turn_seq` of a message is the seq of the message that opened its turn: `seq` orders arrival, `turn_seq` a history.
+`gaps` counts the seqs below `next_seq` that are of no message in the history; null is not counted yet.
 `result_bytes` counts all bytes of results a session ever stored, `stored_before` its value when a result was stored.
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
 `read_by` of a turn is the one that its message steered: it has become part of that one, and never ran.
@@ -103,6 +104,7 @@ sessions = Table(
     Column("archived", Boolean, nullable=False, server_default=text("false")),
     Column("pinned", Boolean, nullable=False, server_default=text("false")),
     Column("next_seq", BigInteger, nullable=False, server_default=text("1")),
+    Column("gaps", BigInteger),
     Column("last_turn_id", _id()),
     Column("result_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("summary", Text),
@@ -169,6 +171,7 @@ turns = Table(
     ),
     Index("turns_one_running_key", "session_id", unique=True, postgresql_where=text("status = 'running'")),
     Index("turns_open_idx", "session_id", "seq", postgresql_where=text("status IN ('queued', 'running')")),
+    Index("turns_failed_idx", "session_id", "seq", postgresql_where=text("error IS NOT NULL")),
     Index("turns_facts_due_idx", "facts_due_at", postgresql_where=text("facts_due_at IS NOT NULL")),
 )
 
@@ -195,6 +198,7 @@ messages = Table(
     CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="tool_call"),
     Index("messages_session_id_seq_key", "session_id", "seq", unique=True),
     Index("messages_history_idx", "session_id", "turn_seq", "seq"),
+    Index("messages_branch_idx", "session_id", "branch", "seq", postgresql_where=text("branch IS NOT NULL")),
     Index("messages_turn_id_idx", "turn_id"),
     Index("messages_tool_call_id_key", "tool_call_id", unique=True, postgresql_where=text("tool_call_id IS NOT NULL")),
 )

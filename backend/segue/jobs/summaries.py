@@ -17,6 +17,7 @@ from segue.db.engine import Database
 from segue.domain.session import Message
 from segue.domain.tool import Reference
 from segue.memory.history import load_turns
+from segue.memory.sessions import count_gaps
 from segue.memory.short_term import merge_results
 from segue.memory.summary import DueSummary, claim_due, postpone, store_summary
 from segue.memory.token_count import Count
@@ -68,6 +69,7 @@ class Summaries:
             earlier = await recent_references(connection, job.session_id, up_to=covers)
             listed = self._listed(merge_results(earlier, ()))
             stored = await store_summary(connection, job, summary, covers=covers, references=listed)
+            await count_gaps(connection, job.session_id)
         log.info("summary_written", session_id=job.session_id, covers=covers, chars=len(summary or ""), stored=stored)
         return covers < job.until
 

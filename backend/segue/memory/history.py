@@ -115,7 +115,7 @@ _MOVE = (
     .values(
         seq=update(sessions)
         .where(sessions.c.id == bindparam("at_session"))
-        .values(next_seq=sessions.c.next_seq + 1)
+        .values(next_seq=sessions.c.next_seq + 1, gaps=sessions.c.gaps + 1)
         .returning((sessions.c.next_seq - 1).label("seq"))
         .cte("allocated")
         .select()

@@ -1,7 +1,7 @@
 """Sessions: their owners, titles and metadata. Every statement for a user has the owner in its predicate.
 
 Owns `sessions`, but for what the statements of a turn and the summary set in it, and `client_sessions`. Messages are
-only searched.
+only searched and counted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,8 @@ async def create_session(
         "time_zone": time_zone,
         "metadata": dict(metadata),
     }
-    made = insert(sessions).values(id=session_id, owner=owner, **given, created_at=func.now(), updated_at=func.now())
+    times = {"created_at": func.now(), "updated_at": func.now()}
+    made = insert(sessions).values(id=session_id, owner=owner, gaps=0, **given, **times)
     at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
     return Session(
         id=session_id,
@@ -97,7 +98,7 @@ async def name_session(
 
 
 async def check_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
-    """Raises NotFound as `get_session`, which counts the session's messages."""
+    """Raises NotFound as `get_session`, which reads more."""
     await _find(connection, _id_of(owner, session_id))
 
 
@@ -214,6 +215,29 @@ async def delete_session(connection: AsyncConnection, owner: str, session_id: st
         raise NotFound("session")
 
 
+async def count_gaps(connection: AsyncConnection, session_id: str) -> None:
+    """Counts a session's `gaps` anew, unless something happens in it meanwhile: a session older than that column has
+    null, and a process of the release before leaves it as it is.
+    """
+    seen = (
+        select(sessions.c.next_seq, sessions.c.updated_at, _counted().label("message_count"))
+        .where(sessions.c.id == session_id)
+        .cte("seen")
+    )
+    is_as_seen = (sessions.c.next_seq == seen.c.next_seq, sessions.c.updated_at == seen.c.updated_at)
+    counted = update(sessions).where(sessions.c.id == session_id, *is_as_seen)
+    await connection.execute(counted.values(gaps=seen.c.next_seq - 1 - seen.c.message_count))
+
+
+def _counted() -> ColumnElement[int]:
+    return (
+        select(func.count())
+        .where(messages.c.session_id == sessions.c.id, messages.c.branch.is_(None))
+        .correlate(sessions)
+        .scalar_subquery()
+    )
+
+
 def _owned(owner: str) -> Select[Any]:
     running = (
         select(turns.c.id)
@@ -223,8 +247,7 @@ def _owned(owner: str) -> Select[Any]:
     )
     pending = (plans.c.session_id == sessions.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
     shown = (sessions.c[name] for name in SHOWN)
-    in_history = (messages.c.session_id == sessions.c.id, messages.c.branch.is_(None))
-    count = select(func.count()).where(*in_history).scalar_subquery().label("message_count")
+    count = func.coalesce(sessions.c.next_seq - 1 - sessions.c.gaps, _counted()).label("message_count")
     pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
     return (
         select(*shown, count, running, *pending_plan)

@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Annotated
 
 from sqlalchemy import func, select, update
-from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import taken_back
@@ -92,7 +91,7 @@ async def leave_history(connection: AsyncConnection, session_id: str, *, from_se
     """
     branch = new_id("br", now)
     said = (messages.c.session_id == session_id, messages.c.turn_seq >= from_seq, messages.c.branch.is_(None))
-    await connection.execute(update(messages).where(*said).values(branch=branch, left_at=func.now()))
+    left = await connection.execute(update(messages).where(*said).values(branch=branch, left_at=func.now()))
     ended = (turns.c.session_id == session_id, turns.c.seq >= from_seq, turns.c.branch.is_(None))
     await connection.execute(update(turns).where(*ended).values(branch=branch, facts_due_at=None))
     answered = (
@@ -104,6 +103,7 @@ async def leave_history(connection: AsyncConnection, session_id: str, *, from_se
         .scalar_subquery()
     )
     before = {"last_turn_id": answered, "tool_choice": None, **columns_before(from_seq)}
+    before["gaps"] = sessions.c.gaps + left.rowcount
     await connection.execute(update(sessions).where(sessions.c.id == session_id).values(before))
     await cancel_open(connection, session_id)
 
@@ -122,23 +122,26 @@ async def list_branches(
     connection: AsyncConnection, session_id: str, *, before: int | None, limit: int
 ) -> list[tuple[Branch, int]]:
     """Returns the branches of a session with their last seqs, by which they are listed: the newest first."""
-    found = (
+    first, last = func.min(messages.c.seq), func.max(messages.c.seq)
+    listed = (
+        select(messages.c.branch, first.label("seq"), last.label("last_seq"), func.count().label("message_count"))
+        .where(messages.c.session_id == session_id, messages.c.branch.is_not(None))
+        .group_by(messages.c.branch)
+        .order_by(last.desc())
+        .limit(limit)
+    )
+    if before is not None:
+        listed = listed.having(last < before)
+    found = listed.subquery()
+    statement = (
         select(
-            messages.c.branch,
-            messages.c.seq,
+            found,
             func.left(messages.c.content, _FIRST_CHARS).label("begins"),
             func.coalesce(messages.c.left_at, messages.c.created_at).label("left_at"),
-            func.count().over(partition_by=messages.c.branch).label("message_count"),
-            func.max(messages.c.seq).over(partition_by=messages.c.branch).label("last_seq"),
         )
-        .ext(distinct_on(messages.c.branch))
-        .where(messages.c.session_id == session_id, messages.c.branch.is_not(None))
-        .order_by(messages.c.branch, messages.c.seq)
-        .subquery()
+        .join(messages, (messages.c.session_id == session_id) & (messages.c.seq == found.c.seq))
+        .order_by(found.c.last_seq.desc())
     )
-    statement = select(found).order_by(found.c.last_seq.desc()).limit(limit)
-    if before is not None:
-        statement = statement.where(found.c.last_seq < before)
     return [
         (Branch(row.branch, row.seq, row.left_at, row.message_count, first_words(row.begins)), row.last_seq)
         for row in await connection.execute(statement)

@@ -171,6 +171,7 @@ def _session() -> Insert:
         "summary_references": case((and_(fits, is_list), lines)),
         "created_at": func.now(),
         "updated_at": func.now(),
+        "gaps": literal(0),
     }
     return insert(sessions).from_select(list(columns), select(*columns.values()).where(sessions.c.id == _SOURCE))
 

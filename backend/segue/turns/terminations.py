@@ -240,11 +240,14 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
         .returning(tool_calls.c.id)
         .cte("left_open")
     )
-    answered = delete(messages).where(messages.c.tool_call_id.in_(select(left_open.c.id))).cte("answered")
+    answered = delete(messages).where(messages.c.tool_call_id.in_(select(left_open.c.id)))
     stopped = update(messages).where(messages.c.turn_id == failed, messages.c.cut_off).where(IN_HISTORY)
-    left = stopped.values(branch=bindparam("left_to"), left_at=func.now()).cte("left")
-    # So that a message which comes at the same moment is not claimed before it.
-    noted = update(sessions).where(sessions.c.id == bindparam("at_session")).values(updated_at=func.clock_timestamp())
+    left = stopped.values(branch=bindparam("left_to"), left_at=func.now())
+    gone = [answered.returning(messages.c.id).cte("answered"), left.returning(messages.c.id).cte("left")]
+    gaps = sum((select(func.count()).select_from(each).scalar_subquery() for each in gone), sessions.c.gaps)
+    # Its time so that a message which comes at the same moment is not claimed before it.
+    noted = update(sessions).where(sessions.c.id == bindparam("at_session"))
+    noted = noted.values(updated_at=func.clock_timestamp(), gaps=gaps)
     nothing = dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at"))
     return (
         update(turns)
@@ -260,7 +263,7 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
             **nothing,
         )
         .returning(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch)
-        .add_cte(left_open, answered, left, noted.cte("noted"))
+        .add_cte(left_open, *gone, noted.cte("noted"))
     )
 
 
