@@ -35,7 +35,6 @@ class Measure:
     spread: float | None = None
     at_most: float | None = None
     at_least: float | None = None
-    aim: str = ""
     compared: float | None = None
     noise: float = 0
     more_is_better: bool = False
@@ -49,9 +48,7 @@ class Measure:
     @property
     def target(self) -> str:
         bounds = (("≤", self.at_most), ("≥", self.at_least))
-        return ", ".join(
-            [f"{sign} {bound:g}" for sign, bound in bounds if bound is not None] + [self.aim] * bool(self.aim)
-        )
+        return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
 
 @dataclass(slots=True)
@@ -78,10 +75,10 @@ def p99(values: Sequence[float]) -> float:
     return sorted(values)[math.ceil(len(values) * 0.99) - 1]
 
 
-def ratio(name: str, values: Sequence[float], *, at_most: float | None = None, aim: str = "") -> Measure:
+def ratio(name: str, values: Sequence[float], *, at_most: float | None = None) -> Measure:
     """Returns the measure of a ratio to the bare calls, of which `values` has one a round."""
     value, spread = median(values), deviation(values)
-    return Measure(name, value, digits=2, spread=spread, at_most=at_most, aim=aim, compared=value, noise=spread / value)
+    return Measure(name, value, digits=2, spread=spread, at_most=at_most, compared=value, noise=spread / value)
 
 
 def growth(name: str, values: Sequence[float], *, at_most: float | None = None) -> Measure:

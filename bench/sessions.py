@@ -121,12 +121,12 @@ def _plain_measures(results: Results, series: Series) -> list[Measure]:
     results.rounds_ms["a bare call of the same window"] = [median(batch) for batch in series.bare]
     processor = sum(spent.values()) / spent["bare caller"] - 1
     return [
-        ratio("plain turn ÷ bare call of the same window", series.ratios, at_most=4, aim="aim 2.5"),
+        ratio("plain turn ÷ bare call of the same window", series.ratios, at_most=1.8),
         count("the same in processor time, servers included", processor, digits=2),
         growth("time of a plain turn, last quarter of the session ÷ first", series.ratios, at_most=1.1),
         _milliseconds("plain turn", series.turns),
         _milliseconds("bare call", series.bare),
-        count("Redis commands a turn", series.used[COMMANDS] / turns),
+        count("Redis commands a turn", series.used[COMMANDS] / turns, at_most=8),
     ]
 
 
@@ -158,7 +158,7 @@ def _stored_measures(start: Snapshot, middle: Snapshot, end: Snapshot, *, turns:
     size, text = end.bytes - start.bytes, end.text - start.text
     halves = (end.bytes - middle.bytes) / (middle.bytes - start.bytes)
     return [
-        count("PostgreSQL transactions a turn", (end.transactions - start.transactions) / turns),
+        count("PostgreSQL transactions a turn", (end.transactions - start.transactions) / turns, at_most=3),
         count("rows a turn", (end.rows - start.rows) / turns),
         count("rows' bytes a turn beyond its text", (size - text) / turns, "B", 0, at_most=2000),
         count("rows' bytes a turn, second half of the session ÷ first", halves, digits=2, at_most=1.1),
@@ -188,7 +188,7 @@ async def tool_turns(bare: BareCaller, candidates: Sequence[Candidate], *, numbe
         prompts = await largest_prompt(each) / start
         each.results.processor_ms["with a tool"] = processor_ms(series.used, number * BATCH)
         each.results.measures += [
-            ratio("turn with one tool call ÷ bare call", series.ratios),
+            ratio("turn with one tool call ÷ bare call", series.ratios, at_most=3.5),
             growth("time of a turn with a tool call, last quarter of the session ÷ first", series.ratios, at_most=1.1),
             Measure("prompt with tool calls, end of the session ÷ start", prompts, digits=2, at_most=1.05),
             _milliseconds("turn with one tool call", series.turns),
@@ -199,6 +199,6 @@ async def streamed_turns(bare: BareCaller, candidates: Sequence[Candidate], *, n
     measured = await rounds(bare, candidates, lambda each: each.streamed.first_token(), number=number, stream=True)
     for each, series in zip(candidates, measured, strict=True):
         each.results.measures += [
-            ratio("stream: first token ÷ that of a bare stream", series.ratios),
+            ratio("stream: first token ÷ that of a bare stream", series.ratios, at_most=2),
             _milliseconds("stream: first token", series.turns),
         ]
