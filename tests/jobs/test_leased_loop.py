@@ -21,8 +21,7 @@ class Errands:
     errors: dict[str, Exception] = field(default_factory=dict)
     go: asyncio.Event = field(default_factory=asyncio.Event)
     started: list[str] = field(default_factory=list)
-    given_back: list[str] = field(default_factory=list)
-    postponed: dict[str, float] = field(default_factory=dict)
+    given_back: dict[str, float] = field(default_factory=dict)
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     unclaimable: AppError | None = None
     followers: dict[str, list[str]] = field(default_factory=dict)
@@ -51,11 +50,8 @@ class Errands:
         self.due += self.followers.pop(job, [])
         return bool(self.due)
 
-    async def give_back(self, job: str) -> None:
-        self.given_back.append(job)
-
-    async def postpone(self, job: str, wait_s: float) -> None:
-        self.postponed[job] = wait_s
+    async def give_back(self, job: str, wait_s: float) -> None:
+        self.given_back[job] = wait_s
 
     def ids(self, job: str) -> dict[str, str]:
         return {"errand": job}
@@ -90,7 +86,16 @@ async def test_what_runs_when_the_process_stops_is_given_back() -> None:
     errands = Errands(["a", "b"])
     async with JobLoop(errands, interval_s=NEVER_S):
         await errands.wait_for_start(2)
-    assert sorted(errands.given_back) == ["a", "b"]
+    assert errands.given_back == {"a": 0, "b": 0}
+
+
+async def test_a_job_for_which_its_owners_limit_has_no_room_is_due_again_when_there_is_room() -> None:
+    full = AppError("rate_limited", status=429, title="Too much", extra={"retry_after_s": 90})
+    errands = Errands(["a", "b", "c"], {"a": full})
+    errands.go.set()
+    async with JobLoop(errands, interval_s=NEVER_S):
+        await errands.wait_for_start(3)
+    assert errands.given_back == {"a": 90}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,7 @@ async def test_a_job_that_raises_is_logged_and_leaves_its_slot_to_the_next(error
         async with JobLoop(errands, interval_s=NEVER_S):
             await errands.wait_for_start(4)
     assert [entry["event"] for entry in logs] == [event, event]
-    assert errands.given_back == []
+    assert errands.given_back == {}
 
 
 async def test_a_claim_that_fails_is_logged_and_made_again_when_woken() -> None:

@@ -327,7 +327,7 @@ async def test_a_process_whose_claim_has_lapsed_changes_nothing_of_an_event_that
             assert current is not None
             before = await stores.database.fetchrow("SELECT * FROM webhook_events")
             await postpone(connection, lapsed, "HTTP 500", wait_s=600)
-            await give_back(connection, lapsed)
+            await give_back(connection, lapsed, wait_s=0)
             assert not await drop(connection, lapsed)
             assert await stores.database.fetchrow("SELECT * FROM webhook_events") == before
             assert await drop(connection, current)

@@ -228,9 +228,10 @@ async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *
     )
 
 
-async def give_back(connection: AsyncConnection, event: DueEvent) -> None:
-    """Makes a claimed event due at once."""
-    await connection.execute(update(webhook_events).where(*_is_ours(event)).values(due_at=func.now()))
+async def give_back(connection: AsyncConnection, event: DueEvent, *, wait_s: float) -> None:
+    """Makes a claimed event due again in `wait_s` seconds."""
+    due_at = func.now() + timedelta(seconds=wait_s)
+    await connection.execute(update(webhook_events).where(*_is_ours(event)).values(due_at=due_at))
 
 
 async def retry_all(connection: AsyncConnection) -> int:

@@ -98,10 +98,7 @@ class FactExtraction:
         log.info("facts_extracted", turn_id=job.turn_id, kept=len(facts), not_said=len(proposed) - len(facts))
         return True
 
-    async def give_back(self, job: DueExtraction) -> None:
-        await self.postpone(job, 0)
-
-    async def postpone(self, job: DueExtraction, wait_s: float) -> None:
+    async def give_back(self, job: DueExtraction, wait_s: float) -> None:
         still_due = (turns.c.id == job.turn_id, turns.c.facts_due_at.is_not(None))
         due_at = func.now() + timedelta(seconds=wait_s)
         async with self.database.autocommit() as connection:

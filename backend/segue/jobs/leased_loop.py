@@ -38,11 +38,10 @@ class JobKind(Protocol[Job]):
     async def run(self, job: Job) -> bool:
         """Returns whether the end of this job may have made another one due."""
 
-    async def give_back(self, job: Job) -> None:
-        """Ends the lease of a job that was cancelled, so that another process can claim it at once."""
-
-    async def postpone(self, job: Job, wait_s: float) -> None:
-        """Ends the lease of a job that its owner's limit has no room for: it is due again in `wait_s` seconds."""
+    async def give_back(self, job: Job, wait_s: float) -> None:
+        """Ends the lease of a job that was cancelled, or for which its owner's limit has no room: it is due again in
+        `wait_s` seconds.
+        """
 
     def ids(self, job: Job) -> dict[str, str]:
         """The fields that identify the job in log lines."""
@@ -99,11 +98,11 @@ class JobLoop(Generic[Job]):
         except AppError as error:
             log.warning(kind.log_failed, code=error.code, **kind.ids(job))
             if error.code == RATE_LIMITED:
-                await kind.postpone(job, float(error.extra["retry_after_s"]))
+                await kind.give_back(job, float(error.extra["retry_after_s"]))
         except asyncio.CancelledError:
             with suppress(AppError, TimeoutError):
                 async with asyncio.timeout(GIVE_BACK_TIMEOUT_S):
-                    await kind.give_back(job)
+                    await kind.give_back(job, 0)
             raise
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -19,7 +19,7 @@ from segue.domain.tool import Reference
 from segue.memory.history import load_turns
 from segue.memory.sessions import count_gaps
 from segue.memory.short_term import merge_results
-from segue.memory.summary import DueSummary, claim_due, postpone, store_summary
+from segue.memory.summary import DueSummary, claim_due, give_back, store_summary
 from segue.memory.token_count import Count
 from segue.tools.results import recent_references
 from segue.usage.account import Books
@@ -73,12 +73,9 @@ class Summaries:
         log.info("summary_written", session_id=job.session_id, covers=covers, chars=len(summary or ""), stored=stored)
         return covers < job.until
 
-    async def give_back(self, job: DueSummary) -> None:
-        """Keeps its lease: another process waits for a summary without harm."""
-
-    async def postpone(self, job: DueSummary, wait_s: float) -> None:
+    async def give_back(self, job: DueSummary, wait_s: float) -> None:
         async with self.database.autocommit() as connection:
-            await postpone(connection, job, wait_s=wait_s)
+            await give_back(connection, job, wait_s=wait_s)
 
     def ids(self, job: DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}

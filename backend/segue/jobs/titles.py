@@ -60,12 +60,9 @@ class Titles:
         log.info("title_written", stored=stored, **self.ids(job))
         return False
 
-    async def give_back(self, job: DueTitle) -> None:
+    async def give_back(self, job: DueTitle, wait_s: float) -> None:
         async with self.database.autocommit() as connection:
-            await give_back(connection, job)
-
-    async def postpone(self, job: DueTitle, wait_s: float) -> None:
-        """Never called: what the owner's limit has no room for is given up."""
+            await give_back(connection, job, wait_s=wait_s)
 
     def ids(self, job: DueTitle) -> dict[str, str]:
         return {"session_id": job.session_id}

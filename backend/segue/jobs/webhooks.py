@@ -79,12 +79,9 @@ class Webhooks:
         self.observe(WebhookTried("failed"))
         return True
 
-    async def give_back(self, job: DueEvent) -> None:
+    async def give_back(self, job: DueEvent, wait_s: float) -> None:
         async with self.database.autocommit() as connection:
-            await outbox.give_back(connection, job)
-
-    async def postpone(self, job: DueEvent, wait_s: float) -> None:
-        """Never called: no limit of a user's counts events."""
+            await outbox.give_back(connection, job, wait_s=wait_s)
 
     def ids(self, job: DueEvent) -> dict[str, str]:
         return {"event_id": job.id, "type": job.type}

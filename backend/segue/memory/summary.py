@@ -98,7 +98,7 @@ async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueSummar
     return DueSummary(row.owner, row.id, row.summary, row.summary_seq, row.summary_until) if row else None
 
 
-async def postpone(connection: AsyncConnection, due: DueSummary, *, wait_s: float) -> None:
+async def give_back(connection: AsyncConnection, due: DueSummary, *, wait_s: float) -> None:
     """Makes a claimed summary due again in `wait_s` seconds, which counts as no try."""
     postponed = {
         "summary_due_at": func.now() + timedelta(seconds=wait_s),

@@ -67,7 +67,8 @@ async def settle(connection: AsyncConnection, job: DueTitle, title: str | None) 
     return (await connection.execute(given.returning(sessions.c.id))).one_or_none() is not None
 
 
-async def give_back(connection: AsyncConnection, job: DueTitle) -> None:
-    """Makes a claimed title due again at once."""
+async def give_back(connection: AsyncConnection, job: DueTitle, *, wait_s: float) -> None:
+    """Makes a claimed title due again in `wait_s` seconds."""
     still_due = (sessions.c.id == job.session_id, sessions.c.title_due_at.is_not(None))
-    await connection.execute(update(sessions).where(*still_due).values(title_due_at=func.now()))
+    due_at = func.now() + timedelta(seconds=wait_s)
+    await connection.execute(update(sessions).where(*still_due).values(title_due_at=due_at))
