@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from segue.api.deps import IdentityDep, Ops, OriginDep, Services, ServicesDep
+from segue.api.deps import IdentityDep, Ops, Services, ServicesDep
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Page
@@ -55,16 +55,14 @@ async def get_agent(agent_id: AgentId, services: ServicesDep, identity: Identity
 
 
 @router.post("/reload", responses=problems("forbidden", "agents_invalid"))
-async def reload_agents(
-    services: ServicesDep, identity: IdentityDep, operator: Ops, origin: OriginDep
-) -> Page[AgentDescription]:
+async def reload_agents(services: ServicesDep, operator: Ops) -> Page[AgentDescription]:
     """Loads the file of agents anew. In this process: turns that run keep the agents they began with, and a file that
     cannot be used changes nothing. For the scope `ops`.
     """
     async with services.database.transaction() as connection:
-        await record_act(connection, operator, "reload_agents", request_id=origin.request_id)
+        await record_act(connection, operator, "reload_agents")
     await services.agents.reload()
-    return _all(services, identity)
+    return _all(services, operator)
 
 
 def _all(services: Services, identity: Identity) -> Page[AgentDescription]:

@@ -19,7 +19,7 @@ from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError, NotFound
-from segue.domain.identity import Identity
+from segue.domain.identity import Identity, Operator
 from segue.domain.ids import Prefix, is_id
 from segue.domain.plan import Confirm, Planning
 from segue.domain.telemetry import OpenSpan
@@ -132,10 +132,10 @@ def require_ops(identity: Identity) -> None:
         )
 
 
-async def _ops(identity: IdentityDep) -> str:
-    """A caller who may see other users' data. Raises AppError `forbidden`."""
+async def _ops(request: Request, identity: IdentityDep) -> Operator:
+    """Raises AppError `forbidden`."""
     require_ops(identity)
-    return identity.user
+    return Operator(identity.user, identity.scopes, identity.is_everybody, request.scope["request_id"])
 
 
 async def may_read_metrics(request: Request, services: ServicesDep, _: Described) -> None:
@@ -164,7 +164,7 @@ def _id(
 
 
 Caller = Annotated[str, Depends(_caller)]
-Ops = Annotated[str, Depends(_ops)]
+Ops = Annotated[Operator, Depends(_ops)]
 OriginDep = Annotated[Origin, Depends(_origin)]
 SessionId = Annotated[str, Path(description="A session of the caller's."), _id("ses", "session")]
 TurnId = Annotated[str, Path(description="A turn of the session."), _id("turn", "turn")]

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from segue.api.deps import IdentityDep, Ops, OriginDep, ServicesDep, StrictJsonRoute
+from segue.api.deps import Ops, ServicesDep, StrictJsonRoute
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.domain.errors import NotFound
@@ -17,9 +17,7 @@ router = APIRouter(prefix="/ops/doctor", tags=["ops"], route_class=StrictJsonRou
 @router.get("", responses=problems("forbidden", "session_not_found"))
 async def examine(
     services: ServicesDep,
-    identity: IdentityDep,
     operator: Ops,
-    origin: OriginDep,
     *,
     session_id: Annotated[str | None, Query(max_length=200, description="A session of any user.")] = None,
 ) -> dict[str, Any]:
@@ -29,9 +27,9 @@ async def examine(
     """
     if session_id is not None and not is_id("ses", session_id):
         raise NotFound("session")
-    words = session_id is not None and "ops:content" in identity.scopes
+    words = session_id is not None and "ops:content" in operator.scopes
     found = await services.examine(session_id, words=words)
     if words:
         async with services.database.transaction() as connection:
-            await record_act(connection, operator, "read_session", session_id=session_id, request_id=origin.request_id)
+            await record_act(connection, operator, "read_session", session_id=session_id)
     return found

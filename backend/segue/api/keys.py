@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from segue.api.deps import IdentityDep, KeyId, Ops, OriginDep, ServicesDep, StrictJsonRoute
+from segue.api.deps import KeyId, Ops, ServicesDep, StrictJsonRoute
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, KeyRotation, KeyToMake, Limit, Page, decode_cursor, id_position, page
@@ -85,13 +85,12 @@ async def create_api_key(
     response: Response,
     services: ServicesDep,
     _: KeysDep,
-    identity: IdentityDep,
-    origin: OriginDep,
+    operator: Ops,
 ) -> OpsNewKey:
     """Makes an API key, and shows its secret this once. With no scope that the caller has not, and for another user
     only with `ops:content`: who has a user's key reads what that user said. For the scope `ops`, with AUTH=api_key.
     """
-    _refuse_more_than(identity, body.user, body.scopes)
+    _refuse_more_than(operator, body.user, body.scopes)
     now = services.clock()
     if body.expires_at is not None and body.expires_at <= now:
         detail = "`expires_at` has to be later than now."
@@ -101,7 +100,7 @@ async def create_api_key(
             connection, body.user, scopes=body.scopes, name=body.name, now=now, expires_at=body.expires_at
         )
         details = {"key_id": made.key.id, "user": body.user, "scopes": made.key.scopes}
-        await record_act(connection, identity.user, "create_key", details=details, request_id=origin.request_id)
+        await record_act(connection, operator, "create_key", details=details)
     return _told(made, now, response)
 
 
@@ -111,8 +110,7 @@ async def rotate_api_key(
     response: Response,
     services: ServicesDep,
     keys: KeysDep,
-    identity: IdentityDep,
-    origin: OriginDep,
+    operator: Ops,
     body: KeyRotation | None = None,
 ) -> OpsNewKey:
     """Makes an API key like one that works, which ends after a while. What may be made is as for a new one. For the
@@ -121,23 +119,23 @@ async def rotate_api_key(
     now, overlap = services.clock(), timedelta(seconds=(body or KeyRotation()).overlap_s)
     async with services.database.transaction() as connection:
         old = await lock_key(connection, key_id)
-        _refuse_more_than(identity, old.owner, old.scopes)
+        _refuse_more_than(operator, old.owner, old.scopes)
         made = await rotate_key(connection, old, overlap=overlap, now=now)
         details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
-        await record_act(connection, identity.user, "rotate_key", details=details, request_id=origin.request_id)
+        await record_act(connection, operator, "rotate_key", details=details)
     keys.forget(key_id)
     return _told(made, now, response)
 
 
 @router.delete("/{key_id}", status_code=204, responses=REFUSED)
-async def revoke_api_key(key_id: KeyId, services: ServicesDep, keys: KeysDep, operator: Ops, origin: OriginDep) -> None:
+async def revoke_api_key(key_id: KeyId, services: ServicesDep, keys: KeysDep, operator: Ops) -> None:
     """Revokes an API key. It is refused here at once, and by other processes within a second. For the scope `ops`,
     with AUTH=api_key.
     """
     async with services.database.transaction() as connection:
         revoked = await revoke_key(connection, key_id)
         details = {"key_id": key_id, "user": revoked.owner}
-        await record_act(connection, operator, "revoke_key", details=details, request_id=origin.request_id)
+        await record_act(connection, operator, "revoke_key", details=details)
     keys.forget(key_id)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from segue.api.deps import Ops, OriginDep, Services, ServicesDep, StrictJsonRoute
+from segue.api.deps import Ops, Services, ServicesDep, StrictJsonRoute
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.domain.doc import doc
@@ -37,21 +37,13 @@ async def list_mcp_servers(services: ServicesDep, _: Ops) -> McpServerList:
 
 
 @router.post("/{mcp_server}/reconnect", status_code=202, responses=problems("forbidden"))
-async def reconnect_mcp_server(
-    mcp_server: McpServerName, services: ServicesDep, operator: Ops, origin: OriginDep
-) -> McpServerStatus:
+async def reconnect_mcp_server(mcp_server: McpServerName, services: ServicesDep, operator: Ops) -> McpServerStatus:
     """Ends the connection of this process to a server once its calls have ended, and opens the next at once; new calls
     wait for it. One at a time: a second request while that lasts changes nothing. For the scope `ops`.
     """
     await _status(services, mcp_server)
     async with services.database.transaction() as connection:
-        await record_act(
-            connection,
-            operator,
-            "reconnect_mcp_server",
-            details={"server": mcp_server},
-            request_id=origin.request_id,
-        )
+        await record_act(connection, operator, "reconnect_mcp_server", details={"server": mcp_server})
     services.mcp.reconnect(mcp_server)
     return await _status(services, mcp_server)
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import Field, TypeAdapter
 
-from segue.api.deps import IdentityDep, Ops, OriginDep, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.deps import Ops, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.first_use import BUILT_AT_FIRST_USE
-from segue.domain.identity import MAX_USER_CHARS
+from segue.domain.identity import MAX_USER_CHARS, Operator
 from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
 from segue.domain.session import Message, Session, TurnStatus, UnreadableMessage
@@ -119,20 +119,13 @@ async def list_any_turns(
 
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
-async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: Ops, origin: OriginDep) -> OpsTurn:
+async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: Ops) -> OpsTurn:
     """Cancels a turn of any user. Answers once it has ended; one that had ended before stays as it is. For the scope
     `ops`.
     """
     turn = await _turn(services, turn_id)
     async with services.database.transaction() as connection:
-        await record_act(
-            connection,
-            operator,
-            "cancel_turn",
-            session_id=turn.session_id,
-            turn_id=turn_id,
-            request_id=origin.request_id,
-        )
+        await record_act(connection, operator, "cancel_turn", session_id=turn.session_id, turn_id=turn_id)
     await services.turns.cancel(turn.owner, turn.session_id, turn_id)
     return await _turn(services, turn_id)
 
@@ -147,9 +140,7 @@ async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> Tur
 
 
 @router.get("/sessions/{session_id}", responses=problems("forbidden"))
-async def get_any_session(
-    session_id: AnySessionId, services: ServicesDep, identity: IdentityDep, operator: Ops, origin: OriginDep
-) -> OpsSession:
+async def get_any_session(session_id: AnySessionId, services: ServicesDep, operator: Ops) -> OpsSession:
     """Shows how a session of any user stands. For the scope `ops`; with `ops:content` also what was said."""
     async with services.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
@@ -157,8 +148,8 @@ async def get_any_session(
         open_turns = await list_any(connection, session_id=session_id, limit=MAX_OPEN)
         failed = await list_any(connection, session_id=session_id, status="failed", limit=FAILED_SHOWN)
     content = None
-    if "ops:content" in identity.scopes:
-        content = await _content(services, owner, session, operator=operator, request_id=origin.request_id)
+    if "ops:content" in operator.scopes:
+        content = await _content(services, owner, session, operator)
     states = await services.tools.session_states(session_id)
     shown = {name: getattr(session, name) for name in _OF_SESSION}
     return OpsSession(
@@ -215,10 +206,10 @@ async def get_webhooks(services: ServicesDep, _: Ops) -> OutboxState:
 
 
 @router.post("/webhooks/retry", responses=problems("forbidden"))
-async def retry_webhooks(services: ServicesDep, operator: Ops, origin: OriginDep) -> Retried:
+async def retry_webhooks(services: ServicesDep, operator: Ops) -> Retried:
     """Sends what has failed again now, not after its back-off: for a receiver that works again. For the scope `ops`."""
     async with services.database.transaction() as connection:
-        await record_act(connection, operator, "retry_webhooks", request_id=origin.request_id)
+        await record_act(connection, operator, "retry_webhooks")
         return Retried(await retry_all(connection))
 
 
@@ -229,11 +220,9 @@ async def _turn(services: Services, turn_id: str) -> OpsTurn:
     return told
 
 
-async def _content(
-    services: Services, owner: str, session: Session, *, operator: str, request_id: str | None
-) -> OpsContent:
+async def _content(services: Services, owner: str, session: Session, operator: Operator) -> OpsContent:
     async with services.database.transaction() as connection:
-        await record_act(connection, operator, "read_session", session_id=session.id, request_id=request_id)
+        await record_act(connection, operator, "read_session", session_id=session.id)
         said = await list_messages(connection, owner, session.id, limit=MESSAGES_SHOWN, newest_first=True)
     return OpsContent(session.title, session.metadata, session.pending_plan, said)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from pydantic import Field, TypeAdapter
 
-from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, StrictJsonRoute
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import (
@@ -129,7 +129,7 @@ async def get_fleet_tool_states(
 
 @router.put("/tool-states/{tool}", responses=problems("forbidden"))
 async def set_fleet_tool_state(
-    tool: ToolName, body: FleetStatusChange, services: ServicesDep, operator: Ops, origin: OriginDep
+    tool: ToolName, body: FleetStatusChange, services: ServicesDep, operator: Ops
 ) -> ToolState:
     """Sets the state of a tool over that of every session. Until an operator sets it to `available`, or until a time.
     For the scope `ops`.
@@ -140,9 +140,7 @@ async def set_fleet_tool_state(
         raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
     async with services.database.transaction() as connection:
         details = {"status": body.status, "reason": reason, "until": body.until and body.until.isoformat()}
-        await record_act(
-            connection, operator, "set_tool_state", tool=tool, details=details, request_id=origin.request_id
-        )
+        await record_act(connection, operator, "set_tool_state", tool=tool, details=details)
         await services.tools.set_for_all(connection, tool, body.status, reason, body.until)
     if body.status == "available":
         await services.tools.everywhere.reset(specs)
@@ -152,7 +150,7 @@ async def set_fleet_tool_state(
 
 @router.post("/tool-states/reset", responses=problems("forbidden", "unknown_tool", "session_not_found"))
 async def reset_fleet_tool_states(
-    services: ServicesDep, operator: Ops, origin: OriginDep, body: FleetReset | None = None
+    services: ServicesDep, operator: Ops, body: FleetReset | None = None
 ) -> FleetToolStates:
     """Makes tools available again, for everyone and in every session. With `scope` only the one or the other; of the
     sessions only the one that is named, whosever it is. What an operator had set for all ends too. For the scope `ops`.
@@ -160,7 +158,6 @@ async def reset_fleet_tool_states(
     body = body or FleetReset()
     specs = services.tools.specs(body.tool_name)
     owner = await _owner_of_any(services, body.session_id) if body.session_id is not None else None
-    details = {"scope": body.scope}
     async with services.database.transaction() as connection:
         await record_act(
             connection,
@@ -168,8 +165,7 @@ async def reset_fleet_tool_states(
             "reset_tool_states",
             session_id=body.session_id,
             tool=body.tool_name,
-            details=details,
-            request_id=origin.request_id,
+            details={"scope": body.scope},
         )
         if body.scope != "sessions":
             await services.tools.lift_for_all(connection, specs)

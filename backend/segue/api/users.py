@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import AfterValidator, Field, TypeAdapter
 
-from segue.api.deps import Ops, OriginDep, Services, ServicesDep, StrictJsonRoute
+from segue.api.deps import Ops, Services, ServicesDep, StrictJsonRoute
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, LimitsToSet, Page, decode_cursor, page
@@ -61,30 +61,28 @@ async def get_user_limits(user: UserName, services: ServicesDep, _: Ops) -> Show
 
 
 @router.put("/{user}/limits", responses=problems("forbidden", "price_missing"))
-async def set_user_limits(
-    user: UserName, body: LimitsToSet, services: ServicesDep, operator: Ops, origin: OriginDep
-) -> ShownLimits:
+async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesDep, operator: Ops) -> ShownLimits:
     """Sets what a user may use, in the place of the settings. All five at once: what is null or left out is the
     setting's. In force in every process within seconds. For the scope `ops`.
     """
     if body.cost_per_day:
         _refuse_without_prices(services)
     cost = None if body.cost_per_day is None else Decimal(str(body.cost_per_day))
-    return await _set(services, user, OwnLimits(**{**body.model_dump(), "cost_per_day": cost}), operator, origin)
+    return await _set(services, user, OwnLimits(**{**body.model_dump(), "cost_per_day": cost}), operator)
 
 
 @router.delete("/{user}/limits", responses=problems("forbidden"))
-async def lift_user_limits(user: UserName, services: ServicesDep, operator: Ops, origin: OriginDep) -> ShownLimits:
+async def lift_user_limits(user: UserName, services: ServicesDep, operator: Ops) -> ShownLimits:
     """Puts the settings in force again for a user. For the scope `ops`."""
-    return await _set(services, user, NO_OWN, operator, origin)
+    return await _set(services, user, NO_OWN, operator)
 
 
-async def _set(services: Services, user: str, own: OwnLimits, operator: str, origin: OriginDep) -> ShownLimits:
+async def _set(services: Services, user: str, own: OwnLimits, operator: Ops) -> ShownLimits:
     shown = _shown(services, user, own)
     async with services.database.transaction() as connection:
         await set_limits(connection, user, own)
         details = {"user": user, **shown.own.model_dump(exclude_none=True)}
-        await record_act(connection, operator, "set_user_limits", details=details, request_id=origin.request_id)
+        await record_act(connection, operator, "set_user_limits", details=details)
     await services.limits.look()
     return shown
 

@@ -23,6 +23,13 @@ class Identity:
     is_everybody: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Operator(Identity):
+    """A caller who may see other users' data, in one request."""
+
+    request_id: str | None = None
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address reaches only this machine."""
     if host == "localhost":

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import audit
 from segue.db.reading import readable, reader
 from segue.domain.doc import doc
+from segue.domain.identity import Operator
 from segue.domain.redaction import without_secret_texts
 
 Action = Literal[
@@ -49,27 +50,26 @@ class Act:
 
 async def record_act(
     connection: AsyncConnection,
-    actor: str,
+    operator: Operator,
     action: Action,
     *,
     session_id: str | None = None,
     turn_id: str | None = None,
     tool: str | None = None,
     details: Mapping[str, Any] | None = None,
-    request_id: str | None = None,
 ) -> None:
     """Belongs into the transaction of what is done, or before it."""
     given = {name: value for name, value in (details or {}).items() if value is not None}
     await connection.execute(
         insert(audit).values(
             at=func.now(),
-            actor=actor,
+            actor=operator.user,
             action=action,
             session_id=session_id,
             turn_id=turn_id,
             tool=tool,
             details=without_secret_texts(given),
-            request_id=request_id,
+            request_id=operator.request_id,
         )
     )
 
