@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from sqlalchemy import delete, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
-from segue.db.causes import StorageUnavailable
+from segue.db.causes import LOST, TLS, StorageUnavailable, cause_of
 from segue.db.engine import Database
 from segue.db.models import sessions
 from segue.domain.clock import utc_now
@@ -125,6 +126,23 @@ async def test_a_wrong_role_and_a_wrong_database_are_told_apart(database_url: st
     nowhere = make_url(database_url).set(database="nowhere").render_as_string(hide_password=False)
     await cannot_connect(nowhere, "no_database", "storage_access_denied")
     await cannot_connect(database_url.replace("segue@", "stranger@"), "access_denied", "storage_access_denied")
+
+
+async def test_tls_that_cannot_be_had_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # without .postgresql/root.crt
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)  # SSLRequest
+        writer.write(b"N")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"postgresql+asyncpg://segue@127.0.0.1:{port}/segue?ssl="
+        await cannot_connect(f"{url}verify-full", "tls", "storage_unavailable")
+        await cannot_connect(f"{url}require", "tls", "storage_unavailable")
+    assert cause_of(ssl.SSLCertVerificationError("self-signed certificate")) is TLS
+    assert cause_of(ConnectionError("unexpected connection_lost() call")) is LOST
 
 
 @contextmanager

@@ -1,15 +1,16 @@
 """Why Postgres cannot be used: every cause by name, what a client is told, and what an operator does about it.
 
 A cause is told by its SQLSTATE or by the type of the driver's error, never by a text that may hold a part of the URL
-or a user's words. The exception is a pooler, which has no SQLSTATE of its own.
+or a user's words. The exceptions are a pooler and a server without TLS, which have none of their own.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from socket import gaierror
+from ssl import SSLError
 from typing import Final
 
-from asyncpg import PostgresError
+from asyncpg import ClientConfigurationError, PostgresError
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -57,6 +58,13 @@ ACCESS_DENIED = OutageCause(
 )
 NO_DATABASE = OutageCause(
     "no_database", "storage_access_denied", "it has no database of this name", "Create it, or correct DATABASE_URL."
+)
+TLS = OutageCause(
+    "tls",
+    "storage_unavailable",
+    "no TLS as DATABASE_URL demands it can be had",
+    "See its certificate, and `ssl` in DATABASE_URL: verify-ca and verify-full need the authority's certificate in "
+    "~/.postgresql/root.crt of this account.",
 )
 TOO_MANY_CONNECTIONS = OutageCause(
     "too_many_connections", "storage_too_many_connections", "it takes no more connections", _CONNECTIONS
@@ -115,6 +123,7 @@ _BY_CLASS: Final[Mapping[str, OutageCause]] = {
 }
 _BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
     gaierror: UNKNOWN_HOST,
+    SSLError: TLS,
     ConnectionRefusedError: REFUSED,
     FileNotFoundError: REFUSED,  # a server that is starting has no socket yet
     ConnectionError: LOST,
@@ -148,8 +157,8 @@ def state_of(error: BaseException) -> str:
 def cause_of(error: BaseException) -> OutageCause | None:
     """Returns None if it is no outage, but a fault of ours or an answer to what was asked."""
     state = state_of(error)
-    if state == PROTOCOL_VIOLATION and "startup parameter" in str(error):
-        return POOLER
+    if unsaid := _without_state(error, state):
+        return unsaid
     if state == READ_ONLY_STATE:  # else it is a write where only reading is meant
         return READ_ONLY if getattr(error, "connection_invalidated", False) else None
     if known := _BY_STATE.get(state) or _BY_CLASS.get(state[:2]):
@@ -162,3 +171,14 @@ def cause_of(error: BaseException) -> OutageCause | None:
     # asyncio's, if a name has several addresses, has no number
     several = REFUSED if type(error) is OSError and error.errno is None else None
     return next((cause for kind, cause in _BY_KIND.items() if isinstance(error, kind)), several)
+
+
+def _without_state(error: BaseException, state: str) -> OutageCause | None:
+    """Returns a cause that has neither an SQLSTATE nor a type to itself. `ssl` is the only setting of the URL that the
+    driver can find wrong.
+    """
+    if state == PROTOCOL_VIOLATION and "startup parameter" in str(error):
+        return POOLER
+    if isinstance(getattr(getattr(error, "orig", None), "__cause__", None), ClientConfigurationError):
+        return TLS
+    return TLS if type(error) is ConnectionError and "rejected SSL upgrade" in str(error) else None
