@@ -78,7 +78,7 @@ async def test_a_background_turn_is_accepted_at_once_and_read_later(
     assert accepted.status_code == 202
     assert accepted.json() == {
         "turn_id": turn_id,
-        "status": "queued",
+        "status": "running",
         "events_url": f"/sessions/{session}/turns/{turn_id}/events",
     }
     await provider.wait_for_requests(1)

@@ -94,7 +94,7 @@ async def admit(
             if claimer is not None:
                 claim = await begin_claimed(connection, owner, session_id, request, now=now, claimer=claimer)
                 if claim is not None:
-                    return Admitted(claim.key, claim=claim)
+                    return Admitted(claim.key, "running", claim=claim)
             turn = await begin_turn(connection, owner, session_id, request, now=now, room=room)
     except KeyTaken:
         turn = None
