@@ -242,7 +242,7 @@ def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_i
             assert httpx2.get(f"{url}/tool-states", headers={"X-API-Key": each}).status_code == 200
         assert segue("keys", "revoke", key_id, **stores)[0] == 0
         assert "revoked" in segue("keys", "list", "--user", "ada", **stores)[1]
-        assert segue("keys", "list", "--user", "bob", **stores) == (0, "")
+        assert segue("keys", "list", "--user", "bob", **stores) == (0, "bob has no keys.\n")
         code, again = segue("keys", "revoke", key_id, **stores)
         assert (code, "no key with this id" in again.lower()) == (2, True)
         with httpx2.Client(base_url=url, headers={"X-API-Key": key}) as ada:

@@ -60,8 +60,10 @@ def show(user: Annotated[str | None, typer.Option(help="Only this user's.")] = N
         async with database.read_only() as connection:
             return await list_keys(connection, user)
 
-    now = utc_now()
-    for key in on_the_stores(run):
+    now, found = utc_now(), on_the_stores(run)
+    if not found:
+        typer.echo("There are no keys." if user is None else f"{user} has no keys.", err=True)
+    for key in found:
         typer.echo("  ".join(_columns(key, now)))
 
 

@@ -56,6 +56,8 @@ def adopt(
         return adoption.moved, adoption.left_out, left
 
     moved, left_out, left = on_the_stores(run)
+    if not moved and not left:
+        typer.echo(f"There is nothing of {before} to move.", err=True)
     for table, count in sorted(moved.items()):
         typer.echo(f"{table}  {count}")
     for table, count in sorted((+left_out).items()):
@@ -111,7 +113,10 @@ def export(
                 rows[table] += 1
         return rows
 
-    for table, count in on_the_stores(run).items():
+    rows = on_the_stores(run)
+    if not rows:
+        typer.echo(f"There is nothing of {owner}.", err=True)
+    for table, count in rows.items():
         typer.echo(f"{table}  {count}", err=True)
 
 
