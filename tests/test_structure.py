@@ -48,6 +48,7 @@ OWNERS_OF_TABLES = {
     "tools/retention.py": "tool_results",
     "tools/states.py": "tool_states, tool_state_changes",
     "turns/branches.py": "branches of turns and messages, and what of their session is past the cut",
+    "turns/call_starts.py": "has no table: a message, its calls and the fence in one statement",
     "turns/claims.py": "turns",
     "turns/figures.py": "turns of all users",
     "turns/fork.py": "copies of a session's rows in all its tables, for another session",

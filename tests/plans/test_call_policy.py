@@ -10,8 +10,8 @@ from segue.config import Settings
 from segue.domain.clock import utc_now
 from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
-from segue.memory.history import NewMessage, append_message
-from segue.tools import results
+from segue.memory.history import NewMessage
+from segue.turns.call_starts import start_calls
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
@@ -141,12 +141,7 @@ async def test_a_call_whose_process_died_runs_again_only_as_far_as_the_rule_allo
         async with abandoned(settings, session) as (database, claim):
             now = utc_now()
             call = RequestedCall(new_id("call", now), "pay", {"euros": euros, "to": "Anna"})
-            async with database.transaction() as connection:
-                made = await append_message(connection, claim.key, NewMessage("assistant", "", now, tool_calls=[call]))
-                turn_id = claim.key.turn_id
-                await results.start_calls(
-                    connection, session_id=session, turn_id=turn_id, message_id=made, calls=[call], now=now
-                )
+            await start_calls(database, claim, NewMessage("assistant", "", now, tool_calls=[call]))
     provider.will(*(says("That is that.") for _ in amounts))
     async with running(settings, tools=[pay], before_call=Budget(500)) as client:
         turns = {euros: (await client.ended(session))[0] for euros, session in sessions.items()}

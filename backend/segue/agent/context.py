@@ -3,9 +3,10 @@
 What a turn learns and changes is in `state.py`.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,10 +20,14 @@ from segue.domain.session import TurnKey
 from segue.domain.telemetry import OpenSpan
 from segue.domain.tool import ToolContext
 from segue.domain.user_request import UserAnswer
+from segue.memory.history import NewMessage
 from segue.plans.call_policy import BeforeCall
 from segue.tools.availability import ToolGuard
+from segue.tools.results import PlanStep
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
+
+WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +53,27 @@ class AgentLimits:
     max_parallel_calls: int = 8
 
 
+class StartCalls(Protocol):
+    """Stores a message and its calls; `also` is written in the same transaction."""
+
+    async def __call__(
+        self,
+        message: NewMessage,
+        *,
+        step: PlanStep | None = None,
+        granted: Collection[str] = (),
+        also: WriteWithStart | None = None,
+    ) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class TurnContext:
     """The identity comes from the request, never from the model.
 
-    `transaction` opens a short transaction that raises StaleTurn once another worker owns the turn. `emit` takes an
-    event, only after its commit. `is_steered` returns whether the user has said something to the turn since, and
-    `read_steers` makes it part of the turn, in the caller's transaction. `listened` returns whether the turn has a
-    follower who wants words as they come.
+    `transaction` opens a short transaction that raises StaleTurn once another worker owns the turn, and so does
+    `start_calls`, which stores calls before they run. `emit` takes an event, only after its commit. `is_steered`
+    returns whether the user has said something to the turn since, and `read_steers` makes it part of the turn, in the
+    caller's transaction. `listened` returns whether the turn has a follower who wants words as they come.
     `agent` is the id of the agent that answers, and `agent_digest` is its own.
     """
 
@@ -71,6 +89,7 @@ class TurnContext:
     cache: Cache
     limits: AgentLimits
     transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
+    start_calls: StartCalls
     is_steered: Callable[[], Awaitable[bool]]
     read_steers: Callable[[AsyncConnection], Awaitable[Sequence[SteerRead]]]
     emit: Emit

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
 from segue.agent.argument_sources import find_origins
-from segue.agent.context import TurnContext
+from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.session_grants import runs_under_grant
 from segue.agent.stream_reply import StartedMessage, emit_message
@@ -47,7 +47,6 @@ from segue.tools.outcome import Outcome, failed, lost
 from segue.tools.results import LedgerCall, PlanStep
 from segue.tools.run import run_tool
 
-WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 Offer = Callable[[AsyncConnection, "TurnCalls", "ReadyCall", ToolAsks], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, Outcome], Awaitable[None]]
 
@@ -197,23 +196,10 @@ async def record_start(
 ) -> None:
     """Stores the assistant's message and a ledger row for each call before anything runs, in one transaction."""
     context, now = turn.context, turn.context.clock()
-    async with context.transaction() as connection:
-        message = NewMessage(
-            "assistant", clean(text), now, id=message_id, tool_calls=calls, opaque=clean(opaque) if opaque else None
-        )
-        message_id = await append_message(connection, context.turn, message)
-        await results.start_calls(
-            connection,
-            session_id=context.turn.session_id,
-            turn_id=context.turn.turn_id,
-            message_id=message_id,
-            calls=calls,
-            now=now,
-            step=step,
-            granted=turn.granted,
-        )
-        if also is not None:
-            await also(connection)
+    message_id = message_id or new_id("msg", now)
+    given = clean(opaque) if opaque else None
+    message = NewMessage("assistant", clean(text), now, id=message_id, tool_calls=calls, opaque=given)
+    await context.start_calls(message, step=step, granted=turn.granted, also=also)
     turn.stored_messages += 1
     for call in calls:
         context.emit(CallStarted(call, message_id))

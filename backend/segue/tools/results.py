@@ -1,6 +1,7 @@
 """The ledger of tool calls and, apart from it, their payloads.
 
-A row is written before a tool runs and gets its outcome after. The payload expires (`retention.py`), the row stays.
+A row is written before a tool runs (`turns/call_starts.py`) and gets its outcome after. The payload expires
+(`retention.py`), the row stays.
 Clients read by owner, turns within their session.
 """
 
@@ -11,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from anyio import to_thread
-from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, insert, select, update
+from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -73,37 +74,6 @@ class LedgerCall:
     call: ToolCall
     reference: Reference
     outcome: Outcome | None
-
-
-async def start_calls(
-    connection: AsyncConnection,
-    *,
-    session_id: str,
-    turn_id: str,
-    message_id: str,
-    calls: Sequence[RequestedCall],
-    now: datetime,
-    step: PlanStep | None = None,
-    granted: Collection[str] = (),
-) -> None:
-    """`granted` has the ids of those that run under a grant for the session."""
-    rows = [
-        {
-            "id": call.id,
-            "session_id": session_id,
-            "turn_id": turn_id,
-            "message_id": message_id,
-            "tool_name": call.name,
-            "args": call.args,
-            "status": "running",
-            "plan_id": step.plan_id if step else None,
-            "step_id": step.step_id if step else None,
-            "granted": call.id in granted,
-            "started_at": now,
-        }
-        for call in calls
-    ]
-    await connection.execute(insert(tool_calls), rows)
 
 
 async def finish_call(

@@ -38,6 +38,7 @@ from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
 from segue.turns import steering, store, terminations
 from segue.turns.activity import LONG_S, ModelWait, TurnActivity
+from segue.turns.call_starts import start_calls
 from segue.turns.claims import Claim
 from segue.turns.context import Answering, load_context
 from segue.turns.deps import TurnDeps
@@ -244,6 +245,7 @@ class TurnRun:
             agent_digest=self._speaker.digest,
             limits=self._speaker.limits,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
+            start_calls=partial(start_calls, deps.database, claim),
             is_steered=self._is_steered,
             read_steers=lambda connection: steering.read_steers(connection, claim),
             emit=emit,

@@ -1,0 +1,90 @@
+"""The start of tool calls: the message that makes them and a row for each, in one statement under the turn's fence."""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Boolean, Integer, Text, bindparam, column, func, insert, literal, select, true, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningInsert
+
+from segue.agent.context import WriteWithStart
+from segue.db.engine import Database, outlast
+from segue.db.models import messages, sessions, tool_calls, turns
+from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
+from segue.tools.results import PlanStep
+from segue.turns.claims import IS_HELD, Claim, held
+from segue.turns.store import StaleTurn, fenced_transaction
+
+
+async def start_calls(
+    database: Database,
+    claim: Claim,
+    message: NewMessage,
+    *,
+    step: PlanStep | None = None,
+    granted: Collection[str] = (),
+    also: WriteWithStart | None = None,
+) -> None:
+    """Stores a message and its calls, which have not run. `granted` has the ids of those that run under a grant for the
+    session, `also` is written in the same transaction. Raises StaleTurn.
+    """
+    values = message_values(claim.key, message) | held(claim)
+    values["of_plan"], values["of_step"] = (step.plan_id, step.step_id) if step else (None, None)
+    values["made"] = [
+        {"id": call.id, "tool_name": call.name, "args": call.args, "granted": call.id in granted}
+        for call in message.tool_calls
+    ]
+    if also is not None:
+        async with fenced_transaction(database, claim) as connection:
+            await _start(connection, values)
+            await also(connection)
+        return
+
+    async def attempt() -> None:
+        async with database.autocommit() as connection:
+            await _start(connection, values)
+
+    with suppress(IntegrityError):  # only an attempt whose answer was lost can have stored what has these ids
+        await outlast(attempt)
+
+
+async def _start(connection: AsyncConnection, values: Mapping[str, Any]) -> None:
+    if (await connection.execute(_START, values)).first() is None:
+        raise StaleTurn
+
+
+def _starting() -> ReturningInsert[str]:
+    fenced = select(turns.c.session_id).where(*IS_HELD).with_for_update(read=True).cte("fenced")
+    allocated = (
+        update(sessions)
+        .where(sessions.c.id == fenced.c.session_id)
+        .values(next_seq=sessions.c.next_seq + 1)
+        .returning((sessions.c.next_seq - 1).label("seq"))
+        .cte("allocated")
+    )
+    said = insert_message(allocated).returning(messages.c.session_id, messages.c.turn_id, messages.c.id).cte("said")
+    made = func.jsonb_to_recordset(bindparam("made", type_=JSONB)).table_valued(
+        column("id", Text), column("tool_name", Text), column("args", JSONB), column("granted", Boolean)
+    )
+    made = made.render_derived("made", with_types=True)
+    row = {
+        "id": made.c.id,
+        "session_id": said.c.session_id,
+        "turn_id": said.c.turn_id,
+        "message_id": said.c.id,
+        "tool_name": made.c.tool_name,
+        "args": made.c.args,
+        "status": literal("running"),
+        "plan_id": bindparam("of_plan", type_=Text),
+        "step_id": bindparam("of_step", type_=Integer),
+        "granted": made.c.granted,
+        "started_at": NEW_MESSAGE_COLUMNS["created_at"],
+    }
+    rows = select(*row.values()).select_from(said.join(made, true()))
+    return insert(tool_calls).from_select(list(row), rows).returning(tool_calls.c.id)
+
+
+_START = _starting()
