@@ -18,7 +18,7 @@ import uvloop
 from bench import report
 from bench.load import Load, load
 from bench.meter import flushes_ms
-from bench.peers import measure_peer, peers
+from bench.peers import PeerSizes, measure_peer, peers
 from bench.processes import BareCaller, Group, Setup, bare_caller, serving, setup
 from bench.profiling import profile
 from bench.prompts import measures_of, parts_of, prompt_costs
@@ -41,10 +41,9 @@ STARTS_TIMEOUT_S = 120
 ROUND_TIMEOUT_S = 30
 PROFILE_S = 5
 PROFILE_TIMEOUT_S = 60
-PEER_TIMEOUT_S = 60
+PEER_TIMEOUT_S = 120
 PROMPTS_TIMEOUT_S = 240
 PROMPT_TURNS = 100
-PEER_ROUNDS = 10
 KILLS = 3
 KILLS_TIMEOUT_S = 120
 
@@ -102,8 +101,9 @@ class Bench:
             ]
             await self._load_rounds(loads)
             if len(self.versions) == 1 and loads:
-                await self._peers()
                 await self._profile(loads[0])
+        if len(self.versions) == 1:
+            await self._peers()
         for version in self.versions:
             await self._starts(version)
             await self._prompts(version)
@@ -175,11 +175,11 @@ class Bench:
         (version,) = self.versions
         for peer in peers():
             log(peer.name)
-            if peer.program is None:
-                version.results.left_out[peer.name] = peer.missing
+            if peer.python is None:
+                version.results.left_out[peer.name] = "PEERS names no Python that has it"
                 continue
             async with self.own_line(peer.name, [version.results], PEER_TIMEOUT_S):
-                version.results.measures += await measure_peer(self.within, peer, self.bare, rounds=PEER_ROUNDS)
+                await measure_peer(self.within, peer, self.bare, version.results, PeerSizes())
 
     async def _profile(self, alone: Load) -> None:
         log("where the time goes")

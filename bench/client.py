@@ -115,11 +115,13 @@ class Session:
 
 
 @asynccontextmanager
-async def conversations(ports: Sequence[int], count: int) -> AsyncIterator[list[Session]]:
+async def conversations(
+    ports: Sequence[int], count: int, kind: type[Session] = Session
+) -> AsyncIterator[list[Session]]:
     """Yields sessions that have had a turn, spread evenly over the processes that listen on `ports`."""
     async with AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(connected(ports[index % len(ports)])) for index in range(count)]
-        sessions = [await Session.new(connection) for connection in connections]
+        sessions = [await kind.new(connection) for connection in connections]
         await asyncio.gather(*(session.turn() for session in sessions))
         yield sessions
 

@@ -65,9 +65,9 @@ class Load:
 
 
 @asynccontextmanager
-async def load(results: Results, group: Group, *, sessions: int) -> AsyncIterator[Load]:
+async def load(results: Results, group: Group, *, sessions: int, kind: type[Session] = Session) -> AsyncIterator[Load]:
     async with (
-        meter_of(group.stores, {"segue": group.pids}) as meter,
-        conversations(group.ports, sessions) as talking,
+        meter_of(group.stores, {"server": group.pids}) as meter,
+        conversations(group.ports, sessions, kind) as talking,
     ):
         yield Load(results, group, talking, meter)

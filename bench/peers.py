@@ -1,24 +1,24 @@
 """Other agent servers under the same load and model, if they are installed; each costs at most its own line.
 
-`PEERS=/path/to/python make bench`: that Python has `langchain-openai` and `langgraph-cli[inmem]` or `aegra-api`; the
-latter needs an empty database as well, PEERS_DATABASE_URL. Both speak the Agent Protocol. Their agent is the bare call.
+`PEERS=/path/to/python:/path/to/another make bench`: each has `langchain-openai`, and `langgraph-cli[inmem]` or
+`aegra-api`. Both speak the Agent Protocol. Their agent is the bare call; what they store gets an empty database.
 """
 
 import os
-import shutil
-import time
+import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
+from typing import Any, Self
 
 import orjson
 
-from bench.client import Connection, connected
-from bench.processes import BareCaller, Setup, free_port, listens, started
+from bench.client import Connection, Session, connected
+from bench.load import load
+from bench.processes import BareCaller, Group, Setup, free_port, listens, started
 from bench.provider import MESSAGE
-from bench.report import Measure, growth, ratio
+from bench.report import Results, growth, ratio
 
 AGENT = """
 from langchain_openai import ChatOpenAI
@@ -34,67 +34,88 @@ async def answer(state: MessagesState):
 graph = StateGraph(MessagesState).add_node(answer).add_edge(START, "answer").compile()
 """
 CONFIGURATION = {"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."]}
+OFFLINE = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"}
 BATCH = 5
+SESSIONS = 16
+HAS = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`missing` says what is not installed or set, if it cannot be measured."""
+    """`python -m` runs its `command`; None if it is installed nowhere."""
 
     name: str
-    program: str | None
-    arguments: Sequence[str]
-    missing: str = ""
+    command: Sequence[str]
+    python: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSizes:
+    """Rounds of turns of one thread, and rounds of SESSIONS threads at once, each of so many seconds."""
+
+    rounds: int = 10
+    loads: int = 4
+    load_s: float = 2.5
+
+
+class Thread(Session):
+    """A session, as the Agent Protocol has it."""
+
+    @classmethod
+    async def new(cls, connection: Connection) -> Self:
+        return cls(connection, (await connection.post("/threads", {}))["thread_id"])
+
+    async def turn(self, message: str = MESSAGE, **options: Any) -> Any:
+        order = {"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": message}]}, **options}
+        return await self.connection.post(f"/threads/{self.id}/runs/wait", order)
 
 
 def peers() -> Iterator[Peer]:
-    python = os.environ.get("PEERS")
-    programs = str(Path(python).parent) if python else ""
-    langgraph, uvicorn = shutil.which("langgraph", path=programs), shutil.which("uvicorn", path=programs)
-    without = "not installed" if python else "PEERS names no Python that has it"
-    yield Peer(
-        "langgraph dev, in memory", langgraph, ("dev", "--no-browser", "--no-reload"), "" if langgraph else without
-    )
-    if uvicorn and "PEERS_DATABASE_URL" not in os.environ:
-        without = "PEERS_DATABASE_URL is not set"
-        uvicorn = None
-    yield Peer("aegra-api", uvicorn, ("aegra_api.main:app",), "" if uvicorn else without)
+    pythons = [each for each in os.environ.get("PEERS", "").split(os.pathsep) if each]
+    at_once = ("--n-jobs-per-worker", str(SESSIONS))
+    for name, package, *command in (
+        ("langgraph dev, in memory", "langgraph_cli", "langgraph_cli", "dev", "--no-browser", "--no-reload", *at_once),
+        ("aegra-api", "aegra_api", "uvicorn", "aegra_api.main:app"),
+    ):
+        yield Peer(name, command, next((each for each in pythons if _has(each, package)), None))
 
 
-async def measure_peer(within: Setup, peer: Peer, bare: BareCaller, *, rounds: int) -> list[Measure]:
-    """Returns the measures of the turns of one thread, each batch after a batch of bare calls."""
+def _has(python: str, module: str) -> bool:
+    found = subprocess.run([python, "-c", HAS, module], check=False)  # noqa: S603 (a Python that the caller names)
+    return found.returncode == 0
+
+
+async def measure_peer(within: Setup, peer: Peer, bare: BareCaller, results: Results, sizes: PeerSizes) -> None:
+    """Adds the turns of one thread, each batch after a batch of bare calls, and those of SESSIONS threads at once."""
     ratios = []
-    async with _serving(within, peer) as port, connected(port) as connection:
-        thread = (await connection.post("/threads", {}))["thread_id"]
-        await _turn_ms(connection, thread)
-        for _ in range(rounds):
-            bare_ms = median(await bare.milliseconds(BATCH))
-            ratios.append(median([await _turn_ms(connection, thread) for _ in range(BATCH)]) / bare_ms)
-    return [
-        ratio(f"{peer.name}: turn ÷ bare call", ratios),
-        growth(f"{peer.name}: time of a turn, last quarter of the thread ÷ first", ratios),
-    ]
-
-
-async def _turn_ms(connection: Connection, thread: str) -> float:
-    order = {"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": MESSAGE}]}}
-    started_at = time.perf_counter()
-    await connection.post(f"/threads/{thread}/runs/wait", order)
-    return (time.perf_counter() - started_at) * 1000
+    async with _serving(within, peer) as group:
+        async with connected(group.ports[0]) as connection:
+            thread = await Thread.new(connection)
+            await thread.turn()
+            for _ in range(sizes.rounds):
+                bare_ms = median(await bare.milliseconds(BATCH))
+                ratios.append(median([await thread.timed_turn() for _ in range(BATCH)]) / bare_ms)
+        results.measures += [
+            ratio(f"{peer.name}: turn ÷ bare call", ratios),
+            growth(f"{peer.name}: time of a turn, last quarter of the thread ÷ first", ratios),
+        ]
+        async with load(results, group, sessions=SESSIONS, kind=Thread) as threads:
+            for _ in range(sizes.loads):
+                await threads.round(bare, seconds=sizes.load_s)
+            threads.record()
 
 
 @asynccontextmanager
-async def _serving(within: Setup, peer: Peer) -> AsyncIterator[int]:
+async def _serving(within: Setup, peer: Peer) -> AsyncIterator[Group]:
     folder = within.folder / peer.name
     folder.mkdir()
     (folder / "agent.py").write_text(AGENT)
     for name in ("langgraph.json", "aegra.json"):
         (folder / name).write_bytes(orjson.dumps(CONFIGURATION))
-    port = free_port()
-    settings = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": within.provider_url}
-    if "PEERS_DATABASE_URL" in os.environ:
-        settings["DATABASE_URL"] = os.environ["PEERS_DATABASE_URL"]
-    arguments = (*peer.arguments, "--host", "127.0.0.1", "--port", str(port))
-    async with started(str(peer.program), *arguments, folder=folder, settings=settings) as process:
+    port, stores = free_port(), await within.new_stores()
+    model = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": within.provider_url}
+    settings = {**OFFLINE, **model, "DATABASE_URL": stores.database_url}
+    arguments = ("-m", *peer.command, "--host", "127.0.0.1", "--port", str(port))
+    async with started(str(peer.python), *arguments, folder=folder, settings=settings) as process:
         await listens(process, port, folder)
-        yield port
+        yield Group(peer.name, stores, [port], [process.pid])

@@ -106,7 +106,7 @@ async def setup(servers: ServerUrls, folder: Path) -> AsyncIterator[Setup]:
 @asynccontextmanager
 async def bare_caller(within: Setup) -> AsyncIterator[BareCaller]:
     arguments = ("-m", "bench.bare", within.provider_url)
-    async with started(sys.executable, *arguments, folder=within.folder, settings=OUR_MODULES) as process:
+    async with started(sys.executable, *arguments, folder=within.folder, settings=OUR_MODULES, answers=True) as process:
         yield BareCaller(process.pid, cast(StreamWriter, process.stdin), cast(StreamReader, process.stdout))
 
 
@@ -144,14 +144,16 @@ async def _segue(within: Setup, program: str, command: list[str], group: Group) 
 
 @asynccontextmanager
 async def started(
-    program: str, *arguments: str, folder: Path, settings: Mapping[str, str] | None = None
+    program: str, *arguments: str, folder: Path, settings: Mapping[str, str] | None = None, answers: bool = False
 ) -> AsyncIterator[Process]:
-    """Yields a process whose environment sets nothing but `settings`, and ends it with all it has started."""
+    """Yields a process whose environment sets nothing but `settings`, and ends it with all it has started. It writes
+    to the log; the stdout of one that `answers` is for the caller to read, since it blocks when the pipe is full.
+    """
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     environment = inherited | dict(settings or {})
     with (folder / "processes.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            program, *arguments, cwd=folder, env=environment, stdin=PIPE, stdout=PIPE, stderr=log,
+            program, *arguments, cwd=folder, env=environment, stdin=PIPE, stdout=PIPE if answers else log, stderr=log,
             start_new_session=True,
         )  # fmt: skip
     try:

@@ -44,7 +44,7 @@ async def profile(load: Load, folder: Path, *, seconds: float) -> list[str]:
         await sampling.wait()
     if not stacks.exists():
         raise RuntimeError("py-spy may not look into other processes here")
-    ms_a_turn = used["segue"] * 1000 / len(latencies)
+    ms_a_turn = used["server"] * 1000 / len(latencies)
     return list(_tables(stacks.read_text().splitlines(), ms_a_turn=ms_a_turn))
 
 

@@ -56,7 +56,7 @@ class Series:
 async def candidate(results: Results, group: Group, bare: BareCaller) -> AsyncIterator[Candidate]:
     async with (
         database_of(group.stores) as database,
-        meter_of(group.stores, {"segue": group.pids, "bare caller": [bare.pid]}) as meter,
+        meter_of(group.stores, {"server": group.pids, "bare caller": [bare.pid]}) as meter,
         connected(group.ports[0]) as connection,
     ):
         plain, tool, streamed = [await Session.new(connection) for _ in range(3)]
