@@ -397,7 +397,6 @@ class Settings(BaseSettings):
         return f"needs {provider.key}" if (provider.extra or is_needed) and not self.has_access_to(model) else None
 
     def access_to(self, provider: Provider) -> tuple[SecretStr | None, str | None]:
-        """Returns the key and the base URL that are set for a provider."""
         return getattr(self, provider.key.lower()), getattr(self, provider.base_url.lower())
 
 

@@ -82,7 +82,6 @@ class ChatModels:
 async def model_set_by(
     stack: AsyncExitStack, settings: Settings, setting: str, *, observe: Observe, span: OpenSpan
 ) -> ChatModel:
-    """Returns the model that one of MODEL_SETTINGS names."""
     name: str = getattr(settings, setting)
     return await _model_named(stack, settings, name, setting.upper(), None, observe=observe, span=span)
 

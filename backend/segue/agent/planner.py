@@ -80,7 +80,6 @@ async def _steps(
 
 
 def _looked_for(steps: Iterable[Step]) -> list[str]:
-    """Returns what steps look for by `find_tools`."""
     return [str((step.args or {}).get("query") or step.description) for step in steps if step.tool == FIND_TOOLS.name]
 
 

@@ -396,7 +396,6 @@ def _fenced_lines(heading: str, lines: Iterable[str]) -> str:
 
 
 def _bounded_lines(lines: Iterable[str], max_chars: int) -> str:
-    """Returns the first lines that fit."""
     kept: list[str] = []
     for line in lines:
         max_chars -= len(line) + 1

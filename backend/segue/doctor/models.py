@@ -19,7 +19,6 @@ MODEL_S = 10.0
 
 
 async def look_at_models(settings: Settings, report: Report) -> dict[str, Any]:
-    """Returns what is found of the main one."""
     times = ("llm_timeout_s", "llm_first_token_timeout_s", "llm_idle_timeout_s")
     bounded = {**dict.fromkeys(times, MODEL_S), "llm_max_retries": 0}
     async with AsyncExitStack() as stack:

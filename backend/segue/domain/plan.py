@@ -142,7 +142,6 @@ def known_status(status: str) -> PlanStatus:
 
 
 def decision_of(message: object) -> Decision | None:
-    """Returns the decision whose button wrote this message."""
     return next((decision for decision, sign in BUTTON_MESSAGES.items() if sign == message), None)
 
 

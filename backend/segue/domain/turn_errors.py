@@ -70,7 +70,6 @@ def steered(reader: TurnKey) -> AppError:
 
 
 def reader_of(extra: Mapping[str, str | int]) -> TurnKey:
-    """Returns the turn that `steered` was made for."""
     return TurnKey(str(extra["session_id"]), str(extra["turn_id"]), int(extra["turn_seq"]), int(extra["run"]))
 
 

@@ -31,7 +31,6 @@ class PhraseMatcher(Generic[Value]):
     stem_lengths: Mapping[Phrase, tuple[int, ...]]
 
     def longest_at(self, words: Phrase, at: int) -> Match[Value] | None:
-        """Returns the longest phrase that begins at this word, with its value."""
         if not self.stem_lengths and words[at] not in self.lengths:
             return None  # most words begin no phrase: this pays
         found = self.all_at(words, at)

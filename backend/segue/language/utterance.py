@@ -85,12 +85,10 @@ def parse_own_words(text: str) -> Utterance:
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """Returns the folded words of a text in their order."""
     return split_folded(fold(text))
 
 
 def split_folded(text: str) -> tuple[str, ...]:
-    """Returns the words of a text that is folded already."""
     return tuple(_WORD.findall(text))
 
 

@@ -73,7 +73,6 @@ async def get_session(connection: AsyncConnection, owner: str, session_id: str) 
 
 
 async def find_named(connection: AsyncConnection, owner: str, client_id: str) -> Session | None:
-    """Returns the session that the owner's client calls by this id."""
     named = (client_sessions.c.owner == owner, client_sessions.c.client_id == client_id)
     session_id = select(client_sessions.c.session_id).where(*named).scalar_subquery()
     statement = _owned(owner).where(sessions.c.id == session_id)

@@ -46,7 +46,6 @@ def _told(sentence: str) -> str:
 
 
 def facts_in(notes: str) -> list[str]:
-    """Returns the facts that the notes of a turn hold."""
     block = _FACTS.search(notes)
     return [orjson.loads(line)["fact"] for line in block.group(1).splitlines()] if block else []
 

@@ -31,7 +31,6 @@ def present(result: ShownResult, tools: Sequence[OfferedTool], language: str) ->
 
 
 def brief(result: ShownResult, language: str) -> str:
-    """Returns the first line of what a result says."""
     items = _items(result.value)
     if items is not None:
         return _found_line(result, items, language).rstrip(":：")

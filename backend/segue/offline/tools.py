@@ -103,7 +103,6 @@ class ShownResult:
 
 
 def offered_tool(function: Mapping[str, Any]) -> OfferedTool:
-    """Returns a tool from its function schema."""
     schema, name = function["parameters"], function["name"]
     about = str(function.get("description") or "").strip().partition("\n")[0].partition(". ")[0].rstrip(".")
     properties = schema.get("properties", {})

@@ -124,7 +124,6 @@ def _near_approvals(lexicon: Lexicon) -> NearWords:
 
 @lru_cache(maxsize=1)
 def _emoji(lexicon: Lexicon) -> Mapping[str, str]:
-    """Returns the kind of each emoji."""
     shared = lexicon.phrases[ANY_LANGUAGE].matches.items()
     return {word: kind for (word, *more), (kind,) in shared if is_emoji(word) and not more}
 

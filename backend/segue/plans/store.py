@@ -110,7 +110,6 @@ async def plan_in_question(
 
 
 async def newest_has_expired(connection: AsyncConnection, session_id: str) -> bool:
-    """Returns whether the session's newest plan has expired."""
     newest = select(plans.c.status).where(plans.c.session_id == session_id).order_by(*newest_first(plans)).limit(1)
     return (await connection.execute(newest)).scalar_one_or_none() == "expired"
 
@@ -169,7 +168,6 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
 
 
 async def cancel_open(connection: AsyncConnection, session_id: str) -> None:
-    """Cancels the session's open plan, if it has one."""
     while (stored := await open_plan(connection, session_id)) is not None:
         with suppress(StalePlan):  # it has expired just now
             await swap(connection, stored, end(stored.plan, "cancelled"))

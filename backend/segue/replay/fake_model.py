@@ -87,7 +87,6 @@ class FakeModel:
         return None
 
     def _starts(self, step: RecordedStep) -> bool:
-        """Returns whether the step started in this turn."""
         earlier = [each for each in self.before.steps if each.id == step.id] if self.before else []
         return step.status not in NOT_STARTED and all(each.status not in STARTED for each in earlier)
 
@@ -106,7 +105,6 @@ class FakeModel:
 
 
 def _steps_text(steps: tuple[RecordedStep, ...]) -> str:
-    """Returns the steps as the planner's JSON."""
     drafted = [
         step.model_dump(include={"id", "description", "tool", "args", "requires_confirmation"}) for step in steps
     ]

@@ -73,7 +73,6 @@ _WITH_IMAGES = re.compile(
 
 @lru_cache
 def form_of(model: str) -> Form:
-    """Returns the form that a model of this name needs."""
     return next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
 
 

@@ -154,7 +154,6 @@ class StreamedAnswer:
         return reply
 
     def so_far(self) -> Reply:
-        """Returns what has come, with its tokens."""
         pieces = [call for calls in self._pieces.values() for call in calls]
         reply = Reply(
             text="".join(self._texts),
@@ -231,7 +230,6 @@ def _is_sign_of_life(chunk: AIMessage) -> bool:
 
 
 def _reasoning_blocks(content: object) -> str:
-    """Returns the reasoning in a list of LangChain's content blocks."""
     if not isinstance(content, list):
         return ""
     blocks = (block for block in content if isinstance(block, dict))

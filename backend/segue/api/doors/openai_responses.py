@@ -164,7 +164,6 @@ class ResponseWriter:
         return opened + self._event("response.output_text.delta", **self._place, delta=delta, logprobs=[])
 
     def _closed(self) -> bytes:
-        """Closes the message that is open."""
         if self._text is None:
             return b""
         text = "".join(self._text)

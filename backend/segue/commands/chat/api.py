@@ -46,7 +46,6 @@ class Refused(Exception):
 
 
 def client_options(url: str) -> dict[str, Any]:
-    """The options of an HTTP client of the service at `url`."""
     proxied = not is_loopback(urlsplit(url).hostname or "")
     return {"base_url": url, "timeout": httpx2.Timeout(READ_S, connect=CONNECT_S), "trust_env": proxied}
 

@@ -44,11 +44,9 @@ class Screen:
             self.words("\n")
 
     def line(self, text: str = "", style: str | None = None) -> None:
-        """Prints one line or several."""
         self._print(self._out, text, style)
 
     def item(self, text: str, mark: str = " ", style: str | None = None) -> None:
-        """Prints one line of a list."""
         self.line(f"{mark} {one_line(text)}", style)
 
     def note(self, text: str) -> None:
