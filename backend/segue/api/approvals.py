@@ -1,16 +1,15 @@
 """Routes to what waits for the caller's yes in all their sessions, and to decide on several at once."""
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from segue.api.chat import AcceptedTurn, events_url
-from segue.api.deps import Caller, OriginDep, ServicesDep, StrictJsonRoute
+from segue.api.deps import Caller, OriginDep, ServicesDep, router_of
 from segue.api.problem_codes import OF_DECISIONS, problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Decisions, Limit, Page, decode_cursor, id_position, page
 from segue.domain.errors import AppError
 from segue.plans.approvals import Approval, list_approvals
 
-router = APIRouter(prefix="/approvals", tags=["plans"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("plans", "/approvals")
 
 _POSITION = id_position("plan")
 

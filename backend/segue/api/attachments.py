@@ -3,14 +3,13 @@
 from typing import Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, router_of
 from segue.api.problem_codes import OF_FILES, problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.attachment import Attachment
 from segue.domain.errors import AppError
@@ -19,9 +18,7 @@ from segue.tools.attachments import store
 from segue.tools.attachments.kinds import SERVED
 from segue.tools.parts import IMAGES
 
-router = APIRouter(
-    prefix="/sessions/{session_id}/attachments", tags=["attachments"], route_class=StrictJsonRoute, responses=PROBLEMS
-)
+router = router_of("attachments", "/sessions/{session_id}/attachments")
 
 MULTIPART_BYTES: Final = 65_536  # of a body beside the file
 _POSITION = id_position("att")

@@ -4,13 +4,12 @@ on from a message in another session.
 
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from pydantic import Field, TypeAdapter
 
 from segue.api.chat import AskingDep, as_chat
-from segue.api.deps import Caller, MessageId, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.deps import Caller, MessageId, ServicesDep, SessionId, TurnId, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Delivery, EditedMessage, Limit, NewFork, Page, decode_cursor, page
 from segue.domain.session import Session
 from segue.events import user_feed
@@ -18,7 +17,7 @@ from segue.memory.sessions import check_session
 from segue.turns.branches import Branch, list_branches
 from segue.turns.fork import fork_session
 
-router = APIRouter(prefix="/sessions/{session_id}", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("chat", "/sessions/{session_id}")
 
 
 WAIT = Delivery()

@@ -3,14 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 from fastapi.responses import JSONResponse
 from structlog.contextvars import bind_contextvars
 
-from segue.api.deps import Caller, IdempotencyKey, OriginDep, Services, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import Caller, IdempotencyKey, OriginDep, Services, ServicesDep, SessionId, router_of
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import ChatBody, Delivery
 from segue.domain.doc import doc
 from segue.domain.session import ChatAnswer, TurnKey, TurnStatus
@@ -18,7 +17,7 @@ from segue.turns.admission import Admitted
 from segue.turns.claims import Origin
 from segue.turns.store import ChatRequest, once
 
-router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("chat", "/sessions")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Dependencies of the routes: the services of this process, the caller, ids in the path, and bodies in strict JSON."""
+"""What routes are declared with: a router, the services of this process, the caller, ids in the path, strict JSON."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
 
 import orjson
-from fastapi import Depends, Header, Path, Request, Security, params
+from fastapi import APIRouter, Depends, Header, Path, Request, Security, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -15,6 +15,7 @@ from pydantic import AfterValidator
 from starlette.responses import Response
 from structlog.contextvars import bind_contextvars
 
+from segue.api.problems import PROBLEMS
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.clock import Clock
@@ -215,6 +216,11 @@ class StrictJsonRoute(APIRoute):
             return await handle(StrictJsonRequest(request.scope, request.receive))
 
         return handle_strictly
+
+
+def router_of(tag: str, prefix: str = "") -> APIRouter:
+    """Returns a resource's router: its routes are strict, and documented with the problems that all may answer with."""
+    return APIRouter(prefix=prefix, tags=[tag], route_class=StrictJsonRoute, responses=PROBLEMS)
 
 
 def _json_fault(value: Any, depth: int = 0) -> str | None:

@@ -2,16 +2,15 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
-from segue.api.deps import Ops, ServicesDep, StrictJsonRoute
+from segue.api.deps import Ops, ServicesDep, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.domain.errors import NotFound
 from segue.domain.ids import is_id
 from segue.identity.audit import record_act
 
-router = APIRouter(prefix="/ops/doctor", tags=["ops"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("ops", "/ops/doctor")
 
 
 @router.get("", responses=problems("forbidden", "session_not_found"))

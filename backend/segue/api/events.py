@@ -7,13 +7,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
-from segue.api.deps import Caller, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.deps import Caller, Services, ServicesDep, SessionId, TurnId, router_of
 from segue.api.event_types import tables
-from segue.api.problems import PROBLEMS
 from segue.domain.session import TurnKey
 from segue.events.event_buffer import Entry, end_of
 from segue.identity.stream_tokens import StreamToken, create_token
@@ -34,7 +33,7 @@ EVENTS: dict[str, Any] = {
 }
 OR_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": EVENTS}}
 
-router = APIRouter(prefix="/sessions", tags=["chat"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("chat", "/sessions")
 
 
 MAX_POSITION = 2**53  # beyond it JavaScript's numbers have gaps

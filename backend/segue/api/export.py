@@ -3,17 +3,16 @@
 import asyncio
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
-from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import Caller, ServicesDep, SessionId, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.domain.recording import RecordedSettings, Recording, recording_text
 from segue.turns.export import load_conversation, make_recording
 from segue.turns.transcript import as_markdown
 
-router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("sessions", "/sessions")
 
 
 Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]

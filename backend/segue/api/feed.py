@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
-from segue.api.deps import Caller, ServicesDep, StrictJsonRoute
+from segue.api.deps import Caller, ServicesDep, router_of
 from segue.api.events import MEDIA_TYPE, EventStream, LastEventId, Position, framed
-from segue.api.problems import PROBLEMS
 
 EVENTS: dict[str, Any] = {
     MEDIA_TYPE: {
@@ -21,7 +20,7 @@ EVENTS: dict[str, Any] = {
     }
 }
 
-router = APIRouter(tags=["events"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("events")
 
 
 @router.get(

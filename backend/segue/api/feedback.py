@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field, TypeAdapter
 
-from segue.api.deps import Caller, MessageId, Ops, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import Caller, MessageId, Ops, ServicesDep, SessionId, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, MessageFeedback, Page, decode_cursor, page
 from segue.domain.errors import AppError
 from segue.domain.session import Feedback, Message, Rating, UnreadableMessage
@@ -15,7 +14,7 @@ from segue.memory.feedback import list_feedback, set_feedback
 from segue.memory.history import get_message
 from segue.turns.queries import with_metadata
 
-router = APIRouter(tags=["feedback"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("feedback")
 
 Rated = Annotated[Rating | None, Query(description="Only those.")]
 _SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])

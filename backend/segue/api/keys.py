@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 
-from segue.api.deps import KeyId, Ops, ServicesDep, StrictJsonRoute
+from segue.api.deps import KeyId, Ops, ServicesDep, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, KeyRotation, KeyToMake, Limit, Page, decode_cursor, id_position, page
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
@@ -20,7 +19,7 @@ from segue.domain.identity import MAX_USER_CHARS, Identity
 from segue.identity.api_keys import ApiKey, ApiKeys, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.identity.audit import record_act
 
-router = APIRouter(prefix="/ops/keys", tags=["ops"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("ops", "/ops/keys")
 
 REFUSED = problems("forbidden", "no_api_keys")
 REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes")

@@ -3,18 +3,17 @@
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 
-from segue.api.deps import Ops, Services, ServicesDep, StrictJsonRoute
+from segue.api.deps import Ops, Services, ServicesDep, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.identity.audit import record_act
 from segue.mcp.status import McpServerStatus
 from segue.tools.definitions import definition_changes
 
-router = APIRouter(prefix="/mcp/servers", tags=["ops"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("ops", "/mcp/servers")
 
 McpServerName = Annotated[str, Path(max_length=64, description="A server of mcp.json that is not switched off.")]
 

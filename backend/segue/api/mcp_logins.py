@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from segue.api.deps import Caller, Services, ServicesDep, StrictJsonRoute
+from segue.api.deps import Caller, Services, ServicesDep, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Page
 from segue.domain.errors import AppError, NotFound
 from segue.mcp.oauth.status import CALLBACK_PATH, DOCUMENT_PATH, BegunLogin, LoginRefused, McpLogin
@@ -20,7 +19,7 @@ from segue.mcp.oauth.status import CALLBACK_PATH, DOCUMENT_PATH, BegunLogin, Log
 if TYPE_CHECKING:
     from segue.mcp.oauth.logins import Logins
 
-router = APIRouter(prefix="/mcp", tags=["mcp"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("mcp", "/mcp")
 browser_router = APIRouter(include_in_schema=False)
 
 McpServerName = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]

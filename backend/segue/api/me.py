@@ -4,19 +4,18 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import StreamingResponse
 
-from segue.api.deps import Caller, IdentityDep, ServicesDep, StrictJsonRoute
+from segue.api.deps import Caller, IdentityDep, ServicesDep, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.db.engine import Database
 from segue.db.erasure import erase_user
 from segue.db.personal_data import line_of, rows_of_user
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
 
-router = APIRouter(prefix="/me", tags=["me"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("me", "/me")
 
 LINES = "text/plain"  # generators of clients know nothing of application/x-ndjson
 

@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field, TypeAdapter
 
-from segue.api.deps import Caller, MemoryId, ServicesDep, StrictJsonRoute
+from segue.api.deps import Caller, MemoryId, ServicesDep, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, decode_cursor, invalid_cursor, page
 from segue.domain.errors import AppError
 from segue.domain.ids import id_pattern
@@ -15,7 +14,7 @@ from segue.domain.memory import Memory, NewFact, UnreadableMemory
 from segue.jobs.fact_extraction import cancel_extraction
 from segue.memory import facts
 
-router = APIRouter(prefix="/memories", tags=["memories"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("memories", "/memories")
 
 ToldIn = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
 

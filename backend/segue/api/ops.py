@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field, TypeAdapter
 
-from segue.api.deps import Ops, Services, ServicesDep, SessionId, StrictJsonRoute, TurnId
+from segue.api.deps import Ops, Services, ServicesDep, SessionId, TurnId, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
@@ -31,7 +30,7 @@ MESSAGES_SHOWN = 50
 FAILED_SHOWN = 5
 MAX_OPEN = 50
 
-router = APIRouter(prefix="/ops", tags=["ops"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("ops", "/ops")
 
 Named = Annotated[str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$")]
 AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]

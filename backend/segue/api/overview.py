@@ -4,18 +4,17 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
-from segue.api.deps import Ops, ServicesDep, StrictJsonRoute
+from segue.api.deps import Ops, ServicesDep, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.domain.doc import doc
 from segue.domain.first_use import BUILT_AT_FIRST_USE
 from segue.plans.approvals import count_approvals
 from segue.turns.figures import Window, WindowFigures, figures_of
 from segue.turns.queries import overview
 
-router = APIRouter(prefix="/ops/overview", tags=["ops"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("ops", "/ops/overview")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from pydantic import Field, TypeAdapter
 from structlog.contextvars import bind_contextvars
 
-from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problem_codes import OF_DECISIONS, problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_cursor, id_position, page
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan, UnreadablePlan
@@ -18,7 +17,7 @@ from segue.memory.sessions import check_session, get_session
 from segue.plans import grants, store
 from segue.turns.store import once
 
-router = APIRouter(prefix="/sessions/{session_id}", tags=["plans"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("plans", "/sessions/{session_id}")
 
 _POSITION = id_position("plan")
 _TOOL: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(pattern="^[^\x00]*$")])

@@ -2,17 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter
 from pydantic import Field
 
-from segue.api.deps import IdentityDep, ServicesDep, StrictJsonRoute
+from segue.api.deps import IdentityDep, ServicesDep, router_of
 from segue.api.mcp import McpServerName
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Body, Page
 from segue.mcp.prompt import FilledPrompt, McpPrompt
 
-router = APIRouter(prefix="/mcp/prompts", tags=["tools"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("tools", "/mcp/prompts")
 
 
 class WantedPrompt(Body):

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 
-from segue.api.deps import BranchId, Caller, IdentityDep, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import BranchId, Caller, IdentityDep, ServicesDep, SessionId, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
 from segue.domain.doc import doc
 from segue.domain.ids import id_pattern
@@ -45,7 +44,7 @@ _ACTIVITY: TypeAdapter[tuple[datetime, str]] = TypeAdapter(
     ]
 )
 
-router = APIRouter(prefix="/sessions", tags=["sessions"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("sessions", "/sessions")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ from typing import Annotated, Any, Final
 
 import orjson
 from anyio import to_thread
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
-from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, ToolCallId
+from segue.api.deps import Caller, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
@@ -20,9 +19,7 @@ from segue.tools import results
 from segue.tools.paging import Wanted, page_of, part_at
 from segue.tools.parts import BinaryPart
 
-router = APIRouter(
-    prefix="/sessions/{session_id}/tool-results", tags=["tool results"], route_class=StrictJsonRoute, responses=PROBLEMS
-)
+router = router_of("tool results", "/sessions/{session_id}/tool-results")
 
 _POSITION = id_position("call")
 

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field, TypeAdapter
 
-from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, StrictJsonRoute
+from segue.api.deps import Caller, Ops, Services, ServicesDep, SessionId, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import (
     Cursor,
     FleetReset,
@@ -32,7 +31,7 @@ from segue.memory.sessions import check_session, lock_session, owner_of
 from segue.tools.availability import Specs
 from segue.tools.states import Position, list_changes
 
-router = APIRouter(tags=["tool states"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("tool states")
 
 LONGEST = timedelta(days=366)
 

@@ -1,15 +1,10 @@
 """Routes to list, read and cancel the turns of a session."""
 
-from fastapi import APIRouter
-
-from segue.api.deps import Caller, ServicesDep, SessionId, StrictJsonRoute, TurnId
-from segue.api.problems import PROBLEMS
+from segue.api.deps import Caller, ServicesDep, SessionId, TurnId, router_of
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.session import Turn
 
-router = APIRouter(
-    prefix="/sessions/{session_id}/turns", tags=["turns"], route_class=StrictJsonRoute, responses=PROBLEMS
-)
+router = router_of("turns", "/sessions/{session_id}/turns")
 
 _POSITION = id_position("turn")
 

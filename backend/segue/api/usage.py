@@ -3,12 +3,11 @@
 from datetime import date, timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
 
-from segue.api.deps import IdentityDep, ServicesDep, StrictJsonRoute, require_ops
+from segue.api.deps import IdentityDep, ServicesDep, require_ops, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Page, decode_cursor, page
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
@@ -18,7 +17,7 @@ from segue.usage.ledger import Group, UsageTotal, list_usage
 DEFAULT_DAYS = 30
 MAX_DAYS = 366
 
-router = APIRouter(tags=["usage"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("usage")
 
 Day = Annotated[date, Field(ge=date(2000, 1, 1))]
 _Key = Annotated[str, StringConstraints(max_length=500, pattern="^[^\x00]*$")]

@@ -4,12 +4,11 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import AfterValidator, Field, TypeAdapter
 
-from segue.api.deps import Ops, Services, ServicesDep, StrictJsonRoute
+from segue.api.deps import Ops, Services, ServicesDep, router_of
 from segue.api.problem_codes import problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import Cursor, Limit, LimitsToSet, Page, decode_cursor, page
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
@@ -18,7 +17,7 @@ from segue.identity.audit import record_act
 from segue.turns.users import UserOverview, list_users
 from segue.usage.user_limits import NO_OWN, Limits, OwnLimits, load_limits, set_limits
 
-router = APIRouter(prefix="/ops/users", tags=["ops"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("ops", "/ops/users")
 
 UserName = Annotated[str, Path(max_length=500, description="A user, known or not."), AfterValidator(known_owner)]
 _POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from structlog.contextvars import bind_contextvars
 
 from segue.api.agents import AgentId
-from segue.api.deps import Caller, OriginDep, Services, ServicesDep, StrictJsonRoute
+from segue.api.deps import Caller, OriginDep, Services, ServicesDep, router_of
 from segue.api.doors.agui_frames import RunFrames, shown_messages
 from segue.api.doors.agui_input import AskedRun, RunAgentInput, asked_of, key_of, nothing_new
 from segue.api.doors.client_sessions import session_of_client
@@ -20,7 +20,6 @@ from segue.api.doors.run_events import Run, run_events
 from segue.api.doors.sent_files import SentFile, sent_files, with_files
 from segue.api.events import EVENTS, EventStream, frame, framed
 from segue.api.problem_codes import OF_DECISIONS, OF_FILES, problems
-from segue.api.problems import PROBLEMS
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.session import Session
@@ -34,7 +33,7 @@ from segue.turns.store import ChatRequest, once
 MESSAGES_SHOWN: Final = 200
 NOT_WAITING: Final = {"no_open_plan", "plan_changed", "plan_expired"}
 
-router = APIRouter(tags=["doors"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("doors")
 
 
 RESPONSES: dict[int | str, Any] = {

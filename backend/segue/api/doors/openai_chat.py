@@ -10,12 +10,12 @@ from secrets import token_hex
 from typing import Any, Final, assert_never
 
 import orjson
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from segue.api.agents import AgentId
 from segue.api.chat import Asking
-from segue.api.deps import ServicesDep, StrictJsonRoute
+from segue.api.deps import ServicesDep, router_of
 from segue.api.doors.activity import Activity
 from segue.api.doors.client_turns import begin
 from segue.api.doors.leaving import on_disconnect
@@ -27,7 +27,6 @@ from segue.api.doors.speaking_for import DoorAskingDep
 from segue.api.doors.turn_reader import Answered, Called, Piece, Text, TurnReader
 from segue.api.events import MEDIA_TYPE, EventStream
 from segue.api.problem_codes import OF_DOORS, problems
-from segue.api.problems import PROBLEMS
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.events.event_buffer import Entry
@@ -41,7 +40,7 @@ CHUNKS: Final[dict[str, Any]] = {
     }
 }
 
-router = APIRouter(prefix="/v1", tags=["doors"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("doors", "/v1")
 
 
 @router.get("/models")

@@ -10,11 +10,10 @@ from secrets import token_hex
 from typing import Any, Final, assert_never
 
 import orjson
-from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from segue.api.deps import StrictJsonRoute
+from segue.api.deps import router_of
 from segue.api.doors.activity import Activity
 from segue.api.doors.client_turns import begin
 from segue.api.doors.leaving import on_disconnect
@@ -26,7 +25,6 @@ from segue.api.doors.speaking_for import DoorAskingDep
 from segue.api.doors.turn_reader import BETWEEN, Answered, Called, Piece, Text, TurnReader
 from segue.api.events import MEDIA_TYPE, EventStream
 from segue.api.problem_codes import OF_DOORS, problems
-from segue.api.problems import PROBLEMS
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.events.event_buffer import Entry
@@ -50,7 +48,7 @@ _INTERRUPTED: Final = b"event: error\ndata: %b\n\n" % orjson.dumps(
     {"type": "error", **error_body(turn_errors.interrupted())["error"]}
 )
 
-router = APIRouter(prefix="/v1", tags=["doors"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("doors", "/v1")
 
 
 @router.post(

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from structlog.contextvars import bind_contextvars
 
-from segue.api.deps import Caller, OriginDep, Services, ServicesDep, StrictJsonRoute
+from segue.api.deps import Caller, OriginDep, Services, ServicesDep, router_of
 from segue.api.doors.agui_frames import RunFrames
 from segue.api.doors.agui_input import Json, invalid, nothing_new, text_of
 from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS, find_session, session_of_client
@@ -24,7 +24,6 @@ from segue.api.doors.sent_files import SentFile, sent_files, with_files
 from segue.api.doors.vercel_frames import MessageChunks
 from segue.api.events import MEDIA_TYPE, EventStream, frame, framed
 from segue.api.problem_codes import OF_DECISIONS, OF_FILES, problems
-from segue.api.problems import PROBLEMS
 from segue.api.schemas import PlanDecision
 from segue.domain import turn_errors
 from segue.domain.doc import doc
@@ -38,7 +37,7 @@ from segue.turns.claims import Origin
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after
 from segue.turns.store import ChatRequest, once
 
-router = APIRouter(prefix="/api/chat", tags=["doors"], route_class=StrictJsonRoute, responses=PROBLEMS)
+router = router_of("doors", "/api/chat")
 
 ChatId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 CHUNKS: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "description": "A UI message stream."}}}
