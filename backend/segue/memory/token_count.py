@@ -10,8 +10,10 @@ import string
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import tiktoken
+if TYPE_CHECKING:
+    from tiktoken import Encoding
 
 Count = Callable[[str], int]
 
@@ -53,7 +55,7 @@ def counter_for(model: str) -> Count:
     return estimate if encoding is None else counting_with(encoding)
 
 
-def counting_with(encoding: tiktoken.Encoding) -> Count:
+def counting_with(encoding: "Encoding") -> Count:
     """Returns a counter with a cache: the same few texts are counted turn after turn."""
 
     @lru_cache(maxsize=CACHED_COUNTS)
@@ -63,13 +65,17 @@ def counting_with(encoding: tiktoken.Encoding) -> Count:
     return count
 
 
-def _local_encoding(model: str) -> tiktoken.Encoding | None:
+def _local_encoding(model: str) -> "Encoding | None":
     # tiktoken would fetch a missing or wrong file from the network: it is only asked for one that is right.
     folder = os.environ.get("TIKTOKEN_CACHE_DIR")
+    if not folder:
+        return None
+    import tiktoken  # noqa: PLC0415 (most have no such folder)
+
     try:
         name = tiktoken.encoding_name_for_model(model)
         file, digest = _FILES[name]
-        found = Path(folder or "", file).read_bytes() if folder else b""
+        found = Path(folder, file).read_bytes()
     except (KeyError, OSError):
         return None
     return tiktoken.get_encoding(name) if hashlib.sha256(found).hexdigest() == digest else None

@@ -1,17 +1,21 @@
 """Whether arguments fit a tool's input schema. Both come from outside and may be made to take long, so patterns run in
 linear time, references are counted before they are followed, and an error is explained only if that is cheap.
+
+jsonschema-rs, 3 MB, is imported with the first schema that is compiled: an idle process calls no tool.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import jsonschema_rs
 import orjson
 import structlog
 
 from segue.domain.tool import Tool, ToolFailed, ToolRetry
+
+if TYPE_CHECKING:
+    from jsonschema_rs import Validator
 
 MAX_EXPANSION: Final = 100_000  # subschemas, each counted as often as references lead to it
 MAX_EXPLAINED_DEPTH: Final = 6
@@ -19,7 +23,6 @@ _TOLD_FAULTS = 5
 _TOLD_CHARS = 200
 _DEFINITIONS = ("$defs", "definitions")  # counted where a reference leads into them
 _MAX_ODD_PATTERNS = 100
-_LINEAR: Final = jsonschema_rs.RegexOptions()
 _DRAFTS: Final = ("draft-04", "draft-06", "draft-07", "draft/2019-09", "draft/2020-12")
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
@@ -79,15 +82,18 @@ def _schema(tool: str, schema: bytes) -> InputSchema:
     return InputSchema(orjson.loads(schema), tool=tool)
 
 
-def _compiled(schema: Any, tool: str) -> jsonschema_rs.Validator:
+def _compiled(schema: Any, tool: str) -> "Validator":
     """May change `schema`: a pattern that has no linear form is left out of the check, the tool stays."""
+    import jsonschema_rs  # noqa: PLC0415 (see above)
+
+    linear = jsonschema_rs.RegexOptions()
     if not isinstance(schema, dict):
         raise UnfitSchema("it is no JSON object")
     if not str(schema.get("$schema", "")).rstrip("#").endswith(tuple(f"{draft}/schema" for draft in _DRAFTS)):
         schema.pop("$schema", None)
     for _ in range(_MAX_ODD_PATTERNS):
         try:
-            return jsonschema_rs.validator_for(schema, pattern_options=_LINEAR, validate_formats=False, offline=True)
+            return jsonschema_rs.validator_for(schema, pattern_options=linear, validate_formats=False, offline=True)
         except jsonschema_rs.ValidationError as fault:
             is_pattern = isinstance(fault.kind, jsonschema_rs.ValidationErrorKind.Format)
             pattern = _left_out(schema, fault.instance_path) if is_pattern else None
