@@ -98,7 +98,6 @@ class Stores:
     database: Database
     cache: Cache
     streams: Streams
-    rates: Rates
     events: EventLog
     feeds: UserFeeds
 
@@ -193,8 +192,8 @@ async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
     told = Outbox(settings.webhook_content).options if settings.webhook_url is not None else {}
     database = Database(urls.database_url, pooler=settings.database_pooler, options=told)
     redis = RedisServer(urls.redis_url)
-    cache, streams, rates = Cache(redis), Streams(redis), Rates(redis)
-    for client in (redis, database, cache, streams, rates):
+    cache, streams = Cache(redis), Streams(redis)
+    for client in (redis, database, cache, streams):
         stack.push_async_callback(client.close)
     if settings.migrate_on_start and not await is_newest(database):
         from segue.db.migrations import upgrade  # noqa: PLC0415 (alembic is not needed if there is nothing to migrate)
@@ -204,7 +203,7 @@ async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
         EventLog(streams, partial(outcomes_of, database), outage_s=settings.turn_lease_s)
     )
     feeds = await stack.enter_async_context(UserFeeds(streams))
-    return Stores(urls, redis, database, cache, streams, rates, events, feeds)
+    return Stores(urls, redis, database, cache, streams, events, feeds)
 
 
 async def authenticator(stack: AsyncExitStack, base: Foundation) -> Authenticator:
@@ -258,7 +257,7 @@ def books(base: Foundation, in_force: LimitsInForce) -> Books:
 def limiter(base: Foundation, books: Books) -> Limiter:
     return Limiter(
         books.limits_of,
-        base.stores.rates,
+        Rates(base.stores.cache),
         base.stores.cache,
         books=books,
         first_call=lambda message: base.models.main.tariff.at_most(estimate(message)),

@@ -7,7 +7,7 @@ from tests.support.service import running
 from tests.support.stores import looking_into
 
 POSTGRES = 11
-REDIS = 24
+REDIS = 20
 
 
 async def test_a_process_keeps_to_its_budget_of_connections(settings: Settings) -> None:

@@ -1,55 +1,58 @@
-"""Counts per user in Redis, by the `limits` library; in this process alone while Redis is lost.
+"""Counts per user and minute in Redis; in this process alone while Redis is lost.
 
 A window is fixed and starts with its first count, so that Retry-After is exact and a count is one round trip.
 """
 
 import math
 import time
-from contextlib import suppress
-from typing import Literal
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Literal, get_args
 
-from limits import RateLimitItem
-from limits.aio.storage import MemoryStorage, RedisStorage
-from limits.aio.strategies import FixedWindowRateLimiter
-
-from segue.db.redis import RATE_CONNECTIONS
-from segue.db.redis_server import RedisLost, RedisServer, connections
+from segue.db.redis import Cache
 
 Kind = Literal["requests", "turns"]
 
+WINDOW_S: Final = 60
+
+# KEYS: a count. ARGV: the limit, the window in seconds. Returns the milliseconds until the next window, -1 within the
+# limit.
+_COUNT: Final = """
+local count = redis.call('INCR', KEYS[1])
+if count == 1 then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+if count <= tonumber(ARGV[1]) then return -1 end
+return redis.call('PTTL', KEYS[1])
+"""
+
 
 class Rates:
-    def __init__(self, server: RedisServer) -> None:
-        self._server = server
-        self._pool = connections(server.url, RATE_CONNECTIONS)
-        shared = RedisStorage(
-            "async+redis://",
-            implementation="redispy",
-            key_prefix="segue:rate",
-            connection_pool=self._pool,  # type: ignore[arg-type]  # documented, but typed as a client's plain options
-        )
-        self._shared = FixedWindowRateLimiter(shared)
-        self._local = FixedWindowRateLimiter(MemoryStorage())
+    """`now` is in seconds, and never goes back."""
 
-    async def count(self, kind: Kind, user: str, limit: RateLimitItem) -> int | None:
+    def __init__(self, cache: Cache, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._cache = cache
+        self._now = now
+        self._local: OrderedDict[str, tuple[int, float]] = OrderedDict()  # the count of a window, and when it ends
+
+    async def count(self, kind: Kind, user: str, at_most: int) -> int | None:
         """Counts one more. Returns None within the limit, else the seconds until the next window."""
-        names = (kind, user)
-        with suppress(RedisLost):
-            async with self._server.asking():
-                return await _seconds_to_wait(self._shared, limit, *names)
-        return await _seconds_to_wait(self._local, limit, *names)
+        key = _key(kind, user)
+        left_ms = await self._cache.evaluate(_COUNT, (key,), at_most, WINDOW_S)
+        left_s = self._count_locally(key, at_most) if left_ms is None else left_ms / 1000
+        return None if left_s < 0 else max(math.ceil(left_s), 1)
 
-    async def close(self) -> None:
-        await self._pool.aclose()
+    def _count_locally(self, key: str, at_most: int) -> float:
+        now = self._now()
+        while self._local and next(iter(self._local.values()))[1] <= now:  # the first to begin is the first to end
+            self._local.popitem(last=False)
+        count, ends_at = self._local.get(key, (0, now + WINDOW_S))
+        self._local[key] = count + 1, ends_at
+        return ends_at - now if count >= at_most else -1
 
 
 def belongs_to(key: str, user: str) -> bool:
     """Whether a Redis key counts for this user."""
-    return any(key.startswith(f"segue:rate:user/{kind}/{user}/") for kind in ("requests", "turns", "tokens"))
+    return key in {_key(kind, user) for kind in get_args(Kind)}
 
 
-async def _seconds_to_wait(rates: FixedWindowRateLimiter, limit: RateLimitItem, *names: str) -> int | None:
-    if await rates.hit(limit, *names):
-        return None
-    reset_at, _ = await rates.get_window_stats(limit, *names)
-    return max(math.ceil(reset_at - time.time()), 1)
+def _key(kind: Kind, user: str) -> str:
+    return f"segue:rate:{kind}:{user}"

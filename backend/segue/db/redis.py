@@ -30,7 +30,6 @@ SCANNED_AT_ONCE = 1000
 # The budget of a process; docs/deployment.md adds it up.
 CACHE_CONNECTIONS = 8
 STREAM_CONNECTIONS = 4
-RATE_CONNECTIONS = 4
 QUEUE_CONNECTIONS = 8
 
 FAILED_TOOLS_KEY = "segue:tools:failed"

@@ -6,10 +6,7 @@ rows are in PostgreSQL.
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
 from typing import Final
-
-from limits import RateLimitItemPerMinute
 
 from segue.db.engine import Database
 from segue.db.rate_limits import Rates
@@ -42,9 +39,6 @@ _RELEASE: Final = "return redis.call('ZREM', KEYS[1], ARGV[1])"
 Holders = dict[str, float]
 
 
-_per_minute = lru_cache(maxsize=1024)(partial(RateLimitItemPerMinute, namespace="user"))
-
-
 class Limiter:
     """`limits_of` returns what a user may use, `first_call` what the first call of the model for a message takes
     at most.
@@ -68,7 +62,7 @@ class Limiter:
     async def request(self, user: str) -> None:
         """Raises AppError `rate_limited`."""
         if at_most := self._limits_of(user).requests_per_minute:
-            wait_s = await self._rates.count("requests", user, _per_minute(at_most))
+            wait_s = await self._rates.count("requests", user, at_most)
             if wait_s is not None:
                 raise turn_errors.rate_limited("requests_per_minute", at_most, wait_s)
 
@@ -79,7 +73,7 @@ class Limiter:
         """
         limits, turn_id = self._limits_of(user), again or new_id("turn", self._books.clock())
         if limits.turns_per_minute:
-            wait_s = await self._rates.count("turns", user, _per_minute(limits.turns_per_minute))
+            wait_s = await self._rates.count("turns", user, limits.turns_per_minute)
             if wait_s is not None:
                 raise turn_errors.rate_limited("turns_per_minute", limits.turns_per_minute, wait_s)
         at_once = limits.concurrent_turns
