@@ -50,8 +50,9 @@ class Rates:
 
 
 def belongs_to(key: str, user: str) -> bool:
-    """Whether a Redis key counts for this user."""
-    return key in {_key(kind, user) for kind in get_args(Kind)}
+    """Whether a Redis key counts for this user, or did so in the release before, whose keys last a day at most."""
+    before = tuple(f"segue:rate:user/{kind}/{user}/" for kind in ("requests", "turns", "tokens"))
+    return key in {_key(kind, user) for kind in get_args(Kind)} or key.startswith(before)
 
 
 def _key(kind: Kind, user: str) -> str:
