@@ -1,15 +1,16 @@
-"""SQL statements compiled once a process. SQLAlchemy keeps what it compiles by engine and dialect, and every service of
-a test makes new ones: a fifth of a test's time went into it.
+"""SQL statements compiled once a process, and a server asked once what it is. SQLAlchemy keeps both by engine, and
+every service of a test makes new ones: a fifth of a test's time went into the first.
 """
 
 from collections.abc import MutableMapping
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
 _COMPILED: MutableMapping[Any, Any] = {}
+_SERVER: dict[str, Any] = {}  # attributes of a dialect that has asked: all servers of a run are of one version
 
 
 class Dialect(PGDialect_asyncpg):
@@ -26,6 +27,13 @@ class Dialect(PGDialect_asyncpg):
     @classmethod
     def engine_created(cls, engine: Engine) -> None:
         engine.update_execution_options(compiled_cache=_COMPILED)
+
+    def initialize(self, connection: Connection) -> None:
+        if not _SERVER:
+            before = dict(vars(self))
+            super().initialize(connection)
+            _SERVER.update((name, value) for name, value in vars(self).items() if before.get(name) != value)
+        vars(self).update(_SERVER)
 
 
 def compile_once() -> None:
