@@ -19,7 +19,7 @@ from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.embedded.servers import embedded_servers
 from segue.embedded.urls import ServerUrls
-from tests.support import fork_server, statements
+from tests.support import fork_server, memory, statements
 from tests.support.commands import forks
 from tests.support.logs import notify_waiting
 from tests.support.provider import Provider, scripted_provider
@@ -57,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if not hasattr(config, "workerinput"):  # else this is a worker, which inherits the environment of the run
         config.add_cleanup(fork_server.launch())
+        memory.keep_temporary_files()
     config.add_cleanup(forks.close)
     statements.compile_once()
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("support") / "authority.pem")
