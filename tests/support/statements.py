@@ -31,7 +31,7 @@ class Dialect(PGDialect_asyncpg):
     def initialize(self, connection: Connection) -> None:
         if not _SERVER:
             before = dict(vars(self))
-            super().initialize(connection)
+            super().initialize(connection)  # type: ignore[no-untyped-call]
             _SERVER.update((name, value) for name, value in vars(self).items() if before.get(name) != value)
         vars(self).update(_SERVER)
 
