@@ -10,6 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import api_keys, sessions, turns, usage, user_limits
 from segue.domain.doc import doc
+from segue.domain.ids import first_id
+from segue.turns.figures import SKEW
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,13 @@ async def list_users(
     in_force = api_keys.c.revoked_at.is_(None) & func.coalesce(api_keys.c.expires_at > now, True)
     keys = await _counted(connection, api_keys, names, in_force)
     owned = await _counted(connection, sessions, names)
-    of_today = sessions.join(turns, (turns.c.session_id == sessions.c.id) & (turns.c.created_at >= midnight))
-    begun = await _counted(connection, of_today, names, sessions.c.updated_at >= midnight, owner=sessions.c.owner)
+    of_today = sessions.join(turns, turns.c.session_id == sessions.c.id)
+    today_on = (
+        turns.c.id >= first_id("turn", midnight - SKEW),  # the primary key has them by time
+        turns.c.created_at >= midnight,
+        sessions.c.updated_at >= midnight,
+    )
+    begun = await _counted(connection, of_today, names, *today_on, owner=sessions.c.owner)
     spent = {row.owner: row for row in await connection.execute(_spent(names, usage.c.day == today))}
     return [
         UserOverview(
