@@ -1,4 +1,5 @@
-"""`make bench-wide`: every route that reads, with a few rows and with very many; 1,000 turns that wait; 2,000 streams.
+"""`make bench-wide`: every route that reads, with a few rows and with very many; 1,000 turns that wait; 2,000 streams;
+500 tools.
 
 Makes the rows by SQL, as copies of turns that Segue has run, and prints tables for docs/performance.md. The rows that
 PostgreSQL reads for a request depend on nothing else that the machine does; its milliseconds do.
@@ -20,14 +21,16 @@ import psutil
 import uvloop
 
 from bench.client import Connection, Refused, Session, connected
+from bench.many_tools import TOOLS
 from bench.meter import database_of, resident_mb
-from bench.processes import Group, serving, setup
+from bench.processes import OUR_MODULES, Group, Setup, serving, setup
 from bench.provider import MESSAGE, TOOL_MESSAGE
 from bench.report import ROOT
 from segue.embedded.servers import embedded_servers
 
 SESSIONS = 100_000
 TURNS = 10_000
+SEQS = 4  # of a turn with a tool call
 WAITING = 1_000
 STREAMS = 2_000
 AT_ONCE = 8
@@ -35,6 +38,10 @@ REQUESTS = 5
 RESULT = f'["{"x" * 10_000_000}"]'
 COUNTED_AFTER_S = 1.1  # PostgreSQL adds up the reads of a connection once a second
 IDLE_S = 5.0
+ROUNDS = 20
+CONNECTED_S = 30
+LOOK_AGAIN_S = 0.2
+MANY = {"command": sys.executable, "args": ["-m", "bench.many_tools"], "env": dict(OUR_MODULES)}
 PROGRAM = str(Path(sys.executable).with_name("segue"))
 LONG = ("/events", "/stream", "/export")  # answers that stay open, or hold all there is
 
@@ -79,9 +86,9 @@ class Original:
             renamed = f"replace({renamed}, '{each}', '{each.partition('_')[0]}_' || head || tail || '{number:04x}')"
         changes = [f"'{column}', at" for column in TABLES[table]]
         if within and table in ("turns", "messages", "tool_calls"):
-            changes.append("'seq', one.seq + n * 100")
+            changes.append(f"'seq', one.seq + n * {SEQS}")
         if within and table == "messages":
-            changes.append("'turn_seq', one.turn_seq + n * 100")
+            changes.append(f"'turn_seq', one.turn_seq + n * {SEQS}")
         which = "id" if table == "sessions" else "session_id"
         copied = f"{renamed}::jsonb || jsonb_build_object({', '.join(changes)})"
         return (
@@ -107,7 +114,7 @@ async def fill(database: asyncpg.Connection, one: Original, long: Original) -> N
     await database.execute("DELETE FROM copies WHERE n > $1", TURNS)
     for table in ("turns", "messages", "tool_calls", "tool_results"):
         await database.execute(long.copy(table, within=True))
-    await database.execute("UPDATE sessions SET next_seq = $2 WHERE id = $1", long.session_id, (TURNS + 1) * 100)
+    await database.execute("UPDATE sessions SET next_seq = $2 WHERE id = $1", long.session_id, (TURNS + 1) * SEQS + 1)
     await database.execute("DROP TABLE copies")
     await database.execute("VACUUM ANALYZE sessions, turns, messages, tool_calls, tool_results")
     await asyncio.sleep(COUNTED_AFTER_S)
@@ -230,6 +237,36 @@ async def measure_streams(group: Group) -> None:
     print(f"| a plain turn, each told to all streams | {alone_ms:.1f} ms | {with_ms:.1f} ms |", flush=True)
 
 
+async def measure_tools(within: Setup, group: Group, described: str) -> None:
+    """A plain turn and the list of tools, in the words of `described`."""
+    process = psutil.Process(group.pids[0])
+    async with (
+        connected(group.ports[0]) as connection,
+        connected(within.provider_port) as provider,
+        database_of(group.stores) as database,
+    ):
+        session = await Session.new(connection)
+        await turn_ms(session)
+        before = sum(process.cpu_times()[:2])
+        taken = [await turn_ms(session) for _ in range(ROUNDS)]
+        each_ms = (sum(process.cpu_times()[:2]) - before) / ROUNDS / REQUESTS * 1000
+        sent = await provider.get("/")
+        listed = await ask(connection, database, "/tools")
+        size = len(await connection.text("/tools"))
+    if listed is None:
+        raise RuntimeError("the tools are not listed")
+    print(f"| {described} | {len(sent['tools'])} | {len(orjson.dumps(sent)) / 1000:.1f} kB", end="")
+    print(f" | {median(taken):.1f} ms | {each_ms:.1f} ms", end="")
+    print(f" | {listed.ms:.1f} ms | {size / 1000:.0f} kB | {resident_mb(process.pid):.0f} MB |", flush=True)
+
+
+async def tools_listed(group: Group) -> None:
+    """Waits until the tools of the MCP server are there."""
+    async with connected(group.ports[0]) as connection, asyncio.timeout(CONNECTED_S):
+        while b"find_mail_0" not in await connection.text("/tools"):  # noqa: ASYNC110 (another process)
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
 async def idle_s(process: psutil.Process) -> float:
     """Returns the seconds of processor time that the process needs in a second without requests."""
     before = sum(process.cpu_times()[:2])
@@ -250,6 +287,16 @@ async def run(folder: Path) -> None:
                 await measure_waiting(group)
             async with serving(within, PROGRAM, "wide", "serve") as group:
                 await measure_routes(group)
+            print(
+                "\n| tools | in a request | prompt | a plain turn | its processor time | `/tools` | its size | memory |"
+            )
+            print("|---|---:|---:|---:|---:|---:|---:|---:|")
+            async with serving(within, PROGRAM, "few", "serve") as group:
+                await measure_tools(within, group, "Segue's own")
+            (folder / "mcp.json").write_bytes(orjson.dumps({"mcpServers": {"many": MANY}}))
+            async with serving(within, PROGRAM, "many", "serve") as group:
+                await tools_listed(group)
+                await measure_tools(within, group, f"and {TOOLS} of an MCP server")
 
 
 def main() -> None:
