@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from anyio import to_thread
-from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, select, update
+from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, select, true, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -26,7 +26,7 @@ from segue.tools.apart import LARGE, READ_S, TooMuch, apart
 from segue.tools.normalize import Kind, Payload, payload_of, read_payload
 from segue.tools.outcome import Outcome, lost
 from segue.tools.parts import described
-from segue.tools.retention import Retention, store_payload
+from segue.tools.retention import Retention, evict, payload_values, storing
 from segue.tools.summaries import preview, summarise_failure, text_in
 
 REBUILD_CALLS = 50
@@ -83,24 +83,22 @@ async def finish_call(
     payload = outcome.payload
     stored = payload.size_bytes > 0
     shown = text_in(payload.shown) or payload.shown_text if stored else outcome.error or ""
-    statement = (
-        update(tool_calls)
-        .where(tool_calls.c.id == call.id, tool_calls.c.status == "running")
-        .values(
-            status=outcome.status,
-            error=outcome.error,
-            summary=summarise_failure(call.name, outcome.error) if outcome.error else outcome.summary,
-            preview=preview(shown, max_chars=retention.preview_chars),
-            identifiers=list(outcome.identifiers) or None,
-            size_bytes=payload.size_bytes,
-            duration_ms=outcome.duration_ms,
-            expires_at=retention.expires_at(now) if stored else None,
-        )
-        .returning(*tool_calls.c)
-    )
-    row = (await connection.execute(statement)).one()
+    values = {
+        "status": outcome.status,
+        "error": outcome.error,
+        "summary": summarise_failure(call.name, outcome.error) if outcome.error else outcome.summary,
+        "preview": preview(shown, max_chars=retention.preview_chars),
+        "identifiers": list(outcome.identifiers) or None,
+        "size_bytes": payload.size_bytes,
+        "duration_ms": outcome.duration_ms,
+        "expires_at": retention.expires_at(now) if stored else None,
+    }
+    given = {_OUTCOME[name].key: value for name, value in values.items()}
+    given |= payload_values(payload, now=now, retention=retention)
+    row = (await connection.execute(_FINISH, {"ended_call": call.id, **given})).one()
     if stored:
-        await store_payload(connection, row.session_id, call.id, payload, now=now, retention=retention)
+        before, size = row.stored_before, payload.size_bytes
+        await evict(connection, row.session_id, stored_before=before, size=size, now=now, retention=retention)
     return _entry(row)
 
 
@@ -335,6 +333,23 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
     return call, reference
 
 
+def _finishing() -> Select[*tuple[Any, ...]]:
+    ended = (
+        update(tool_calls)
+        .where(tool_calls.c.id == bindparam("ended_call"), tool_calls.c.status == "running")
+        .values(_OUTCOME)
+        .returning(*tool_calls.c)
+        .cte("ended")
+    )
+    stored = storing(ended).cte("stored")
+    return select(*ended.c, stored.c.stored_before).select_from(ended.outerjoin(stored, true()))
+
+
+_OUTCOME = {
+    name: bindparam(f"new_{name}", type_=tool_calls.c[name].type)
+    for name in ("status", "error", "summary", "preview", "identifiers", "size_bytes", "duration_ms", "expires_at")
+}
+_FINISH = _finishing()
 _SEARCHED = func.concat_ws(
     " ",
     tool_calls.c.tool_name,

@@ -6,8 +6,9 @@ bytes it has ever stored; each payload has the count before it, so the payloads 
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Text, Update, bindparam, delete, func, insert, select, update
+from sqlalchemy import CTE, BigInteger, Text, Update, bindparam, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 
@@ -29,33 +30,27 @@ class Retention:
         return now + timedelta(days=self.payload_ttl_days)
 
 
-async def store_payload(
-    connection: AsyncConnection,
-    session_id: str,
-    tool_call_id: str,
-    payload: Payload,
-    *,
-    now: datetime,
-    retention: Retention,
-) -> None:
-    """Stores a payload and deletes the session's oldest beyond its quota, in the caller's transaction.
-
-    The session's row is locked until then, so calls that end together are counted one after the other.
-    """
-    values = {
-        "at_session": session_id,
+def payload_values(payload: Payload, *, now: datetime, retention: Retention) -> dict[str, Any]:
+    """Returns the parameters of a statement of `storing`."""
+    return {
         "size": payload.size_bytes,
-        "stored_call": tool_call_id,
         "stored_kind": payload.kind,
         "stored_text": payload.text,
         "until": retention.expires_at(now),
     }
-    stored_before = (await connection.execute(_STORE, values)).scalar_one()
-    beyond = stored_before + payload.size_bytes - retention.session_bytes
+
+
+async def evict(
+    connection: AsyncConnection, session_id: str, *, stored_before: int, size: int, now: datetime, retention: Retention
+) -> None:
+    """Deletes a session's oldest payloads beyond its quota, in the transaction that has stored one of `size` bytes.
+
+    The session's row is locked until then, so calls that end together are counted one after the other.
+    """
+    beyond = stored_before + size - retention.session_bytes
     if beyond > 0:
-        await connection.execute(
-            _EVICT, {"at_session": session_id, "beyond": min(beyond, stored_before), "evicted_at": now}
-        )
+        values = {"at_session": session_id, "beyond": min(beyond, stored_before), "evicted_at": now}
+        await connection.execute(_EVICT, values)
 
 
 async def drop_expired(connection: AsyncConnection, *, now: datetime) -> list[int]:
@@ -63,20 +58,22 @@ async def drop_expired(connection: AsyncConnection, *, now: datetime) -> list[in
     return list((await connection.execute(_DROP, {"expired_at": now})).scalars())
 
 
-def _storing() -> ReturningInsert[int]:
+def storing(call: CTE) -> ReturningInsert[int]:
+    """Returns a part of a statement that stores the payload of a row of `tool_calls`, if it has any bytes."""
+    size = bindparam("size", type_=BigInteger)
     counted = (
         update(sessions)
-        .where(sessions.c.id == bindparam("at_session"))
-        .values(result_bytes=sessions.c.result_bytes + bindparam("size"))
-        .returning((sessions.c.result_bytes - bindparam("size")).label("before"))
+        .where(sessions.c.id == call.c.session_id, size > 0)
+        .values(result_bytes=sessions.c.result_bytes + size)
+        .returning(call.c.id, sessions.c.id.label("session_id"), (sessions.c.result_bytes - size).label("before"))
         .cte("counted")
     )
     stored = {
-        "tool_call_id": bindparam("stored_call", type_=Text),
+        "tool_call_id": counted.c.id,
         "kind": bindparam("stored_kind", type_=Text),
         "payload": bindparam("stored_text", type_=Text),
         "expires_at": bindparam("until", type_=tool_results.c.expires_at.type),
-        "session_id": bindparam("at_session"),
+        "session_id": counted.c.session_id,
         "stored_before": counted.c.before,
     }
     return (
@@ -114,4 +111,4 @@ def _dropping() -> ReturningDelete[int]:
     return delete(tool_results).where(expired).returning(func.octet_length(tool_results.c.payload))
 
 
-_STORE, _EVICT, _DROP = _storing(), _evicting(), _dropping()
+_EVICT, _DROP = _evicting(), _dropping()
