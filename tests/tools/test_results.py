@@ -17,6 +17,15 @@ from tests.support.results import loaded, ran, use_toolbox
 from tests.support.service import running
 from tests.support.stores import looking_into
 
+MORE_OF = """
+INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT copy.* FROM {table} AS one, generate_series(1, 3000) AS n,
+LATERAL jsonb_populate_record(one, jsonb_build_object('{key}', 'call_' || n, 'seq', 1000 + n)) AS copy;
+ANALYZE {table}
+"""
+RESULTS_READ = """
+SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'tool_results'
+"""
+
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
@@ -76,6 +85,23 @@ async def test_a_turn_after_a_large_result_does_not_read_it(settings: Settings, 
     small, large = (message["content"] for message in provider.messages(role="tool"))
     assert small == "replaced"
     assert "replaced" not in large
+
+
+async def test_a_turn_reads_no_results_but_those_in_its_view(settings: Settings, provider: Provider) -> None:
+    async with running(settings) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        await ran(client, provider, session, ("echo", {"n": 1}))
+        for table, key in (("tool_calls", "id"), ("tool_results", "tool_call_id")):
+            await stores.database.execute(MORE_OF.format(table=table, key=key))
+        provider.will(says("done"))
+        with statements() as sent:
+            await client.chat(session, "Go on.")
+        [(reading, values)] = [each for each in sent if each[0].startswith("SELECT tool_calls.id, tool_results.kind")]
+        async with stores.database.transaction():
+            await stores.database.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+            before = await stores.database.fetchval(RESULTS_READ)
+            await stores.database.fetch(reading, *values)
+            assert await stores.database.fetchval(RESULTS_READ) < before + 10  # to plan reads some, too
 
 
 async def test_of_a_sessions_results_those_asked_for_are_loaded(

@@ -357,6 +357,7 @@ _SEARCHED = func.concat_ws(
     cast(tool_calls.c.args, Text),
     cast(tool_calls.c.identifiers, Text),
 )
+_THESE = any_(bindparam("these", type_=ARRAY(Text)))
 _KEPT = (
     select(
         tool_calls.c.id,
@@ -365,5 +366,6 @@ _KEPT = (
     )
     .join(tool_results, tool_results.c.tool_call_id == tool_calls.c.id)
     .where(tool_calls.c.session_id == bindparam("at_session"), tool_results.c.expires_at > bindparam("as_of"))
-    .where(tool_calls.c.id == any_(bindparam("these", type_=ARRAY(Text))))
+    # Of both tables, or PostgreSQL reads all results that have not expired and joins these calls to them.
+    .where(tool_calls.c.id == _THESE, tool_results.c.tool_call_id == _THESE)
 )
