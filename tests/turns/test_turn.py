@@ -1,11 +1,15 @@
 """A turn from the outside: what is stored, what the model is sent, what comes back."""
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 from starlette.responses import Response
 
 from segue.config import Settings
+from segue.turns.runner import TurnRun
+from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client
 from tests.support.stores import arrived
@@ -66,6 +70,30 @@ async def test_messages_sent_at_once_are_answered_one_after_the_other_in_order_o
     assert (await first)["message"]["content"] == "first"
     assert (await second)["message"]["content"] == "second"
     assert [m["content"] for m in provider.messages(1)[1:]] == ["one", "first", "two"]
+
+
+async def test_what_an_ended_turn_has_read_is_freed_without_the_garbage_collector(
+    client: Client, provider: Provider
+) -> None:
+    """A connection keeps the context of the turn that opens it: the first turn opens some, and the third the rest."""
+    freed = asyncio.Event()
+
+    async def watched(_: dict[str, Any]) -> Response:
+        runs = [each for each in gc.get_objects() if type(each) is TurnRun]
+        weakref.finalize(max(runs, key=lambda run: run.claim.key.turn_seq), freed.set)
+        return says("Hello again.")
+
+    provider.will(says("Hello to you."), watched, says("Goodbye."))
+    session = await client.new_session()
+    await client.chat(session, "Hello.")
+    gc.disable()
+    try:
+        await client.chat(session, "Hello again.")
+        await client.chat(session, "Goodbye.")
+        async with asyncio.timeout(PATIENCE_S):
+            await freed.wait()
+    finally:
+        gc.enable()
 
 
 async def test_the_answer_tells_what_the_turn_ran(client: Client, provider: Provider) -> None:

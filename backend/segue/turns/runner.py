@@ -147,7 +147,7 @@ class TurnRun:
             deps.limits.choice,
             stored=claim.tool_choice,
             seq=claim.key.turn_seq,
-            save=self._save_choice,
+            save=partial(_save_choice, deps, claim),  # with a method of its own the run would not be freed by itself
         )
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
@@ -280,10 +280,6 @@ class TurnRun:
 
         return await outlast(ask)
 
-    async def _save_choice(self, choice: ToolChoice) -> None:
-        async with store.fenced_transaction(self._deps.database, self.claim) as connection:
-            await store.store_tool_choice(connection, self.claim.key.session_id, choice)
-
     async def _finish(self, state: TurnState) -> ChatAnswer:
         claim, touched = self.claim, state["touched_plan"]
         report = TurnReport(
@@ -367,3 +363,8 @@ class TurnRun:
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
         said = self._said if self.stopped == "cancelled" else None
         await self._unstored.add(RunEnd(self.claim, error, self._metrics, self._account, timeline, said))
+
+
+async def _save_choice(deps: TurnDeps, claim: Claim, choice: ToolChoice) -> None:
+    async with store.fenced_transaction(deps.database, claim) as connection:
+        await store.store_tool_choice(connection, claim.key.session_id, choice)
