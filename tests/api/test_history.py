@@ -69,3 +69,5 @@ async def test_an_unknown_parameter_of_the_query_is_refused_with_those_there_are
     assert (await client.http.post("/sessions?dry_run=1", json={})).status_code == 422
     assert (await client.http.get("/usage?group=model&form=2026-01-01")).json()["detail"].startswith("query.form: ")
     assert (await client.http.get("/usage?group=model")).status_code == 200
+    for path in ("/tools", "/agents", "/metrics", "/health/live"):
+        assert (await client.http.get(f"{path}?limit=200")).status_code == 200
