@@ -6,7 +6,7 @@ from segue.api.chat import AcceptedTurn, events_url
 from segue.api.deps import Caller, OriginDep, ServicesDep, router_of
 from segue.api.problem_codes import OF_DECISIONS, problems
 from segue.api.schemas import Cursor, Decisions, Limit, Page, decode_cursor, id_position, page
-from segue.domain.errors import AppError
+from segue.domain.errors import InvalidRequest
 from segue.plans.approvals import Approval, list_approvals
 
 router = router_of("plans", "/approvals")
@@ -35,7 +35,7 @@ async def decide_several(
     wanted = {each.session_id: each.button for each in body.items}
     if len(wanted) < len(body.items):
         detail = "A session is named twice. It has one plan at most, and a decision is made once."
-        raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+        raise InvalidRequest(detail)
     admitted = await services.turns.decide_several(caller, wanted, origin=origin)
     turns = [admitted[each.session_id] for each in body.items]
     return Page([AcceptedTurn(each.turn.turn_id, each.status, events_url(http, each.turn)) for each in turns], None)

@@ -12,7 +12,7 @@ from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionI
 from segue.api.problem_codes import OF_FILES, problems
 from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.attachment import Attachment
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, InvalidRequest
 from segue.memory.sessions import check_session
 from segue.tools.attachments import store
 from segue.tools.attachments.kinds import SERVED
@@ -61,7 +61,7 @@ async def upload_attachment(
 
 def _not_one_file() -> AppError:
     detail = "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
-    return AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+    return InvalidRequest(detail)
 
 
 async def _stored(services: Services, caller: str, session_id: str, file: UploadFile) -> Attachment:

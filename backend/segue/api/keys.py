@@ -14,7 +14,7 @@ from segue.api.deps import KeyId, Ops, ServicesDep, router_of
 from segue.api.problem_codes import problems
 from segue.api.schemas import Cursor, KeyRotation, KeyToMake, Limit, Page, decode_cursor, id_position, page
 from segue.domain.doc import doc
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import MAX_USER_CHARS, Identity
 from segue.identity.api_keys import ApiKey, ApiKeys, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.identity.audit import record_act
@@ -93,7 +93,7 @@ async def create_api_key(
     now = services.clock()
     if body.expires_at is not None and body.expires_at <= now:
         detail = "`expires_at` has to be later than now."
-        raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+        raise InvalidRequest(detail)
     async with services.database.transaction() as connection:
         made = await create_key(
             connection, body.user, scopes=body.scopes, name=body.name, now=now, expires_at=body.expires_at

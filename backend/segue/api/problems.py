@@ -17,7 +17,7 @@ from starlette.types import Scope
 from segue.api.doors import openai_errors
 from segue.api.problem_codes import problems
 from segue.domain.doc import doc
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, InvalidRequest
 from segue.version import VERSION
 
 REQUEST_ID_HEADER = "X-Request-Id"
@@ -105,7 +105,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     is_json = request.headers.get("content-type", "").partition(";")[0].strip().endswith("json")
     if has_body and not is_json:
         detail = f"Send the body with Content-Type: application/json. ({detail})"
-    invalid = AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+    invalid = InvalidRequest(detail)
     return _problem(request, invalid, errors=errors)
 
 

@@ -22,7 +22,7 @@ from segue.api.schemas import (
     page,
 )
 from segue.domain.doc import doc
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.ids import id_pattern, is_id
 from segue.domain.redaction import without_secret_texts
 from segue.domain.tool_state import SessionToolState, StatusMoved, ToolOverview, ToolState, ToolStatus
@@ -136,7 +136,7 @@ async def set_fleet_tool_state(
     specs, reason = services.tools.specs(tool), without_secret_texts(body.reason)
     if body.until is not None and not timedelta() < body.until - services.clock() <= LONGEST:
         detail = f"`until` has to be later than now, by {LONGEST.days} days at most."
-        raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+        raise InvalidRequest(detail)
     async with services.database.transaction() as connection:
         details = {"status": body.status, "reason": reason, "until": body.until and body.until.isoformat()}
         await record_act(connection, operator, "set_tool_state", tool=tool, details=details)

@@ -10,7 +10,7 @@ from segue.api.deps import IdentityDep, ServicesDep, require_ops, router_of
 from segue.api.problem_codes import problems
 from segue.api.schemas import Page, decode_cursor, page
 from segue.domain.doc import doc
-from segue.domain.errors import AppError
+from segue.domain.errors import InvalidRequest
 from segue.domain.identity import MAX_USER_CHARS
 from segue.usage.ledger import Group, UsageTotal, list_usage
 
@@ -48,7 +48,7 @@ async def get_usage(
     first = asked.from_ or last - timedelta(days=DEFAULT_DAYS - 1)
     if not 0 <= (last - first).days < MAX_DAYS:
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
-        raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+        raise InvalidRequest(detail)
     owner = asked.user if asked.user is not None or asked.group == "user" else identity.user
     after = decode_cursor(asked.cursor, _POSITION)
     async with services.database.read_only() as connection:

@@ -52,6 +52,11 @@ class Unreadable(AppError):
         )
 
 
+class InvalidRequest(AppError):
+    def __init__(self, detail: str) -> None:
+        super().__init__("invalid_request", status=422, title="The request is not valid", detail=detail)
+
+
 class NotFound(AppError):
     """A missing id, or another user's: the two look alike. `thing` becomes the code: `session_not_found`."""
 

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.plan import BUTTON_MESSAGES, Button, Plan, end
 from segue.domain.session import EPOCHS, TurnKey, TurnStatus
 from segue.domain.tool import Tool, ToolFailed
@@ -234,7 +234,7 @@ async def _remember(connection: AsyncConnection, stored: StoredPlan, tools: Tool
     step = stored.plan.waiting_step
     if step is None or step.tool is None or stored.tool_hash is None:
         detail = "The question shows no definition of a tool that could be remembered. Decide without `remember`."
-        raise AppError("invalid_request", status=422, title="The request is not valid", detail=detail)
+        raise InvalidRequest(detail)
     tools.specs(step.tool)
     await grants.remember(connection, stored.session_id, step.tool, stored.tool_hash, plan_id=stored.plan.id, now=now)
 

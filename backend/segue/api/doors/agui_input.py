@@ -17,7 +17,7 @@ from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS
 from segue.api.doors.sent_files import is_file, parts_unsupported
 from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, PlanDecision, Text
 from segue.domain.doc import doc
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.tool import Remember
 from segue.plans.store import StalePlan
 
@@ -103,7 +103,7 @@ def asked_of(body: RunAgentInput) -> AskedRun:
         raise _client_tools(body.tools)
     resume = body.resume or []
     if len(resume) > 1:
-        raise invalid("`resume` has more than one entry: a session asks one question at a time.")
+        raise InvalidRequest("`resume` has more than one entry: a session asks one question at a time.")
     at = _newest(body.messages)
     is_new = at is not None and not any(each.get("role") == "assistant" for each in body.messages[at:])
     if resume:
@@ -149,9 +149,9 @@ def text_of(message: Json) -> str:
     if isinstance(content, list):
         content = "\n".join(_text_of_part(part) for part in content if not is_file(part))
     if not isinstance(content, str) or not (text := content.strip()):
-        raise invalid("The user's newest message has no text.")
+        raise InvalidRequest("The user's newest message has no text.")
     if len(text) > MAX_MESSAGE_CHARS:
-        raise invalid(f"The user's newest message is longer than {MAX_MESSAGE_CHARS} characters.")
+        raise InvalidRequest(f"The user's newest message is longer than {MAX_MESSAGE_CHARS} characters.")
     return text
 
 
@@ -161,7 +161,7 @@ def _text_of_part(part: object) -> str:
             return text
         case {"type": str(kind)} if kind != "text":
             raise parts_unsupported(f"A part of the type {kind[:40]!r} cannot be read.")
-    raise invalid("A part of the user's newest message is neither text nor a file.")
+    raise InvalidRequest("A part of the user's newest message is neither text nor a file.")
 
 
 def key_of(body: RunAgentInput) -> str:
@@ -171,7 +171,7 @@ def key_of(body: RunAgentInput) -> str:
 
 
 def nothing_new() -> AppError:
-    return invalid("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
+    return InvalidRequest("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
 
 
 def _client_tools(tools: Sequence[Json]) -> AppError:
@@ -182,7 +182,3 @@ def _client_tools(tools: Sequence[Json]) -> AppError:
         title="Tools of the client are not called",
         detail=f"Nothing was accepted: the agent calls its own tools only. Leave out those of the page ({names}).",
     )
-
-
-def invalid(why: str) -> AppError:
-    return AppError("invalid_request", status=422, title="The request is not valid", detail=why)

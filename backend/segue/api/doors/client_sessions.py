@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Services
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.ids import is_id
 from segue.domain.session import Session
 from segue.events import user_feed
@@ -47,11 +47,8 @@ async def find_session(services: Services, caller: str, client_id: str) -> Sessi
         async with services.database.read_only() as connection:
             return await sessions.get_session(connection, caller, client_id)
     if not (0 < len(client_id) <= MAX_CLIENT_ID_CHARS and client_id.isprintable()):
-        raise AppError(
-            "invalid_request",
-            status=422,
-            title="The request is not valid",
-            detail=f"The id of a conversation is one printable line of 1 to {MAX_CLIENT_ID_CHARS} characters.",
+        raise InvalidRequest(
+            f"The id of a conversation is one printable line of 1 to {MAX_CLIENT_ID_CHARS} characters."
         )
     async with services.database.read_only() as connection:
         return await sessions.find_named(connection, caller, client_id)

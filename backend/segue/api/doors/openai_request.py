@@ -10,7 +10,7 @@ from segue.api.doors.client_turns import AskedTurn
 from segue.api.doors.sent_files import is_file, parts_unsupported, sent_files
 from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.domain.doc import doc
-from segue.domain.errors import AppError
+from segue.domain.errors import InvalidRequest
 from segue.domain.session import TurnKey
 from segue.turns.imports import Said
 
@@ -78,13 +78,15 @@ async def asked(
     """
     for message in messages:
         if message.get("role", "tool") not in _ROLES:  # items of `input` without a role are a tool's
-            raise _invalid(f"There is no role {str(message['role'])[:50]!r}: there are {', '.join(sorted(_ROLES))}.")
+            raise InvalidRequest(
+                f"There is no role {str(message['role'])[:50]!r}: there are {', '.join(sorted(_ROLES))}."
+            )
     spoken = [message for message in messages if message.get("role") in ("user", "assistant")]
     if not spoken or spoken[-1]["role"] != "user":
-        raise _invalid("The last message has to be the user's: an answer is not continued, and tools run here.")
+        raise InvalidRequest("The last message has to be the user's: an answer is not continued, and tools run here.")
     text, files = _text(spoken[-1].get("content"), is_new=True), await sent_files(spoken[-1].get("content"))
     if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
-        raise _invalid(f"The last message has to have 1 to {MAX_MESSAGE_CHARS} characters of text.")
+        raise InvalidRequest(f"The last message has to have 1 to {MAX_MESSAGE_CHARS} characters of text.")
     client_id, after = conversation_of(http, body)
     return AskedTurn(
         text=text.strip(),
@@ -132,7 +134,7 @@ def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None,
         if client_id is None or client_id in NO_CONVERSATION:
             continue
         if not isinstance(client_id, str):
-            raise _invalid("The id of a conversation is a text.")
+            raise InvalidRequest("The id of a conversation is a text.")
         if not client_id.startswith(NO_CONVERSATION_PREFIX):
             return client_id, after
     return None, None
@@ -148,7 +150,7 @@ def _text(content: object, *, is_new: bool = False) -> str:
         case list():
             return "\n".join(filter(None, (_part(part, is_new=is_new) for part in content)))
         case _:
-            raise _invalid("The content of a message is a text or a list of parts.")
+            raise InvalidRequest("The content of a message is a text or a list of parts.")
 
 
 def _part(part: object, *, is_new: bool) -> str:
@@ -158,7 +160,3 @@ def _part(part: object, *, is_new: bool) -> str:
     if not is_new or is_file(part):
         return ""
     raise parts_unsupported(f"A part of the type {str(kind)[:50]!r} cannot be read.")
-
-
-def _invalid(detail: str) -> AppError:
-    return AppError("invalid_request", status=422, title="The request is not valid", detail=detail)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from segue.api.chat import Asking
 from segue.api.doors.client_sessions import find_session
 from segue.api.doors.openai_request import TASK_BEGINS, TASK_HEADER, TASK_MODEL, conversation_of, texts
-from segue.domain.errors import AppError
+from segue.domain.errors import InvalidRequest
 from segue.domain.usage import Charge
 
 INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with what is asked for and nothing else."
@@ -34,7 +34,5 @@ async def do_task(
     instructions = texts(messages, "system", "developer") or INSTRUCTIONS
     said = texts(messages, "user", "assistant")
     if not said.strip():
-        raise AppError(
-            "invalid_request", status=422, title="The request is not valid", detail="The task has no message."
-        )
+        raise InvalidRequest("The task has no message.")
     return await services.turns.complete(caller, agent, instructions, said, session_id=session.id if session else "")

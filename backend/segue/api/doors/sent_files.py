@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from segue.api.deps import Services
 from segue.domain.attachment import MAX_ATTACHMENTS
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, InvalidRequest
 from segue.turns.queries import turn_of_key
 from segue.turns.store import ChatRequest
 
@@ -42,7 +42,7 @@ async def sent_files(content: object) -> tuple[SentFile, ...]:
     """Returns the files among the parts of a message. Raises AppError `invalid_request`, `parts_unsupported`."""
     parts = [part for part in content if is_file(part)] if isinstance(content, list) else []
     if len(parts) > MAX_ATTACHMENTS:
-        raise _invalid(f"A message has at most {MAX_ATTACHMENTS} files.")
+        raise InvalidRequest(f"A message has at most {MAX_ATTACHMENTS} files.")
     return await asyncio.to_thread(_read, parts) if parts else ()
 
 
@@ -108,13 +108,9 @@ def _decoded(given: str) -> bytes:
     try:
         return b64decode(rest if comma else given, validate=True)
     except (binascii.Error, ValueError):
-        raise _invalid("The content of a file is not valid base64.") from None
+        raise InvalidRequest("The content of a file is not valid base64.") from None
 
 
 def parts_unsupported(why: str) -> AppError:
     detail = f"Nothing was accepted: {why} Send text, and files in the message as `data:` URLs: nothing is fetched."
     return AppError("parts_unsupported", status=422, title="A part of the message cannot be read", detail=detail)
-
-
-def _invalid(detail: str) -> AppError:
-    return AppError("invalid_request", status=422, title="The request is not valid", detail=detail)

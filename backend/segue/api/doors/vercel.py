@@ -17,7 +17,7 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api.deps import Caller, OriginDep, Services, ServicesDep, router_of
 from segue.api.doors.agui_frames import RunFrames
-from segue.api.doors.agui_input import Json, invalid, nothing_new, text_of
+from segue.api.doors.agui_input import Json, nothing_new, text_of
 from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS, find_session, session_of_client
 from segue.api.doors.run_events import Run, run_events
 from segue.api.doors.sent_files import SentFile, sent_files, with_files
@@ -27,7 +27,7 @@ from segue.api.problem_codes import OF_DECISIONS, OF_FILES, problems
 from segue.api.schemas import PlanDecision
 from segue.domain import turn_errors
 from segue.domain.doc import doc
-from segue.domain.errors import NotFound
+from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.ids import is_id
 from segue.domain.session import Session, TurnKey
 from segue.events import agui
@@ -122,7 +122,7 @@ def _decision_in(message: Json) -> UiDecision | None:
             try:
                 return UiDecision.model_validate(part.get("data"))
             except ValueError as error:
-                raise invalid(f"The part `data-decision`: {error}") from error
+                raise InvalidRequest(f"The part `data-decision`: {error}") from error
     return None
 
 
