@@ -30,7 +30,7 @@ from segue.turns.agents import Agents
 
 REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
 STARTUP_FAILURE = 3
-GARBAGE_THRESHOLDS = 10_000, 20, 20  # objects made, then collections of the next younger generation
+GARBAGE_THRESHOLDS = 5_000, 5, 5  # objects made, then collections of the next younger generation
 
 
 class _Server(uvicorn.Server):
