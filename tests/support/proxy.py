@@ -36,6 +36,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._traps: list[_Trap] = []
         self.port = 0
+        self.arrivals = 0  # also of those that were not let through
         self.unheard: list[bytes] = []
         self.pools = False
 
@@ -85,6 +86,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._links.add(task)
+        self.arrivals += 1
         with self._end(writer):
             if not self._hangs_up:
                 with suppress(OSError):  # the server itself is away

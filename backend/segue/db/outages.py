@@ -1,8 +1,10 @@
-"""Names each outage of Postgres, logs it once in a while, and looks up who holds the lock that was waited for."""
+"""Names each outage of Postgres, logs it once in a while, and looks up who holds the lock that was waited for. What
+fails for as long as it lasts is logged at its beginning and at its end.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -63,6 +65,24 @@ class Blocker:
             f"{certainty} pid {self.blocking_pid} ({application}, {self.blocking_state}), whose "
             f"transaction is {self.blocking_for_s} s old and whose last query began at {since}"
         )
+
+
+class OutageLog:
+    """Logs what goes wrong again and again once, as `failed` with its reason, and its end as `over`."""
+
+    def __init__(self, failed: str, over: str) -> None:
+        self._failed, self._over = failed, over
+        self._said: Mapping[str, str] = {}
+
+    def fails(self, **reason: str) -> None:
+        if reason != self._said:
+            log.warning(self._failed, **reason)
+        self._said = reason
+
+    def works(self) -> None:
+        if self._said:
+            log.info(self._over)
+        self._said = {}
 
 
 class Outages:

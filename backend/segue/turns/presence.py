@@ -17,6 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database, is_pooled
+from segue.db.outages import OutageLog
 from segue.domain.errors import AppError
 
 LOOK_EVERY_S = 0.5
@@ -51,7 +52,7 @@ class Presence:
         self._database = database
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._had_lock = False
-        self._said: str | None = None
+        self._held = OutageLog("presence_not_held", "presence_held")
         self._tried, self._closing, self._lapsed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.grace_s = min(GRACE_S, lease_s / 2)
         self.worker = self._unlocked = f"{self._host}:{self._pid}"
@@ -65,12 +66,12 @@ class Presence:
             try:
                 async with self._database.alone() as connection:
                     if await is_pooled(connection):
-                        self._say_not_held("a pooler: turns of a process that dies wait for their leases")
+                        self._held.fails(reason="a pooler: turns of a process that dies wait for their leases")
                         again_in_s = POOLED_RETRY_S
                     else:
                         await self._hold(connection)
             except AppError as error:
-                self._say_not_held(error.code)
+                self._held.fails(reason=error.code)
             self.worker = self._unlocked
             self._tried.set()
             await _wait(self._closing, at_most_s=again_in_s)
@@ -98,7 +99,7 @@ class Presence:
         await connection.execute(_TAKE, {"worker": worker})
         settled_at = time.monotonic() + (SETTLED_S if self._had_lock else 0)
         self.worker, self._had_lock = worker, True
-        self._say_held()
+        self._held.works()
         self._tried.set()
         while not self._closing.is_set():
             settled = time.monotonic() >= settled_at
@@ -108,16 +109,6 @@ class Presence:
             await _wait(self._closing, at_most_s=self.grace_s if doubted else LOOK_EVERY_S)
             if doubted:
                 self._lapsed.set()
-
-    def _say_not_held(self, reason: str) -> None:
-        if reason != self._said:
-            log.warning("presence_not_held", reason=reason)
-        self._said = reason
-
-    def _say_held(self) -> None:
-        if self._said is not None:
-            log.info("presence_held")
-        self._said = None
 
 
 async def _wait(event: asyncio.Event, *, at_most_s: float) -> None:

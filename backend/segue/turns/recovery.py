@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from segue.db.outages import OutageLog
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
@@ -32,7 +33,7 @@ async def recover_forever(
     deps: TurnDeps, worker: TurnWorker, presence: Presence, send: Send, takes_turns: Callable[[], bool]
 ) -> None:
     """Never returns. `takes_turns()` says whether this process runs the turns it finds; `send` queues the others."""
-    swept = 0.0
+    swept, outage = 0.0, OutageLog("recovery_failed", "recovery_works")
     while True:
         try:
             await _recover(deps, worker, send, takes_turns=takes_turns())
@@ -42,7 +43,9 @@ async def recover_forever(
                 )
                 swept = time.monotonic()
         except AppError as error:
-            log.warning("recovery_failed", code=error.code)
+            outage.fails(code=error.code)
+        else:
+            outage.works()
         await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.limits.lease_s / 4))
 
 

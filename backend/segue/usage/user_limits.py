@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.models import user_limits
+from segue.db.outages import OutageLog
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.usage import NOTHING
@@ -91,6 +92,7 @@ class LimitsInForce:
         self._database = database
         self._own: Mapping[str, Limits] = {}
         self._state: object = None
+        self._outage = OutageLog("limits_not_read", "limits_are_current")
 
     def of(self, user: str) -> Limits:
         return self._own.get(user, self.usual)
@@ -109,11 +111,12 @@ class LimitsInForce:
         try:
             async with self._database.read_only() as connection:
                 state = tuple((await connection.execute(_STATE)).one())
-                if state == self._state:
-                    return
-                own = await load_limits(connection)
+                own = await load_limits(connection) if state != self._state else None
         except AppError as error:
-            log.warning("limits_not_read", code=error.code)
+            self._outage.fails(code=error.code)
+            return
+        self._outage.works()
+        if own is None:
             return
         self._own, self._state = {owner: limits.over(self.usual) for owner, limits in own.items()}, state
         if own:
