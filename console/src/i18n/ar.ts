@@ -140,6 +140,7 @@ export const ar: Texts = {
   searched: "تم البحث",
   send: "إرسال",
   sending: "جارٍ الإرسال",
+  still_sending: "لا يزال ملف قيد الإرسال. أرسل الرسالة بعد وصوله.",
   show_result: "عرض النتيجة",
   status: "الحالة",
   steer: "ضمن هذا الرد",

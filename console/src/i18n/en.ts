@@ -140,6 +140,7 @@ export const en = {
   searched: "Searched",
   send: "Send",
   sending: "Sending",
+  still_sending: "A file is still being sent. Send the message when it is there.",
   show_result: "Show the result",
   status: "Status",
   steer: "Into this answer",

@@ -140,6 +140,7 @@ export const it: Texts = {
   searched: "Cercato",
   send: "Invia",
   sending: "Invio",
+  still_sending: "Un file è ancora in invio. Invia il messaggio quando è arrivato.",
   show_result: "Mostra il risultato",
   status: "Stato",
   steer: "In questa risposta",

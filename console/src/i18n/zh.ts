@@ -140,6 +140,7 @@ export const zh: Texts = {
   searched: "已搜索",
   send: "发送",
   sending: "发送中",
+  still_sending: "文件仍在上传，请在完成后发送消息。",
   show_result: "显示结果",
   status: "状态",
   steer: "加入此回答",

@@ -85,7 +85,8 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, d
     }
   };
   const send = (): void => {
-    if (!text.trim() || uploading) return;
+    if (!text.trim()) return;
+    if (uploading) return toast(t("still_sending"));
     onSend({ text, files: files.flatMap(({ file }) => file ?? []), search: search && webSearch, whileBusy });
     setText("");
     setFiles([]);
