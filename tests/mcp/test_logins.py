@@ -8,15 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+import orjson
 import pytest
-from pydantic import SecretStr
+from mcp.shared.auth import OAuthMetadata, OAuthToken
+from pydantic import AnyHttpUrl, SecretStr
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from structlog.testing import capture_logs
 
 from segue import factories
 from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.clock import utc_now
 from segue.domain.errors import AppError
+from segue.mcp.config import McpServerConfig
+from segue.mcp.oauth.asking import OAuthFault
+from segue.mcp.oauth.config import OAuthClientConfig
+from segue.mcp.oauth.grants import Grants
+from segue.mcp.oauth.records import LoginAttempt
+from segue.mcp.oauth.sealing import Seal
+from segue.mcp.oauth.tokens import TokenSource
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.login_server import TOOLS, LoginServer, at_browser, query_of, serving_logins
@@ -136,6 +147,53 @@ async def test_a_token_that_ends_in_the_middle_of_calls_is_renewed_once_and_each
         assert "This is ada." in await asks_who(service, provider)
     assert [form["grant_type"] for form in server.forms] == ["authorization_code", "refresh_token", "refresh_token"]
     assert server.ran == [("ada", "whoami")] * 2
+
+
+async def test_a_token_of_a_server_that_leaves_mcp_json_while_it_is_renewed_is_not_renewed(
+    with_logins: Settings, database_url: str
+) -> None:
+    url = "http://127.0.0.1:9/mcp"
+    servers = {"diary": McpServerConfig(url=url, oauth=OAuthClientConfig())}
+    database = Database(database_url)
+    grants = Grants(database, Seal([KEY]), lambda: servers, utc_now)
+    source = TokenSource.model_validate(
+        {"url": url, "issuer": url, "token_endpoint": url, "resource": url, "client": {"client_id": "segue"}}
+    )
+    endpoint = AnyHttpUrl(url)
+    metadata = OAuthMetadata(issuer=endpoint, authorization_endpoint=endpoint, token_endpoint=endpoint)
+    attempt = LoginAttempt(
+        owner="ada", server="diary", source=source, metadata=metadata, verifier="v", redirect_uri="r", scope=None
+    )
+    await grants.save(
+        attempt, OAuthToken.model_validate({"access_token": "old", "refresh_token": "new", "expires_in": 0})
+    )
+    async with looking_into(with_logins) as stores:
+        async with stores.database.transaction():
+            await stores.database.execute("SELECT FROM mcp_logins FOR UPDATE")
+            renewing = asyncio.create_task(grants.access("ada", "diary"))
+            await until(lambda: stores.database.fetchval(WAITS_FOR_ME))
+            servers.clear()
+        with pytest.raises(OAuthFault, match="no such server"):
+            await renewing
+    await database.close()
+
+
+async def test_a_secret_goes_to_no_other_issuer_than_the_one_in_mcp_json(
+    with_logins: Settings, server: LoginServer
+) -> None:
+    config = orjson.loads(with_logins.mcp_config.read_bytes())
+    oauth = {"client_id": "segue", "client_secret": "s3cr3t"}
+    server.metadata = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
+    for issuer, status, state in ((server.url, 200, "logged_in"), ("https://id.example", 502, "logged_out")):
+        config["mcpServers"]["diary"]["oauth"] = {**oauth, "issuer": issuer}
+        with_logins.mcp_config.write_bytes(orjson.dumps(config))
+        async with running(with_logins) as client:
+            if status == 200:
+                await log_in(client, "ada")
+            begun = await client.http.post(LOGIN)
+            assert (begun.status_code, await state_of(client)) == (status, state), begun.text
+    assert "another issuer than the one in mcp.json" in begun.json()["detail"]
+    assert [form["grant_type"] for form in server.forms] == ["authorization_code"]
 
 
 async def test_calls_on_two_instances_at_once_renew_an_expired_token_once(

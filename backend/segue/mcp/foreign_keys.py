@@ -142,7 +142,7 @@ LOGIN_KEYS: Final = (
 _OF_FILE: Final = {key.name: key for key in FILE_KEYS}
 _OF_SERVER: Final = {key.name: key for key in SERVER_KEYS}
 _OF_LOGIN: Final = {key.name: key for key in LOGIN_KEYS}
-_OWN_OF_LOGIN: Final = frozenset({"client_id", "client_secret", "scopes"})
+_OWN_OF_LOGIN: Final = frozenset({"client_id", "client_secret", "issuer", "scopes"})
 _OF_GROUP: Final = frozenset(each.name for each in fields(DependencyGroup))
 
 

@@ -8,22 +8,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, m
 
 class OAuthClientConfig(BaseModel):
     """Without `client_id` Segue registers itself, if the authorization server lets it. Without `scopes` it asks for
-    those that the server names.
+    those that the server names. With `issuer` users log in there or nowhere; without it the MCP server says where.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     client_id: str | None = Field(default=None, min_length=1)
     client_secret: SecretStr | None = Field(default=None, min_length=1)
+    issuer: str | None = Field(default=None, min_length=1)
     scopes: Annotated[
         tuple[str, ...] | None, BeforeValidator(lambda value: value.split() if isinstance(value, str) else value)
     ] = None
 
+    def takes(self, issuer: str) -> bool:
+        """Whether tokens of this authorization server may be used, and its endpoints be sent what is secret."""
+        return self.issuer is None or self.issuer.rstrip("/") == issuer.rstrip("/")
+
     def expanded(self, expand: Callable[[str, str], str]) -> "OAuthClientConfig":
         """Returns it with variables filled in; `expand` takes a text and the name of its field."""
         changes: dict[str, object] = {}
-        if self.client_id is not None:
-            changes["client_id"] = expand(self.client_id, "client_id")
+        for name in ("client_id", "issuer"):
+            if (text := getattr(self, name)) is not None:
+                changes[name] = expand(text, name)
         if self.client_secret is not None:
             changes["client_secret"] = SecretStr(expand(self.client_secret.get_secret_value(), "client_secret"))
         return self.model_copy(update=changes)

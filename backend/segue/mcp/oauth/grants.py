@@ -75,7 +75,8 @@ class Grants:
         config = self._servers().get(row.server)
         if grant is None or config is None or (grant.owner, grant.server) != (row.owner, row.server):
             return None
-        return grant if grant.source.url == config.url else None
+        is_trusted = config.oauth is None or config.oauth.takes(grant.source.issuer)
+        return grant if grant.source.url == config.url and is_trusted else None
 
     async def save(self, attempt: LoginAttempt, got: OAuthToken) -> None:
         grant = LoginGrant(
@@ -143,7 +144,7 @@ class Grants:
 
     async def _refresh(self, row: LoginRow, grant: LoginGrant, refresh_token: str) -> Access | None:
         try:
-            async with asking(self._servers()[row.server]) as asker:
+            async with asking(self._config(row.server)) as asker:
                 got = await refresh(asker, grant.source, refresh_token, row.scope)
         except TokenRefused as refused:
             log.info("mcp_login_over", server=row.server, reason=refused.code)
@@ -176,8 +177,16 @@ class Grants:
                 return await self._renew(found, grant)
             await asyncio.sleep(_LOOK_AGAIN_S)
 
+    def _config(self, server: str) -> McpServerConfig:
+        if (config := self._servers().get(server)) is None:
+            raise OAuthFault("mcp.json has no such server any more")
+        return config
+
     async def _revoke(self, grant: LoginGrant) -> None:
-        async with asking(self._servers()[grant.server]) as asker:
+        """Does nothing for a server that has left mcp.json: how to reach it is not known any more."""
+        if grant.server not in self._servers():
+            return
+        async with asking(self._config(grant.server)) as asker:
             for kind in ("refresh_token", "access_token"):
                 if (token := getattr(grant, kind)) is not None:
                     await revoke(asker, grant.source, token, kind)

@@ -38,6 +38,7 @@ from segue.mcp.oauth.store import LoginRow
 from segue.mcp.oauth.tokens import OAuthClient, TokenRefused, TokenSource, exchange
 
 _DENIED: Final = "access_denied"
+_OTHER_ISSUER: Final = "it names another issuer than the one in mcp.json"
 
 log = structlog.get_logger()
 
@@ -68,6 +69,8 @@ class Logins:
         try:
             async with asking(config) as asker:
                 authority = await discover(asker, config.url or "")
+                if not _oauth(config).takes(authority.issuer):
+                    raise OAuthFault(_OTHER_ISSUER)  # noqa: TRY301 (as what `discover` raises)
                 client = await self._client(asker, server, authority, _oauth(config))
         except OAuthFault as fault:
             log.warning("mcp_login_unavailable", server=server, reason=str(fault))
@@ -174,7 +177,8 @@ class Logins:
 
     def _config_of(self, attempt: LoginAttempt) -> McpServerConfig:
         config = self._servers().get(attempt.server)
-        if config is None or config.url != attempt.source.url:
+        source = attempt.source
+        if config is None or config.url != source.url or not _oauth(config).takes(source.issuer):
             raise LoginRefused("The server is not the one any more that this link was for. Ask for a new one.")
         return config
 
