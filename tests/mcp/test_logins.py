@@ -184,11 +184,11 @@ async def test_a_secret_goes_to_no_other_issuer_than_the_one_in_mcp_json(
     config = orjson.loads(with_logins.mcp_config.read_bytes())
     oauth = {"client_id": "segue", "client_secret": "s3cr3t"}
     server.metadata = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
-    for issuer, status, state in ((server.url, 200, "logged_in"), ("https://id.example", 502, "logged_out")):
+    for issuer, status, state in ((server.url, 201, "logged_in"), ("https://id.example", 502, "logged_out")):
         config["mcpServers"]["diary"]["oauth"] = {**oauth, "issuer": issuer}
         with_logins.mcp_config.write_bytes(orjson.dumps(config))
         async with running(with_logins) as client:
-            if status == 200:
+            if status == 201:
                 await log_in(client, "ada")
             begun = await client.http.post(LOGIN)
             assert (begun.status_code, await state_of(client)) == (status, state), begun.text

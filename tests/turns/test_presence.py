@@ -29,6 +29,11 @@ from tests.support.stores import looking_into
 HERE = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 LOCKS = f"FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND {HERE} AND pid <> pg_backend_pid()"
 OF_WORKER = "(classid::bigint << 32 | objid::bigint) = hashtextextended(turns.worker, 1)"
+OUTAGE = {  # what is told at the beginning, and at the end
+    "presence_not_held": "presence_held",
+    "recovery_failed": "recovery_works",
+    "limits_not_read": "limits_are_current",
+}
 GONE, FROZEN, OLDER = "gone/1:1", "frozen/1:1", "older:1"
 
 
@@ -188,27 +193,44 @@ async def door_to(database_url: str) -> AsyncIterator[tuple[Proxy, str]]:
         yield door, behind.render_as_string(hide_password=False)
 
 
-async def test_the_log_tells_once_that_the_lock_is_lost_and_once_that_it_is_held_again(
+async def test_the_log_tells_once_that_an_outage_has_begun_and_once_that_it_is_over(
     patient: Settings, database_url: str
 ) -> None:
     def times(event: str) -> int:
         return sum(each["event"] == event for each in told)
 
     async def has_failed_for_long() -> bool:
-        return times("recovery_failed") > 2  # of one a second; the lock is tried for twice as often
+        return door.arrivals > begun + 15  # of four a second: what looks most seldom has looked twice
 
-    async def is_held_again() -> bool:
-        return bool(times("presence_held"))
+    async def is_over() -> bool:
+        return all(map(times, OUTAGE.values()))
 
     async with door_to(database_url) as (door, behind):
         beyond = patient.model_copy(update={"database_url": SecretStr(behind)})
         async with running(beyond):
             with capture_logs() as told:
+                begun = door.arrivals
                 await door.begin("hangs_up")
                 await until(has_failed_for_long)
                 await door.open()
-                await until(is_held_again)
-    assert (times("presence_not_held"), times("presence_held")) == (1, 1)
+                await until(is_over)
+    assert [(times(begins), times(ends)) for begins, ends in OUTAGE.items()] == [(1, 1)] * len(OUTAGE)
+
+
+async def test_a_turn_whose_acceptance_was_not_heard_is_found_by_the_process_that_accepted_it(
+    patient: Settings, database_url: str, provider: Provider
+) -> None:
+    provider.will(says("Here."))
+    async with (
+        door_to(database_url) as (door, behind),
+        running(patient.model_copy(update={"database_url": SecretStr(behind)})) as client,
+    ):
+        session = await client.new_session()
+        lost = door.lose(b"Where am I")
+        refused = await client.send(session, "Where am I?")
+        assert (refused.status_code, lost.is_set()) == (503, True)
+        [turn] = await client.ended(session)
+    assert (turn["status"], turn["attempts"]) == ("completed", 2)
 
 
 async def test_behind_a_pooler_the_lease_decides_and_log_and_doctor_say_so(

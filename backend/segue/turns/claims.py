@@ -323,6 +323,15 @@ async def renew_leases(
     return set(renewed.scalars())
 
 
+async def end_leases_unheard(connection: AsyncConnection, turn_ids: Sequence[str]) -> set[str]:
+    """Ends the leases of those turns that the statement which accepted them claimed. Returns their ids."""
+    as_accepted = (turns.c.status == RUNNING, turns.c.epoch == 1, turns.c.started_at == turns.c.queued_at)
+    ended = await connection.execute(
+        update(turns).where(turns.c.id.in_(turn_ids), *as_accepted).values(lease_until=func.now()).returning(turns.c.id)
+    )
+    return set(ended.scalars())
+
+
 _LEFT_S = func.extract("epoch", turns.c.lease_until - func.now()).cast(Float).label("left_s")
 _RUNNING_AMONG = select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_at, _LEFT_S).where(
     turns.c.id == func.any(bindparam("ours", type_=ARRAY(Text))), turns.c.status == RUNNING

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from segue.db.outages import OutageLog
 from segue.domain.errors import AppError
 from segue.turns import claims
 from segue.turns.activity import say
@@ -46,6 +47,7 @@ class TurnWorker:
         self._expecting: list[str] = []  # the owners of turns that are about to be accepted
         self._running: dict[str, TurnRun] = {}
         self._unstored = UnstoredEnds(deps, self.wake)
+        self._unheard: dict[str, float] = {}  # turns whose acceptance was not answered, and until when to look for them
         self._passed_over = False
         self._closed = False
 
@@ -78,6 +80,12 @@ class TurnWorker:
         self._expecting.append(owner)
         claim.add_done_callback(lambda _: self._expecting.remove(owner))
         return Expected(Claimer(self._presence.worker, self._deps.limits.lease_s), line, claim)
+
+    def doubt(self, turn_id: str) -> None:
+        """Looks for a turn that this process may have accepted and claimed: the connection was lost before the answer.
+        What is found is queued again by recovery; later than a lease from now it would be anyway.
+        """
+        self._unheard[turn_id] = time.monotonic() + self._deps.limits.lease_s
 
     async def run_session(self, session_id: str) -> None:
         """Wakes the session. Returns when its line ends, or at once if it had one already."""
@@ -115,6 +123,7 @@ class TurnWorker:
     async def keep_leases(self) -> None:
         """Renews the leases of the turns that run here, and stops those that are cancelled or lost. Never returns."""
         renewed, renewed_as = 0.0, ""
+        outage = OutageLog("leases_not_renewed", "leases_renewed")
         while True:
             await asyncio.sleep(min(CHECK_S, self._deps.limits.lease_s / 4))
             worker = self._presence.worker
@@ -122,11 +131,21 @@ class TurnWorker:
             try:
                 await self._unstored.store()
                 await self._check_claims(worker, renew=due)
+                await self._end_leases_unheard()
             except AppError as error:
-                log.warning("leases_not_renewed", code=error.code)
+                outage.fails(code=error.code)
             else:
+                outage.works()
                 renewed, renewed_as = (time.monotonic() if due else renewed), worker
             await self._say_activity()
+
+    async def _end_leases_unheard(self) -> None:
+        if not self._unheard:
+            return
+        async with self._deps.database.autocommit() as connection:
+            found = await claims.end_leases_unheard(connection, list(self._unheard))
+        now = time.monotonic()
+        self._unheard = {turn: until for turn, until in self._unheard.items() if turn not in found and now < until}
 
     async def _say_activity(self) -> None:
         running = {turn_id: run.activity() for turn_id, run in self._running.items()}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Self
 
+from segue.db.causes import StorageUnavailable
 from segue.db.redis import plans_of_owner_key
 from segue.db.redis_server import RedisServer
 from segue.domain import turn_errors
@@ -276,6 +277,10 @@ class TurnService:
             await self.queue.hold_place(expected.line)
             admitted = await admitting(claimer=expected.claimer)
             claim = admitted.claim
+        except StorageUnavailable:
+            if request.turn_id is not None:
+                self._worker.doubt(request.turn_id)
+            raise
         finally:
             if not expected.claim.done():  # else the process stops, and another one takes over what it has claimed
                 expected.claim.set_result(claim)
