@@ -70,7 +70,7 @@ waiting: list[Any] = []
 
 
 def both(args: dict[str, Any]) -> Generator[dict[str, Any], dict[str, Any], Any]:
-    """Asks once two calls of it run."""
+    """Asks once it was called twice, also if the first call was cancelled meanwhile."""
     answer = yield form(f"For {args['who']}?")
     return f"{args['who']} {answer['result']['action']}"
 
@@ -98,6 +98,8 @@ def begin(message: dict[str, Any]) -> None:
     if params["name"] == "both" and (params.get("arguments") or {}).get("together"):
         waiting.append((message["id"], run))
         if len(waiting) < 2:
+            token = params["_meta"]["progressToken"]
+            send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
             return
         for call_id, each in waiting:
             go_on(call_id, each, None)

@@ -136,6 +136,19 @@ async def test_a_question_of_one_of_two_calls_goes_to_nobody_and_then_they_run_o
     assert [each.request.message for each in asked] == ["For ann?", "For bob?"]
 
 
+async def test_a_question_of_a_call_that_was_cut_off_is_not_put_to_the_user_of_the_next_one(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+    async with connected(tmp_path) as servers:
+        run = tool(servers, "both").run
+        heard = replace(WHO, report=lambda *_: begun.set())
+        ann = asyncio.ensure_future(run({"who": "ann", "together": True}, heard))
+        async with asyncio.timeout(PATIENCE_S):
+            await begun.wait()
+        ann.cancel()
+        await asyncio.wait([ann])
+        assert await run({"who": "bob", "together": True}, WHO) == "bob cancel"
+
+
 class Address(BaseModel):
     address: str
 

@@ -2,7 +2,8 @@
 
 No connection is held open until a user answers: the call is ended, and raises ToolAsks. When it is made again it has
 the answers, and gives each once to the question it was given to. A question does not say which call it is for: over
-HTTP it comes with the call's own response, over stdio it is taken for the only call that runs.
+HTTP it comes with the call's own response, over stdio it is taken for the only call that runs, unless one was cut off
+shortly before: its server may not have stopped, and may ask for that one.
 """
 
 import asyncio
@@ -43,6 +44,7 @@ MAX_ROUNDS: Final = 10  # of one call, in which the server wants something
 MAX_STATE_BYTES: Final = 64_000
 _ROUND_PAUSE_S: Final = 0.2
 _ENDED_FIRST_S: Final = 1.0
+_IN_DOUBT_S: Final = 60.0
 
 log = structlog.get_logger()
 
@@ -83,6 +85,7 @@ class Questions:
         self._running: list[_AskingCall] = []
         self._one_at_a_time = False
         self._turn = asyncio.Lock()
+        self._in_doubt_until = 0.0
 
     async def call(
         self,
@@ -119,6 +122,9 @@ class Questions:
             return self._refused(unfit)
         if (told := call.told(request)) is not None:
             return told
+        if call is not _CALL.get() and anyio.current_time() < self._in_doubt_until:
+            log.warning("mcp_question_after_a_call_was_cut_off", server=self._server)
+            return ElicitResult(action="cancel")
         call.ask(request)
         await anyio.sleep(_ENDED_FIRST_S)
         return ElicitResult(action="cancel")
@@ -131,6 +137,9 @@ class Questions:
             self._running.append(call)
             try:
                 yield call
+            except asyncio.CancelledError:
+                self._in_doubt_until = anyio.current_time() + _IN_DOUBT_S
+                raise
             finally:
                 self._running.remove(call)
 
