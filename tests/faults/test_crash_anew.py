@@ -141,7 +141,7 @@ async def waiting(
     decision = {"session_id": sessions["granted"], "version": version, "decision": "confirm", "remember": "session"}
     decided = await client.http.post("/approvals/decisions", json={"items": [decision]})
     assert decided.status_code == 202, decided.text
-    await waits("INSERT INTO tool_calls%VALUES%")
+    await waits("WITH fenced AS%")
     return cut_off
 
 
