@@ -87,7 +87,10 @@ async def get_turn(connection: AsyncConnection, owner: str, session_id: str, tur
     """Raises NotFound for a missing turn and for another owner's. A turn whose message another one has read is that
     one: it never ran.
     """
-    rows = (await connection.execute(_owned(owner, session_id).where(turns.c.id == _reader_of(turn_id)))).all()
+    found = select(*turns.c).join(sessions, sessions.c.id == turns.c.session_id)
+    found = found.where(turns.c.id == _reader_of(turn_id), sessions.c.owner == owner)
+    # Not in the statement: PostgreSQL would look through the session's turns for it, as most sessions have few.
+    rows = [row for row in await connection.execute(found) if row.session_id == session_id]
     if not rows:
         raise NotFound("turn")
     return (await _turns(connection, rows))[0]
@@ -106,15 +109,15 @@ async def list_turns(
 async def find_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> TurnKey:
     """Raises NotFound for a session or a turn that is missing or another owner's."""
     found = (
-        select(turns.c.id, turns.c.seq, turns.c.epoch)
+        select(turns.c.id, turns.c.session_id, turns.c.seq, turns.c.epoch)
         .select_from(sessions)
-        .outerjoin(turns, (turns.c.session_id == sessions.c.id) & (turns.c.id == _reader_of(turn_id)))
+        .outerjoin(turns, turns.c.id == _reader_of(turn_id))
         .where(sessions.c.id == session_id, sessions.c.owner == owner)
     )
     row = (await connection.execute(found)).one_or_none()
     if row is None:
         raise NotFound("session")
-    if row.seq is None:
+    if row.session_id != session_id:  # not in the statement, as above
         raise NotFound("turn")
     return TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS)
 
