@@ -68,6 +68,18 @@ def test_a_url_of_sentinels_names_them_the_primary_and_how_to_speak_to_it() -> N
     assert watched_by_sentinels("redis://one/0") is None
 
 
+async def check_use(url: str, kept: int | None) -> None:
+    """Expects that the URL is taken, and that the Redis is used or, if `kept` is None, left alone."""
+    check_redis(url)
+    server = RedisServer(url)
+    cache = Cache(server)
+    await cache.set_json("kept", 1, ttl_s=60)
+    assert await cache.get_json("kept") == kept
+    assert server.degraded == (kept is None)
+    await cache.close()
+    await server.close()
+
+
 def test_with_tls_the_sentinels_are_asked_as_the_primary_is_but_with_an_account_of_their_own() -> None:
     query = "ssl_ca_certs=/ca.pem&ssl_check_hostname=false&sentinel_username=guard&sentinel_password=hid%26den"
     watched = watched_by_sentinels(f"rediss+sentinel://:secret@one/kept/3?{query}")
@@ -91,14 +103,7 @@ async def test_sentinels_and_a_primary_with_tls_and_passwords_are_used_if_both_p
             ("one", "two", "", None),
         ):
             url = f"rediss+sentinel://:{password}@127.0.0.1:{port}/kept/0?sentinel_password={asked_with}{query}"
-            check_redis(url)
-            server = RedisServer(url)
-            cache = Cache(server)
-            await cache.set_json("kept", 1, ttl_s=60)
-            assert await cache.get_json("kept") == kept
-            assert server.degraded == (kept is None)
-            await cache.close()
-            await server.close()
+            await check_use(url, kept)
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://one:1", "redis+sentinel:///kept/0", "redis+sentinel://one:x/kept"])
@@ -111,11 +116,4 @@ def test_a_url_that_names_no_primary_or_no_sentinel_is_refused(url: str) -> None
 async def test_a_redis_with_tls_is_used_if_its_certificate_is_trusted_and_left_alone_if_not(tmp_path: Path) -> None:
     async with tls_server(tmp_path) as url:
         for query, kept in (("", None), (f"?ssl_ca_certs={tmp_path / 'authority.pem'}", 1)):
-            check_redis(url + query)
-            server = RedisServer(url + query)
-            cache = Cache(server)
-            await cache.set_json("kept", 1, ttl_s=60)
-            assert await cache.get_json("kept") == kept
-            assert server.degraded == (kept is None)
-            await cache.close()
-            await server.close()
+            await check_use(url + query, kept)
