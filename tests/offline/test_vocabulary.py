@@ -30,6 +30,10 @@ def test_a_message_that_shows_no_language_is_in_the_one_before() -> None:
     assert reply_language(["ابحث عن رسائل ليلى", "Aurora 2026", "👍"]) == "ar"
 
 
+def test_a_stock_reply_does_not_change_the_language_of_the_conversation() -> None:
+    assert reply_language(["Cerca le mail di Rossi", "perfetto, vai pure"]) == "it"
+
+
 @pytest.mark.parametrize(
     ("message", "query"),
     [

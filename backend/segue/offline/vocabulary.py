@@ -12,6 +12,7 @@ from typing import Any, Self
 from segue.language.detect_language import detect_language
 from segue.language.utterance import fold
 from segue.language.word_lists import load_toml
+from segue.plans.conversation_language import conversation_language
 from segue.plans.question import ACTIONS
 
 _HAN = re.compile("[\u4e00-\u9fff]")
@@ -148,8 +149,8 @@ def _split_joined(text: str) -> Iterator[str]:
 
 def reply_language(messages: Sequence[str]) -> str:
     """Returns the language of the newest message that shows one: `en`, `it`, `zh` or `ar`; `en` if none does."""
-    shown = (detect_language(text, default="") for text in reversed(messages))
-    return next((language for language in shown if language in _SENTENCES), "en")
+    spoken = (text for text in reversed(messages) if detect_language(text, default="") in _SENTENCES)
+    return conversation_language(spoken) or "en"
 
 
 def sentence(language: str, key: str, **values: object) -> str:

@@ -20,13 +20,14 @@ from segue.domain.errors import Unreadable
 from segue.domain.plan import Plan
 from segue.domain.session import Message
 from segue.domain.tool import Reference
-from segue.language.detect_language import ENGLISH, detect_language
+from segue.language.detect_language import ENGLISH
 from segue.memory import short_term
 from segue.memory.history import StoredWindow, last_exchange, load_window
 from segue.memory.history_window import WindowLimits
 from segue.memory.long_term import LongTermMemory
 from segue.memory.short_term import ShortTermMemory
 from segue.memory.token_count import Count
+from segue.plans.conversation_language import conversation_language
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
 from segue.tools.attachments.store import read_attached
 from segue.tools.outcome import Outcome
@@ -175,8 +176,7 @@ def _language(window: Sequence[Message]) -> str:
     """Returns the language of the newest message that shows one, the user's before the assistant's."""
     said = [message for message in reversed(window) if isinstance(message.content, str)]
     users_first = sorted(said, key=lambda message: message.role != "user")
-    found = (detect_language(str(message.content), default="") for message in users_first)
-    return next(filter(None, found), ENGLISH)
+    return conversation_language(str(message.content) for message in users_first) or ENGLISH
 
 
 async def _earlier_attempt(connection: AsyncConnection, claim: Claim) -> EarlierAttempt:

@@ -1,0 +1,47 @@
+import pytest
+
+from segue.plans.conversation_language import conversation_language
+
+REQUESTS = {
+    "it": "Cerca le mail di Rossi e leggi la più recente",
+    "de": "Suche die Mails von Rossi und lies die neueste",
+    "fr": "Cherche les messages de Rossi et lis le plus récent",
+    "es": "Busca los correos de Rossi y lee el último",
+    "en": "Find the mails from Rossi and read the newest",
+    "ja": "ロッシさんのメールを検索して",
+}
+
+
+@pytest.mark.parametrize(
+    ("language", "reply"),
+    [
+        ("it", "perfetto, vai pure"),
+        ("it", "vai avanti"),
+        ("de", "Vielen Dank"),
+        ("de", "los geht's"),
+        ("fr", "vas-y"),
+        ("fr", "bien entendu"),
+        ("es", "ya basta"),
+        ("en", "in a minute"),
+        ("ja", "承認"),
+    ],
+)
+def test_a_reply_that_looks_like_another_language_is_in_that_of_the_conversation(language: str, reply: str) -> None:
+    assert conversation_language([reply, REQUESTS[language]]) == language
+    assert conversation_language([reply, reply, "Rossi", REQUESTS[language]]) == language
+
+
+@pytest.mark.parametrize(
+    ("language", "reply"), [("en", "yes please, send it"), ("it", "sì, grazie"), ("fr", "oui merci")]
+)
+def test_a_reply_in_another_language_changes_it(language: str, reply: str) -> None:
+    assert conversation_language([reply, REQUESTS["de"]]) == language
+
+
+def test_a_request_in_another_language_changes_it() -> None:
+    assert conversation_language(["vai pure", REQUESTS["it"], REQUESTS["de"]]) == "it"
+
+
+def test_a_reply_alone_is_in_the_language_that_it_shows() -> None:
+    assert conversation_language(["sì, grazie"]) == "it"
+    assert conversation_language(["Rossi", "ok"]) is None
