@@ -143,6 +143,11 @@ def test_of_what_is_too_long_both_ends_are_shown_with_its_length_its_hash_and_wh
     assert "".join(CallView("en", None).lines({"text": text})).count("a") >= 5_000
 
 
+def test_a_line_leaves_out_nothing_that_is_shorter_than_saying_so() -> None:
+    text = "Dear Rossi, " * 10 + "bye"
+    assert VIEW.in_line({"text": text}) == f"`text: {text}`"
+
+
 def test_many_lines_and_many_arguments_are_cut_in_the_middle_and_said_to_be() -> None:
     lines = list(VIEW.lines({"text": "\n".join(map(str, range(5_000)))}))
     assert (lines[1], lines[-1], len(lines)) == ("  │ 0", "  │ 4999", 62)

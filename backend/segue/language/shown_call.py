@@ -62,11 +62,13 @@ class CallView:
         return "; ".join(parts)
 
     def brief(self, text: str) -> str:
-        """Returns a text in one line, of a long one the beginning and the end."""
+        """Returns a text in one line, of a long one the beginning and the end, unless saying so takes more room."""
         head, tail = _ends(text, LONGEST_IN_LINE) if self.whole else (text, "")
         if head == text:
             return visible(text)
-        return f"{visible(head)} {self._cut('cut', len(text) - len(head + tail), len(text), text)} {visible(tail)}"
+        left = len(text) - len(head + tail)
+        cut = self._cut("cut", left, len(text), text)
+        return visible(text) if left <= len(cut) else f"{visible(head)} {cut} {visible(tail)}"
 
     def _argument(self, name: str, text: str, longest: int) -> Iterator[str]:
         head, tail = _ends(text, longest) if self.whole else (text, "")
