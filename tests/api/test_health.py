@@ -52,6 +52,12 @@ async def test_a_live_process_says_so_and_nothing_else(client: Client) -> None:
     assert await client.get("/health/live") == {"status": "ok"}
 
 
+async def test_a_monitor_that_asks_with_head_gets_the_status(client: Client) -> None:
+    for path in ("/health/live", "/health/ready"):
+        answer = await client.http.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+
+
 async def test_a_ready_service_names_each_part_of_it(client: Client) -> None:
     assert await client.get("/health/ready") == {
         "postgres": "ok",

@@ -19,6 +19,7 @@ REFUSED = "refused: the servers are those of the file before its change; GET /mc
 router = APIRouter(prefix="/health", tags=["ops"], responses=PROBLEMS)
 
 
+@router.head("/live", include_in_schema=False)  # what many monitors ask with
 @router.get("/live")
 async def live() -> dict[str, str]:
     """Says that the process is alive."""
@@ -28,6 +29,7 @@ async def live() -> dict[str, str]:
 Ready = dict[str, str | dict[str, str]]
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", responses={503: {"description": "No turn can be run.", "model": Ready}})
 async def ready(services: ServicesDep, response: Response) -> Ready:
     """Says whether turns can be run. 503 if none can. Without Redis turns are slower, and without an MCP server its
