@@ -1,5 +1,6 @@
 """Errors on the wire: RFC 9457 with a code and a sentence, an id to find them by, and nothing of our insides."""
 
+import gzip
 from collections.abc import AsyncIterator
 
 import httpx2
@@ -105,6 +106,12 @@ async def test_a_body_over_the_limit_is_refused_and_one_at_the_limit_is_read(set
             response = await client.http.post("/sessions", content=content, headers=JSON)
             assert str(limit) in assert_problem(response, 413, "body_too_large")
         assert len((await client.get("/sessions"))["items"]) == 2
+
+
+async def test_a_compressed_body_is_refused_and_told_why(client: Client) -> None:
+    headers = {**JSON, "Content-Encoding": "gzip"}
+    response = await client.http.post("/sessions", content=gzip.compress(b"{}"), headers=headers)
+    assert "without Content-Encoding" in assert_problem(response, 422, "invalid_request")
 
 
 async def test_an_unexpected_error_says_nothing_of_our_insides_to_anyone(client: Client, stores: Stores) -> None:

@@ -103,7 +103,9 @@ async def _invalid(request: Request, error: Exception) -> Response:
     detail = "; ".join(f"{'.'.join(fault['loc'])}: {fault['msg']}" for fault in errors[:3])
     has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
     is_json = request.headers.get("content-type", "").partition(";")[0].strip().endswith("json")
-    if has_body and not is_json:
+    if has_body and "content-encoding" in request.headers:
+        detail = f"Send the body without Content-Encoding: it is not unpacked. ({detail})"
+    elif has_body and not is_json:
         detail = f"Send the body with Content-Type: application/json. ({detail})"
     invalid = InvalidRequest(detail)
     return _problem(request, invalid, errors=errors)
