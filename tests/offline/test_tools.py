@@ -137,6 +137,14 @@ def test_a_yes_with_a_verb_does_that_with_what_was_listed(message: str, name: st
     assert called(reply("find the mails from Rossi", LISTED, OFFER, message)) == [(name, {"email_id": email_id})]
 
 
+@pytest.mark.parametrize(
+    ("greeting", "praise", "answer"),
+    [("你好", "太棒了", "不客气"), ("مرحبا", "ممتاز", "على الرحب"), ("ciao", "perfetto!", "Prego")],
+)
+def test_praise_is_not_told_that_nothing_waits_for_a_yes(greeting: str, praise: str, answer: str) -> None:
+    assert answer in reply(greeting, "…", praise).text
+
+
 DELETED = ("mcp_delete_email", {"email_id": "eml-222222"}, '{"id": "eml-222222", "status": "deleted"}')
 
 

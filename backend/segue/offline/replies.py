@@ -225,7 +225,7 @@ def _aside(talk: Talk, text: str, *, accepting: bool) -> str:
     """Returns what to say to a message that no tool fits."""
     listed, facts = talk.listed(sorted(tool.name for tool in talk.tools)), facts_in(talk.notes)
     if accepting:
-        return talk.say("nothing_waiting")
+        return talk.say("welcome" if classify(talk.message).rule == "praise" else "nothing_waiting")
     for aspect, key in (("thanks", "welcome"), ("bye", "bye")):
         if aspect in concepts(text):
             return talk.say(key)
