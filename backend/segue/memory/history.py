@@ -7,6 +7,7 @@ is one range of one index. Knows nothing of LangChain.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import groupby
 from typing import Any, Literal, get_args
 
@@ -15,7 +16,7 @@ from sqlalchemy import (
     CTE,
     ColumnElement,
     Insert,
-    Row,
+    RowMapping,
     Select,
     Text,
     any_,
@@ -40,7 +41,7 @@ from segue.domain.tool import CallStatus
 
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 RECENT_USER_MESSAGES = 10
-_PLAIN = ("id", "seq", "turn_id", "created_at", "tool_call_id", "cut_off", "branch")
+_SPEAKERS = ("user", "assistant")
 MAX_SEQ = 2**63 - 1
 STEERED = "steered"  # in the metadata of a message that came while its turn ran
 IN_HISTORY = messages.c.branch.is_(None)
@@ -130,7 +131,7 @@ _MOVE = (
 async def move_message(connection: AsyncConnection, turn_id: str, to: TurnKey) -> Message:
     """Makes the user's message of a turn the newest message of another turn of its session, and returns it."""
     values = {"at_session": to.session_id, "of_turn": turn_id, "to_turn": to.turn_id, "to_turn_seq": to.turn_seq}
-    return _message((await connection.execute(_MOVE, values)).one())
+    return _message((await connection.execute(_MOVE, values)).mappings().one())
 
 
 _OPAQUE_BYTES = func.octet_length(cast(messages.c.opaque, Text))
@@ -166,14 +167,16 @@ async def load_window(
     Opaque parts come with them if `made_by` made them, the newest first, up to `opaque_bytes` together.
     """
     bounds = {"at_session": turn.session_id, "after": after, "up_to": turn.turn_seq, "at_most": limit}
-    newest_first: list[Row[Any]] = list(await connection.execute(_WINDOW, {**bounds, "made_by": list(made_by)}))
+    found = await connection.execute(_WINDOW, {**bounds, "made_by": list(made_by)})
+    newest_first = list(found.mappings())
     wanted: list[str] = []
     for row in newest_first:
-        opaque_bytes -= row.opaque_bytes or 0
+        size = row["opaque_bytes"] or 0
+        opaque_bytes -= size
         if opaque_bytes < 0:
             break
-        if row.opaque_bytes:
-            wanted.append(row.id)
+        if size:
+            wanted.append(row["id"])
     opaque: dict[str, Mapping[str, Any]] = {}
     if wanted:
         kept = select(messages.c.id, messages.c.opaque).where(messages.c.id.in_(wanted))
@@ -183,15 +186,15 @@ async def load_window(
     return StoredWindow(provider_valid(list(map(_message, rows))), opaque, is_whole=len(newest_first) < limit)
 
 
-async def _with_opening(connection: AsyncConnection, session_id: str, rows: list[Row[Any]]) -> list[Row[Any]]:
+async def _with_opening(connection: AsyncConnection, session_id: str, rows: list[RowMapping]) -> list[RowMapping]:
     """A window that starts inside a turn gets the user's message of that turn, or starts at the next turn."""
-    if not rows or rows[0].seq == rows[0].turn_seq:
+    if not rows or rows[0]["seq"] == rows[0]["turn_seq"]:
         return rows
     first, rest = rows[0], rows[1:]
-    if rest and rest[0].turn_seq != first.turn_seq:
+    if rest and rest[0]["turn_seq"] != first["turn_seq"]:
         return rest
-    opening = select(*SHOWN).where(messages.c.session_id == session_id, messages.c.seq == first.turn_seq)
-    return [(await connection.execute(opening)).one(), *rest]
+    opening = select(*SHOWN).where(messages.c.session_id == session_id, messages.c.seq == first["turn_seq"])
+    return [(await connection.execute(opening)).mappings().one(), *rest]
 
 
 async def load_turns(
@@ -208,8 +211,8 @@ async def load_turns(
         .order_by(messages.c.turn_seq, messages.c.seq)
         .limit(limit)
     )
-    rows = list(await connection.execute(statement))
-    turns = [provider_valid(list(map(_message, turn))) for _, turn in groupby(rows, key=lambda row: row.turn_seq)]
+    rows = list((await connection.execute(statement)).mappings())
+    turns = [provider_valid(list(map(_message, turn))) for _, turn in groupby(rows, key=lambda row: row["turn_seq"])]
     return list(filter(None, turns[:-1] if len(rows) == limit and len(turns) > 1 else turns))
 
 
@@ -230,7 +233,7 @@ async def list_messages(
     between = _owned(owner, session_id).where(messages.c.seq > after, messages.c.seq < before)
     between = between.where(messages.c.branch.is_not_distinct_from(branch))
     ordered = between.order_by(messages.c.seq.desc() if newest_first else messages.c.seq)
-    return [_message(row) for row in await connection.execute(ordered.limit(limit))]
+    return list(map(_message, (await connection.execute(ordered.limit(limit))).mappings()))
 
 
 async def check_branch(connection: AsyncConnection, session_id: str, branch: str) -> None:
@@ -242,7 +245,8 @@ async def check_branch(connection: AsyncConnection, session_id: str, branch: str
 
 async def get_message(connection: AsyncConnection, owner: str, session_id: str, message_id: str) -> Message:
     """Raises NotFound if the message is missing, in another session or another owner's."""
-    row = (await connection.execute(_owned(owner, session_id).where(messages.c.id == message_id))).one_or_none()
+    statement = _owned(owner, session_id).where(messages.c.id == message_id)
+    row = (await connection.execute(statement)).mappings().one_or_none()
     if row is None:
         raise NotFound("message")
     return _message(row)
@@ -253,7 +257,7 @@ async def recent_user_messages(
 ) -> list[Message]:
     """Returns the user's last messages in a session, newest first."""
     said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role == "user").order_by(messages.c.seq.desc())
-    return [_message(row) for row in await connection.execute(said.limit(limit))]
+    return list(map(_message, (await connection.execute(said.limit(limit))).mappings()))
 
 
 def _owned(owner: str, session_id: str) -> Select[Any]:
@@ -264,7 +268,7 @@ def _owned(owner: str, session_id: str) -> Select[Any]:
 async def user_messages_of(connection: AsyncConnection, turn_id: str) -> list[Message]:
     """Returns what the user said in a turn, the message that opened it first; nothing if the turn is gone."""
     statement = select(*SHOWN).where(messages.c.turn_id == turn_id, messages.c.role == "user")
-    return [_message(row) for row in await connection.execute(statement.order_by(messages.c.seq))]
+    return list(map(_message, (await connection.execute(statement.order_by(messages.c.seq))).mappings()))
 
 
 async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: int) -> str | None:
@@ -289,7 +293,7 @@ async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -
         .where(messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant", IN_HISTORY | ~messages.c.cut_off)
         .order_by(messages.c.turn_id, messages.c.seq.desc())
     )
-    return {row.turn_id: _message(row) for row in await connection.execute(statement)}
+    return {row["turn_id"]: _message(row) for row in (await connection.execute(statement)).mappings()}
 
 
 async def last_exchange(connection: AsyncConnection, session_id: str) -> tuple[str, str] | None:
@@ -357,25 +361,37 @@ class _Told:
 _read_said, _read_told = reader(_Said), reader(_Told)
 
 
-def _message(row: Row[Any]) -> Message:
+def _message(row: RowMapping) -> Message:
     """Returns an UnreadableMessage, with its text if it is one, for a row that cannot be read."""
-    is_tool = row.role == "tool"
-    content = read_json(row.content) if is_tool else row.content
-    read: _Told | _Said | None
-    if row.role in ("user", "assistant") and not (row.tool_calls or row.attachments):  # a text, as most are
-        read = _Said(row.role, content, ())
-    else:
-        columns = {"role": row.role, "content": content, "tool_calls": row.tool_calls or ()}
-        columns |= {"attachments": row.attachments} if row.attachments else {}
-        read_message: Callable[[Any], _Told | _Said] = _read_told if is_tool else _read_said
-        read = readable(read_message, columns, "messages", row.id)
-    shared: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
-    shared["metadata"] = {"note": row.note} if row.note else {}
-    if row.role == "user" and row.seq != row.turn_seq:  # it did not open its turn
-        shared["metadata"][STEERED] = True
-    if read is None:
-        role: Role = row.role if row.role in get_args(Role) else "assistant"
-        return UnreadableMessage(role=role, content="" if is_tool else content, unreadable=True, **shared)
-    if isinstance(read, _Said) and read.attachments:
-        shared["metadata"] |= {"attachments": [asdict(each) for each in read.attachments]}
-    return Message(role=read.role, content=content, tool_calls=read.tool_calls, **shared)
+    role, content, calls = row["role"], row["content"], row["tool_calls"] or ()
+    metadata = {"note": row["note"]} if row["note"] else {}
+    if role == "user" and row["seq"] != row["turn_seq"]:  # it did not open its turn
+        metadata[STEERED] = True
+    make: Callable[..., Message] = Message
+    if role not in _SPEAKERS or calls or row["attachments"]:  # else a text, as most are: it can be read
+        content = read_json(content) if role == "tool" else content
+        columns = {"role": role, "content": content, "tool_calls": calls}
+        columns |= {"attachments": row["attachments"]} if row["attachments"] else {}
+        read_message: Callable[[Any], _Told | _Said] = _read_told if role == "tool" else _read_said
+        read = readable(read_message, columns, "messages", row["id"])
+        if read is None:
+            make = partial(UnreadableMessage, unreadable=True)
+            content, calls = "" if role == "tool" else content, ()
+            role = role if role in get_args(Role) else "assistant"
+        else:
+            calls = read.tool_calls
+            if isinstance(read, _Said) and read.attachments:
+                metadata["attachments"] = [asdict(each) for each in read.attachments]
+    return make(
+        id=row["id"],
+        seq=row["seq"],
+        turn_id=row["turn_id"],
+        role=role,
+        content=content,
+        created_at=row["created_at"],
+        tool_calls=calls,
+        tool_call_id=row["tool_call_id"],
+        cut_off=row["cut_off"],
+        branch=row["branch"],
+        metadata=metadata,
+    )
