@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, convert_to_messages
+from langchain_core.outputs import ChatResult
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 
 
@@ -43,22 +43,29 @@ class AsyncChatModel(BaseChatModel):
     ) -> ChatResult:
         raise TypeError("the models of the service are asked asynchronously: await ainvoke() or iterate astream()")
 
-    async def _agenerate(
+    # LangChain's own would run callbacks around the two methods, which takes a task and validates all messages again.
+    async def ainvoke(
         self,
-        messages: list[BaseMessage],
+        input: LanguageModelInput,  # noqa: A002 (LangChain's)
+        config: RunnableConfig | None = None,
+        *,
         stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
-    ) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=await self.whole(messages, kwargs))])
+    ) -> AIMessage:
+        return await self.whole(_messages(input), kwargs)
 
-    async def _astream(
+    async def astream(
         self,
-        messages: list[BaseMessage],
+        input: LanguageModelInput,  # noqa: A002 (LangChain's)
+        config: RunnableConfig | None = None,
+        *,
         stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        async with aclosing(self.chunks(messages, kwargs)) as chunks:
+    ) -> AsyncIterator[AIMessageChunk]:
+        async with aclosing(self.chunks(_messages(input), kwargs)) as chunks:
             async for chunk in chunks:
-                yield ChatGenerationChunk(message=chunk)
+                yield chunk
+
+
+def _messages(given: LanguageModelInput) -> list[BaseMessage]:
+    return [HumanMessage(given)] if isinstance(given, str) else convert_to_messages(given)
