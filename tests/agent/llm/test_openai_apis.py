@@ -23,6 +23,7 @@ from segue.domain.errors import AppError
 from segue.domain.providers import Api
 from segue.domain.telemetry import unobserved
 from segue.telemetry.tracing import untraced
+from segue.version import VERSION
 from tests.support import responses_api
 from tests.support.native_api import answers
 from tests.support.provider import fails, says
@@ -187,6 +188,18 @@ async def test_azures_classic_address_keeps_its_query_and_takes_the_key_in_its_o
     assert dict(request.query_params) == {"api-version": "2024-10-21"}
     assert request.headers["api-key"] == KEY.get_secret_value()
     assert "authorization" not in request.headers
+
+
+async def test_a_header_of_the_settings_takes_the_place_of_ours_however_it_is_written(
+    endpoint: Endpoint, opened: Opened
+) -> None:
+    endpoint.will((CHAT, says("42")))
+    options = opened.options(endpoint, api="chat", extra_headers={"authorization": "Token abc", "x-title": "Segue"})
+    await opened.model(options).reply(ASKED)
+    [request] = endpoint.requests
+    assert request.headers.getlist("authorization") == ["Token abc"]
+    assert request.headers["x-title"] == "Segue"
+    assert request.headers["user-agent"] == f"segue/{VERSION}"
 
 
 @pytest.mark.parametrize("name", ["include", "temperature"])

@@ -1,7 +1,7 @@
 """One endpoint of an OpenAI-compatible provider: JSON out as it is, plain dicts back, bounded, and what it has refused
 before is left out.
 
-Uses public parts of the `openai` client only. Knows nothing of messages' content, deadlines and retries.
+Knows nothing of messages' content, deadlines and retries.
 """
 
 import asyncio
@@ -10,18 +10,18 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, cast
 
 import httpx2
-import openai
 import structlog
 
 from segue.agent.llm.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
 from segue.agent.llm.providers.event_stream import BROKEN, BodyTooLong, bounded, events
 from segue.agent.llm.providers.learned import Body, Learned
-from segue.agent.llm.providers.openai_address import before_requests, client_arguments
+from segue.agent.llm.providers.openai_address import before_requests, http_arguments
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.providers.refusals import RefusalReader
 from segue.agent.llm.providers.wire_json import read_json, write_json
 from segue.net.http_client import tell_trace, tls_context
 
+_CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 
 log = structlog.get_logger()
@@ -31,7 +31,7 @@ class Endpoint:
     """What it refuses or misses is remembered for as long as the process lives."""
 
     def __init__(
-        self, client: openai.AsyncOpenAI, refusals: RefusalReader, *, path: str, max_answer_bytes: int
+        self, client: httpx2.AsyncClient, refusals: RefusalReader, *, path: str, max_answer_bytes: int
     ) -> None:
         self._path = path
         self._client = client
@@ -124,35 +124,28 @@ class Endpoint:
             raise NotAnAnswer(BROKE_OFF) from error
 
     async def _post(self, body: Body) -> httpx2.Response:
+        request = self._client.build_request("POST", self._path, content=write_json(body))
         try:
-            # With a response for `cast_to` it is returned as it is, unread because of `stream`.
-            response = await self._client.post(
-                self._path,
-                cast_to=httpx2.Response,
-                content=write_json(body),
-                stream=True,
-                stream_cls=openai.AsyncStream[Any],
-            )
-        except openai.APITimeoutError as error:
-            is_absent = isinstance(error.__cause__, httpx2.ConnectTimeout)
-            raise (ProviderUnreachable if is_absent else TimeoutError) from error
-        except openai.APIConnectionError as error:
+            return await self._client.send(request, stream=True)
+        except httpx2.ConnectTimeout as error:
             raise ProviderUnreachable from error
-        return cast(httpx2.Response, response)
+        except httpx2.TimeoutException as error:
+            raise TimeoutError from error
+        except BROKEN as error:
+            raise ProviderUnreachable from error
 
 
 @asynccontextmanager
 async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endpoint]:
     """Yields one endpoint of a provider whose connections close with the block. It never retries: ChatModel does."""
     refusals = RefusalReader(options.secrets, options.provider)
-    async with (
-        openai.DefaultAsyncHttpxClient(
-            verify=tls_context(),
-            follow_redirects=False,  # one of them would take the whole conversation to another host
-            event_hooks={"request": [*before_requests(options), tell_trace], "response": [refusals.check]},
-        ) as http_client,
-        openai.AsyncOpenAI(**client_arguments(options), http_client=http_client) as client,
-    ):
+    async with httpx2.AsyncClient(
+        **http_arguments(options),
+        verify=tls_context(),
+        limits=_CONNECTIONS,
+        follow_redirects=False,  # one of them would take the whole conversation to another host
+        event_hooks={"request": [*before_requests(options), tell_trace], "response": [refusals.check]},
+    ) as client:
         yield Endpoint(client, refusals, path=path, max_answer_bytes=options.max_answer_bytes)
 
 

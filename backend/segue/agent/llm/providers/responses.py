@@ -14,7 +14,7 @@ from segue.agent.llm.model_errors import ProviderRefusal
 from segue.agent.llm.providers.adapted import AdaptedModel
 from segue.agent.llm.providers.content_blocks import Dialect
 from segue.agent.llm.providers.guard import UNPACKED, guarded
-from segue.agent.llm.providers.openai_address import before_requests, client_arguments, made_by
+from segue.agent.llm.providers.openai_address import before_requests, library_arguments, made_by
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.providers.refusals import RefusalReader
 from segue.net.http_client import tls_context
@@ -29,7 +29,7 @@ _STOPPED: Final = {"max_output_tokens": "length", "content_filter": "content_fil
 async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
     """Yields a model whose connections close with the block."""
     refusals = RefusalReader(options.secrets, options.provider)
-    arguments = client_arguments(options)
+    arguments = library_arguments(options)
     parameters = {
         "include": ["reasoning.encrypted_content"],
         "temperature": options.temperature,
