@@ -46,7 +46,7 @@ class Asking:
     services: Services
     http: Request
     origin: Origin
-    idempotency_key: str | None
+    idempotency_key: str | None = None
 
     def request(self, message: str, how: Delivery, *asked: str | int, **more: Any) -> ChatRequest:
         """`asked` is what a second request with the same key has to ask too, `more` the other fields of the request."""

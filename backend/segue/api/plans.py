@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import Path, Request, Response
+from fastapi import Path, Response
 from pydantic import Field, TypeAdapter
 from structlog.contextvars import bind_contextvars
 
-from segue.api.deps import Caller, IdempotencyKey, OriginDep, ServicesDep, SessionId, router_of
+from segue.api.chat import AskingDep
+from segue.api.deps import Caller, ServicesDep, SessionId, router_of
 from segue.api.events import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problem_codes import OF_DECISIONS, problems
 from segue.api.schemas import Cursor, Limit, Page, PlanDecision, decode_cursor, id_position, page
@@ -46,21 +47,15 @@ async def list_plans(
 
 
 @router.post("/plan/decision", response_model=ChatAnswer, responses={**OR_EVENTS, **problems(*OF_DECISIONS)})
-async def decide(
-    session_id: SessionId,
-    body: PlanDecision,
-    services: ServicesDep,
-    caller: Caller,
-    http: Request,
-    origin: OriginDep,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
+async def decide(session_id: SessionId, body: PlanDecision, asking: AskingDep) -> Response:
     """Decides on the step that waits, as a button does. Answers as `chat` does, once the plan has gone on to its next
     wait or its end.
     """
-    stream = wants_events(http)
-    asked = once(idempotency_key, "decision", *body.asked)
-    turn = await services.turns.decide(caller, session_id, body.button, once=asked, stream=stream, origin=origin)
+    services, stream = asking.services, wants_events(asking.http)
+    asked = once(asking.idempotency_key, "decision", *body.asked)
+    turn = await services.turns.decide(
+        asking.caller, session_id, body.button, once=asked, stream=stream, origin=asking.origin
+    )
     bind_contextvars(turn_id=turn.turn_id)
     return await answer_or_events(services, turn, stream=stream)
 

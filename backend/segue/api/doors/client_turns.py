@@ -73,7 +73,7 @@ async def begin(asking: Asking, asked: AskedTurn) -> Admitted:
         except NameTaken:  # by the same request, just now: it is found
             continue
     await with_agent(services, caller, session, asked.agent)
-    request = await with_files(services, caller, session.id, request, asked.files)
+    request = await with_files(asking, session.id, request, asked.files)
     return await services.turns.accept(caller, session.id, request)
 
 

@@ -16,7 +16,6 @@ from fastapi.responses import JSONResponse
 from segue.api.agents import AgentId
 from segue.api.chat import Asking
 from segue.api.deps import ServicesDep, router_of
-from segue.api.doors.activity import Activity
 from segue.api.doors.client_turns import begin
 from segue.api.doors.leaving import on_disconnect
 from segue.api.doors.openai_answers import Completion, ModelList, ModelOfAgent, completion_usage
@@ -24,7 +23,7 @@ from segue.api.doors.openai_errors import error_body
 from segue.api.doors.openai_request import CompletionBody, asked, is_open_webui, turn_headers
 from segue.api.doors.openai_tasks import do_task, is_task
 from segue.api.doors.speaking_for import DoorAskingDep
-from segue.api.doors.turn_reader import Answered, Called, Piece, Text, TurnReader
+from segue.api.doors.turn_reader import Activity, Answered, Called, Piece, Text, TurnReader
 from segue.api.events import MEDIA_TYPE, EventStream
 from segue.api.problem_codes import OF_DOORS, problems
 from segue.domain import turn_errors

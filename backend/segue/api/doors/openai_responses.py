@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from segue.api.deps import router_of
-from segue.api.doors.activity import Activity
 from segue.api.doors.client_turns import begin
 from segue.api.doors.leaving import on_disconnect
 from segue.api.doors.openai_answers import OpenAIResponse, response_usage
@@ -22,7 +21,7 @@ from segue.api.doors.openai_errors import error_body
 from segue.api.doors.openai_request import ResponseBody, asked, response_id, turn_headers
 from segue.api.doors.openai_tasks import do_task, is_task
 from segue.api.doors.speaking_for import DoorAskingDep
-from segue.api.doors.turn_reader import BETWEEN, Answered, Called, Piece, Text, TurnReader
+from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, Called, Piece, Text, TurnReader
 from segue.api.events import MEDIA_TYPE, EventStream
 from segue.api.problem_codes import OF_DOORS, problems
 from segue.domain import turn_errors

@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from segue.api.deps import Services
+from segue.api.chat import Asking
 from segue.api.doors.agui_frames import RunFrames, messages_snapshot
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan
@@ -28,9 +28,7 @@ class Run:
     messages: Sequence[dict[str, Any]] | None = None
 
 
-async def run_events(
-    services: Services, caller: str, session: Session, run: Run, frames: RunFrames
-) -> AsyncGenerator[Sequence[Entry]]:
+async def run_events(asking: Asking, session: Session, run: Run, frames: RunFrames) -> AsyncGenerator[Sequence[Entry]]:
     """With the positions of the log, where an event is of the log. Whatever goes wrong, it says so at its end."""
     opening = [frames.started()]
     if run.messages is not None:
@@ -39,25 +37,25 @@ async def run_events(
         opening.append(agui.state_snapshot(session.pending_plan))
     yield [Entry(0, event) for event in opening]
     if run.turn is None:
-        yield [Entry(0, frames.finished(await _open_plan(services, caller, session.id)))]
+        yield [Entry(0, frames.finished(await _open_plan(asking, session.id)))]
         return
     end = end_of(run.turn)
     try:
-        async with aclosing(services.events.follow(run.turn, patient=False)) as parts:
+        async with aclosing(asking.services.events.follow(run.turn, patient=False)) as parts:
             async for entries in parts:
                 last = entries[-1] if entries[-1].position == end else None
                 shown = [Entry(at, event) for at, found in entries if at != end for event in frames.shown(found)]
                 if last is not None:
-                    open_plan = await _open_plan(services, caller, session.id)
+                    open_plan = await _open_plan(asking, session.id)
                     shown += [Entry(end, event) for event in frames.ended(last.event, open_plan)]
                 yield shown
     except AppError as error:
         yield [Entry(end, agui.run_ended(run.turn, error))]
 
 
-async def _open_plan(services: Services, caller: str, session_id: str) -> Plan | None:
+async def _open_plan(asking: Asking, session_id: str) -> Plan | None:
     """As it is now: one that the turn left waiting may have been decided on since."""
     with suppress(AppError):  # the session is gone, or Postgres is away: the answer is there all the same
-        async with services.database.read_only() as connection:
-            return (await get_session(connection, caller, session_id)).pending_plan
+        async with asking.services.database.read_only() as connection:
+            return (await get_session(connection, asking.caller, session_id)).pending_plan
     return None

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.exceptions import HTTPException
 
-from segue.api.deps import Services
+from segue.api.chat import Asking
 from segue.domain.attachment import MAX_ATTACHMENTS
 from segue.domain.errors import AppError, InvalidRequest
 from segue.turns.queries import turn_of_key
@@ -46,14 +46,13 @@ async def sent_files(content: object) -> tuple[SentFile, ...]:
     return await asyncio.to_thread(_read, parts) if parts else ()
 
 
-async def with_files(
-    services: Services, caller: str, session_id: str, request: ChatRequest, files: Sequence[SentFile]
-) -> ChatRequest:
+async def with_files(asking: Asking, session_id: str, request: ChatRequest, files: Sequence[SentFile]) -> ChatRequest:
     """Stores the files with the message, unless its turn has been accepted before: a request that comes again stores
     none twice. Raises what an upload raises.
     """
     if not files:
         return request
+    services, caller = asking.services, asking.caller
     if request.once is not None:
         async with services.database.read_only() as connection:
             if await turn_of_key(connection, caller, session_id, request.once.key) is not None:

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 
 from segue.api.chat import Asking
-from segue.api.deps import IdentityDep, OriginDep, Services, ServicesDep
+from segue.api.deps import Caller, IdentityDep, OriginDep, Services, ServicesDep
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_user, user_of_gateway
 
@@ -15,10 +15,17 @@ NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the fi
 
 
 async def _asking(services: ServicesDep, identity: IdentityDep, http: Request, origin: OriginDep) -> Asking:
-    return Asking(spoken_for(services, identity, http.headers), services, http, origin, None)
+    return Asking(spoken_for(services, identity, http.headers), services, http, origin)
 
 
 DoorAskingDep = Annotated[Asking, Depends(_asking)]
+
+
+async def _own_asking(services: ServicesDep, caller: Caller, http: Request, origin: OriginDep) -> Asking:
+    return Asking(caller, services, http, origin)
+
+
+OwnAskingDep = Annotated[Asking, Depends(_own_asking)]  # at a door that no gateway comes through
 
 
 def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:

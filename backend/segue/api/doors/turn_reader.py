@@ -1,4 +1,7 @@
-"""Reads the events of a turn for a door that knows text, thoughts and the end: what each event adds to the answer."""
+"""Reads the events of a turn for a door that knows text, thoughts and the end: what each event adds to the answer.
+
+What an agent does is told in words: such a frontend shows no tools and no plans.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,11 +9,12 @@ from typing import Any, Final
 
 import orjson
 
-from segue.api.doors.activity import Activities, Activity
 from segue.domain.errors import AppError
 from segue.events.agui import answer_json
 
 BETWEEN: Final = "\n\n"  # two messages of one turn
+MAX_SHOWN_CHARS: Final = 300  # of arguments, and of a result
+_MARKS: Final = {"pending": "·", "running": "…", "waiting": "?", "complete": "✓", "failed": "✗", "skipped": "-"}
 _ENDS: Final = (b'{"type":"RUN_FINISHED"', b'{"type":"RUN_ERROR"')
 
 
@@ -19,6 +23,15 @@ class Text:
     """More of the answer."""
 
     delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """`text` is Markdown for a reader who wants the details, `status` a line for all; none if it is None."""
+
+    text: str
+    status: str | None = None
+    is_done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +58,11 @@ class TurnReader:
     """An answer begins with what is said before a tool is called. It ends with the message that counts."""
 
     def __init__(self) -> None:
-        self._activities = Activities()
         self._calls: dict[str, tuple[str, str]] = {}
         self._said = ""  # of the message that is being said
         self._has_said = False
 
-    def read(self, encoded: bytes) -> list[Piece]:
+    def read(self, encoded: bytes) -> list[Piece]:  # noqa: PLR0911 (one line or two for each kind of event)
         if encoded.startswith(_ENDS):
             return self._end(encoded)
         event = orjson.loads(encoded)
@@ -62,19 +74,31 @@ class TurnReader:
                 self._said += event["delta"]
                 self._has_said = True
                 return [Text(event["delta"])]
-            case "TOOL_CALL_START":
-                self._calls[event["toolCallId"]] = (event["toolCallName"], "")
-            case "TOOL_CALL_ARGS":
-                self._calls[event["toolCallId"]] = (self._calls[event["toolCallId"]][0], event["delta"])
-        told = self._activities.of(event)
-        return [*([told] if told else []), *self._called(event)]
+            case "REASONING_MESSAGE_CONTENT":
+                return [Activity(event["delta"])]
+            case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_RESULT":
+                return self._call(event)
+            case "STATE_SNAPSHOT" if plan := (event["snapshot"] or {}).get("plan"):
+                return [Activity("\n" + "\n".join(map(_step, plan["steps"])) + "\n")]
+            case "CUSTOM" if event["name"] == "attempt":
+                return [Activity("\nAnother process goes on.\n")]
+            case _:
+                return []
 
-    def _called(self, event: Mapping[str, Any]) -> list[Piece]:
-        if event["type"] != "TOOL_CALL_RESULT":
-            return []
+    def _call(self, event: Mapping[str, Any]) -> list[Piece]:
+        call_id = event["toolCallId"]
+        if event["type"] == "TOOL_CALL_START":
+            name = event["toolCallName"]
+            self._calls[call_id] = (name, "")
+            return [Activity(f"\n`{name}`", f"{name} …")]
+        if event["type"] == "TOOL_CALL_ARGS":
+            self._calls[call_id] = (self._calls[call_id][0], event["delta"])
+            return [Activity(f" {_shortened(event['delta'])}\n")]
         reference = orjson.loads(event["content"])
-        name, arguments = self._calls.pop(event["toolCallId"], (reference.get("tool_name", ""), "{}"))
-        return [Called(event["toolCallId"], name, arguments, reference)]
+        name, arguments = self._calls.pop(call_id, (reference.get("tool_name", ""), "{}"))
+        status, summary = reference.get("status", ""), _shortened(reference.get("summary") or "")
+        told = Activity(f"→ {status}: {summary}\n", f"{name}: {status}", is_done=True)
+        return [told, Called(call_id, name, arguments, reference)]
 
     def _end(self, encoded: bytes) -> list[Piece]:
         try:
@@ -84,3 +108,11 @@ class TurnReader:
         whole = answer["message"]["content"]
         rest = whole[len(self._said) :] if whole.startswith(self._said) else BETWEEN + whole
         return [*([Text(rest)] if rest else []), Answered(answer)]
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    return f"{step['id']}. {_MARKS.get(step['status'], '·')} {step['description']}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"

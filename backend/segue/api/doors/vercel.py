@@ -15,12 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from structlog.contextvars import bind_contextvars
 
-from segue.api.deps import Caller, OriginDep, Services, ServicesDep, router_of
+from segue.api.chat import Asking
+from segue.api.deps import router_of
 from segue.api.doors.agui_frames import RunFrames
 from segue.api.doors.agui_input import Json, nothing_new, text_of
 from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS, find_session, session_of_client
 from segue.api.doors.run_events import Run, run_events
 from segue.api.doors.sent_files import SentFile, sent_files, with_files
+from segue.api.doors.speaking_for import OwnAskingDep
 from segue.api.doors.vercel_frames import MessageChunks
 from segue.api.events import MEDIA_TYPE, EventStream, frame, framed
 from segue.api.problem_codes import OF_DECISIONS, OF_FILES, problems
@@ -33,7 +35,6 @@ from segue.domain.session import Session, TurnKey
 from segue.events import agui
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import get_message, user_messages_of
-from segue.turns.claims import Origin
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, turn_after
 from segue.turns.store import ChatRequest, once
 
@@ -74,7 +75,7 @@ class UiDecision(PlanDecision):
         ),
     },
 )  # fmt: skip
-async def ui_chat(body: UiChat, services: ServicesDep, caller: Caller, origin: OriginDep) -> Response:
+async def ui_chat(body: UiChat, asking: OwnAskingDep) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
     said = body.messages[-1]
     if said.get("role") != "user":
@@ -82,12 +83,12 @@ async def ui_chat(body: UiChat, services: ServicesDep, caller: Caller, origin: O
     decision, text, files = _decision_in(said), "", tuple[SentFile, ...]()
     if decision is None and body.trigger == "submit-message":
         text, files = text_of({"content": said.get("parts")}), await sent_files(said.get("parts"))
-    session = await session_of_client(services, caller, body.id, agent=body.agent)
+    session = await session_of_client(asking.services, asking.caller, body.id, agent=body.agent)
     if decision is not None:
-        turn = await _decided(services, caller, session, decision, said, origin)
+        turn = await _decided(asking, session, decision, said)
     else:
-        turn = await _accepted(services, caller, session, body, text, files, origin)
-    return _stream(services, caller, session, turn)
+        turn = await _accepted(asking, session, body, text, files)
+    return _stream(asking, session, turn)
 
 
 @router.get(
@@ -99,20 +100,18 @@ async def ui_chat(body: UiChat, services: ServicesDep, caller: Caller, origin: O
     },
 )
 async def resume_ui_chat(
-    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")],
-    services: ServicesDep,
-    caller: Caller,
+    chat_id: Annotated[ChatId, Path(description="What the client calls the chat.")], asking: OwnAskingDep
 ) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
-    session = await find_session(services, caller, chat_id)
+    session = await find_session(asking.services, asking.caller, chat_id)
     if session is None:
         return Response(status_code=204)
-    async with services.database.read_only() as connection:
+    async with asking.services.database.read_only() as connection:
         running = await first_open_turn(connection, session.id)
         if running is None:
             return Response(status_code=204)
-        turn = await find_turn(connection, caller, session.id, running)
-    return _stream(services, caller, session, turn)
+        turn = await find_turn(connection, asking.caller, session.id, running)
+    return _stream(asking, session, turn)
 
 
 def _decision_in(message: Json) -> UiDecision | None:
@@ -133,32 +132,23 @@ def _key(message: Json, *asked: str | int) -> str | None:
     return f"vercel:{hashlib.sha256(orjson.dumps([made, *asked])).hexdigest()}"
 
 
-async def _decided(
-    services: Services, caller: str, session: Session, decision: UiDecision, message: Json, origin: Origin
-) -> TurnKey:
+async def _decided(asking: Asking, session: Session, decision: UiDecision, message: Json) -> TurnKey:
     known = once(_key(message, *decision.asked), *decision.asked)
     button = replace(decision.button, plan_id=decision.plan_id)
-    return await services.turns.decide(caller, session.id, button, once=known, stream=True, origin=origin)
+    turns, origin = asking.services.turns, asking.origin
+    return await turns.decide(asking.caller, session.id, button, once=known, stream=True, origin=origin)
 
 
-async def _accepted(
-    services: Services,
-    caller: str,
-    session: Session,
-    body: UiChat,
-    text: str,
-    files: Sequence[SentFile],
-    origin: Origin,
-) -> TurnKey:
-    instead_of = await _instead_of(services, caller, session.id, body)
+async def _accepted(asking: Asking, session: Session, body: UiChat, text: str, files: Sequence[SentFile]) -> TurnKey:
+    instead_of = await _instead_of(asking, session.id, body)
     asked = (text, *(file.digest for file in files))
     key = _key(body.messages[-1], *asked) if instead_of is None else None
-    request = ChatRequest(text, once=once(key, *asked), stream=True, origin=origin, instead_of=instead_of)
-    request = await with_files(services, caller, session.id, request, files)
-    return (await services.turns.accept(caller, session.id, request)).turn
+    request = ChatRequest(text, once=once(key, *asked), stream=True, origin=asking.origin, instead_of=instead_of)
+    request = await with_files(asking, session.id, request, files)
+    return (await asking.services.turns.accept(asking.caller, session.id, request)).turn
 
 
-async def _instead_of(services: Services, caller: str, session_id: str, body: UiChat) -> str | None:
+async def _instead_of(asking: Asking, session_id: str, body: UiChat) -> str | None:
     """The stored message that is edited, or whose answer is made anew; None for a new one.
 
     A client calls a message of the assistant by its turn, and one of the user's as it likes: what is edited is what
@@ -168,12 +158,12 @@ async def _instead_of(services: Services, caller: str, session_id: str, body: Ui
         return body.message_id
     if body.trigger == "submit-message" and body.message_id is None:
         return None
-    async with services.database.read_only() as connection:
+    async with asking.services.database.read_only() as connection:
         turn_id = body.message_id
         if body.trigger == "submit-message":
             before = _answer_before(body.messages)
             if before is not None and is_id("msg", before):
-                before = (await get_message(connection, caller, session_id, before)).turn_id
+                before = (await get_message(connection, asking.caller, session_id, before)).turn_id
             turn_id = await turn_after(connection, session_id, before)
         elif turn_id is None and (last := await last_in_history(connection, session_id)) is not None:
             turn_id = last.id
@@ -189,18 +179,18 @@ def _answer_before(messages: Sequence[Json]) -> str | None:
     return next((each for each in ids if is_id("turn", each) or is_id("msg", each)), None)
 
 
-def _stream(services: Services, caller: str, session: Session, turn: TurnKey) -> Response:
+def _stream(asking: Asking, session: Session, turn: TurnKey) -> Response:
     bind_contextvars(turn_id=turn.turn_id)
     cut_off = MessageChunks(turn).of(agui.run_ended(turn, turn_errors.interrupted()))
     return EventStream(
-        framed(_chunks(services, caller, session, turn)),
+        framed(_chunks(asking, session, turn)),
         headers={"x-vercel-ai-ui-message-stream": "v1", "X-Session-Id": session.id, "X-Turn-Id": turn.turn_id},
         farewell=b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off),
     )
 
 
-async def _chunks(services: Services, caller: str, session: Session, turn: TurnKey) -> AsyncGenerator[Sequence[Entry]]:
+async def _chunks(asking: Asking, session: Session, turn: TurnKey) -> AsyncGenerator[Sequence[Entry]]:
     chunks, frames = MessageChunks(turn), RunFrames(session.id, turn.turn_id, declares_version=False)
-    async with aclosing(run_events(services, caller, session, Run(turn), frames)) as parts:
+    async with aclosing(run_events(asking, session, Run(turn), frames)) as parts:
         async for entries in parts:
             yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]
