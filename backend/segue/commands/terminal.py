@@ -5,7 +5,7 @@ Knows no command.
 
 import re
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import structlog
 import typer
@@ -14,13 +14,17 @@ from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 
 from segue.config import Settings
 from segue.domain.identity import is_loopback
-from segue.domain.visible import visible
 from segue.embedded.service_process import HOST
 from segue.log import configure_logging, never_log
-from segue.tools import summaries
+from segue.tools.summaries import shown_line
 
 MAX_LINE_CHARS = 200
 ALIKE: Final = 0.88  # AZURE_OPENAI_API_KEY and OPENAI_API_KEY_FILE are names of their own
+
+ServiceUrl = Annotated[str | None, typer.Option(envvar="SEGUE_URL", help="A running service. Otherwise HOST and PORT.")]
+ServiceKey = Annotated[
+    str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, where it asks for one.")
+]
 
 log = structlog.get_logger()
 
@@ -64,6 +68,12 @@ def local_url(settings: Settings) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
+def service_url(given: str | None) -> str:
+    """Returns the URL of a running service, of this machine if none is given."""
+    check_url(given)
+    return (given or local_url(settings_with())).rstrip("/")
+
+
 def check_url(url: str | None) -> None:
     """Raises typer.Exit for a --url of no service."""
     if url is not None and not url.startswith(("http://", "https://")):
@@ -83,7 +93,7 @@ def printable(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Returns text without line breaks, cut to a readable length; what it hides is written out."""
-    return visible(summaries.one_line(text, MAX_LINE_CHARS))
+    return shown_line(text, MAX_LINE_CHARS)
 
 
 def _sentence(error: Any) -> str:

@@ -6,14 +6,14 @@ Removes secrets from everything that it shows.
 import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import orjson
 from rich import filesize
 
 from segue.domain.redaction import without_secret_texts
-from segue.domain.visible import visible
-from segue.tools import summaries
+from segue.tools.summaries import shown_line
 
 SESSION_PARTS = (
     "session",
@@ -29,6 +29,7 @@ SESSION_PARTS = (
 LABEL_WIDTH = 22
 MAX_LINE_CHARS = 200
 LONG_S = 120
+_line = partial(shown_line, limit=MAX_LINE_CHARS)
 _UNIT = re.compile(r"_(bytes|ms|s)$")
 
 
@@ -77,7 +78,7 @@ class Report:
             if findings:
                 lines += ["", title]
             for finding in findings:
-                lines += [f"  {finding['area']}: {_one_line(finding['what'])}", f"      → {_one_line(finding['do'])}"]
+                lines += [f"  {finding['area']}: {_line(finding['what'])}", f"      → {_line(finding['do'])}"]
         return [*lines, "", "Nothing is wrong." if self.healthy else f"{len(self.problems)} to see to."]
 
 
@@ -111,7 +112,7 @@ def _shown(name: str, value: Any) -> str:  # noqa: PLR0911 (one line or two per 
         case list():
             return ", ".join(_shown(name, each) for each in value)
         case _:
-            return _one_line(str(value))
+            return _line(str(value))
 
 
 def _number(name: str, value: float) -> str:
@@ -127,8 +128,3 @@ def _number(name: str, value: float) -> str:
 
 def _label(name: str) -> str:
     return _UNIT.sub("", name).replace("_", " ")
-
-
-def _one_line(text: str) -> str:
-    """Returns text without line breaks, cut to a readable length; what it hides is written out."""
-    return visible(summaries.one_line(text, MAX_LINE_CHARS))

@@ -9,9 +9,8 @@ from typing import Final
 
 from segue.domain.redaction import without, without_secret_texts
 from segue.domain.tool import Report, Tool
-from segue.domain.visible import visible
 from segue.tools.normalize import clean_text
-from segue.tools.summaries import one_line
+from segue.tools.summaries import shown_line
 
 LONGEST: Final = 10  # times its timeout: the ceiling of a call, unless its tool has one of its own
 INTERVAL_S: Final = 0.5
@@ -82,4 +81,4 @@ class Progress:
 
     def _shown(self, message: str) -> str:
         text: str = without_secret_texts(without(clean_text(message[:_READ_CHARS]), self._tool.secrets))
-        return visible(one_line(text, MAX_MESSAGE_CHARS))
+        return shown_line(text, MAX_MESSAGE_CHARS)

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from segue.domain.redaction import is_secret_key
+from segue.domain.visible import visible
 from segue.tools.identifiers import MAX_IDENTIFIERS, MAX_SEARCHED_CHARS, kind_of_key
 
 MAX_SUMMARY_CHARS = 200
@@ -234,6 +235,11 @@ def _name_of(item: Any) -> str | None:
             return one_line(str(item), MAX_NAME_CHARS)
         case _:
             return None
+
+
+def shown_line(text: str, limit: int) -> str:
+    """Returns `one_line` of a text, with what it hides written out."""
+    return visible(one_line(text, limit))
 
 
 def one_line(text: str, limit: int) -> str:

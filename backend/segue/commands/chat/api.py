@@ -122,6 +122,17 @@ def problem_line(title: str, detail: str, *, status: int, advice: Mapping[int, s
     return " ".join(filter(None, (problem, advice.get(status))))
 
 
+def turn_problem(event: Event, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
+    """Returns the line of a RUN_ERROR."""
+    problem = event.get("metadata", {}).get("problem", {})
+    title, status = problem.get("title", "The turn failed"), problem.get("status", 0)
+    return problem_line(title, event["message"], status=status, advice=advice)
+
+
+def waiting_step(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return next((step for step in (plan or {}).get("steps", ()) if step["status"] == "waiting"), None)
+
+
 def not_segue(url: str) -> Refused:
     return Refused(f"What answers at {url} is not Segue. Is the URL right?")
 

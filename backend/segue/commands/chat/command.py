@@ -24,7 +24,7 @@ import typer
 from segue.commands.chat.api import Api, Refused
 from segue.commands.chat.conversation import Conversation, Read
 from segue.commands.chat.screen import Screen
-from segue.commands.terminal import check_url, local_url, refusal, settings_with
+from segue.commands.terminal import ServiceKey, check_url, local_url, refusal, settings_with
 from segue.embedded.service_process import OwnService
 
 ENDED_BY = 128
@@ -39,9 +39,7 @@ def chat(
     url: Annotated[
         str | None, typer.Option(help="A running service. Otherwise HOST and PORT, or one of its own.")
     ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, where it asks for one.")
-    ] = None,
+    api_key: ServiceKey = None,
     session: Annotated[str | None, typer.Option(help="The session to go on with, instead of the last one.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Begin a new session.")] = False,
 ) -> None:

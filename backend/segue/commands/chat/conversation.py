@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from segue.commands.chat.api import Api, Refused, TurnStream
+from segue.commands.chat.api import Api, Refused, TurnStream, waiting_step
 from segue.commands.chat.screen import Json, Screen, TurnView
 from segue.commands.terminal import one_line
 from segue.language.shown_call import CallView
@@ -78,9 +78,8 @@ class Conversation:
                 self.screen.problem(str(refusal))
 
     def _prompt(self) -> str:
-        if self._waiting is None:
+        if (step := waiting_step(self._waiting)) is None:
             return PROMPT
-        step = _waiting_step(self._waiting)
         return f"Run step {step['id']}? y, n, or say what should be different {PROMPT}"
 
     def _read_line(self, line: str) -> None:
@@ -136,7 +135,7 @@ class Conversation:
     def _refresh_waiting(self, shown: Json | None) -> None:
         """Reads which plan waits for a yes, and shows it unless the turn has just shown this version."""
         plan = self._open_plan()
-        self._waiting = plan if plan is not None and _waiting_step(plan) else None
+        self._waiting = plan if waiting_step(plan) else None
         if self._waiting is not None and (shown is None or shown["version"] != self._waiting["version"]):
             self._show_plan(self._waiting)
 
@@ -146,7 +145,7 @@ class Conversation:
     def _show_plan(self, plan: Json, *, whole: bool = False) -> None:
         """Prints the arguments too that a yes would run the waiting step with, as the question shows them."""
         self.screen.plan(plan)
-        for line in CallView("en", None if whole else "/plan").lines(_waiting_step(plan).get("args") or {}):
+        for line in CallView("en", None if whole else "/plan").lines((waiting_step(plan) or {}).get("args") or {}):
             self.screen.line(f"      {line}")
 
     # --- commands ---
@@ -203,8 +202,3 @@ class Conversation:
             self.screen.item(each)
         if not known:
             self.screen.note("Nothing yet.")
-
-
-def _waiting_step(plan: Json) -> Json:
-    """Returns {} if no step waits."""
-    return next((step for step in plan["steps"] if step["status"] == "waiting"), {})

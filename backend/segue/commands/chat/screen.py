@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from segue.commands.chat.api import Event, problem_line
+from segue.commands.chat.api import Event, turn_problem
 from segue.commands.terminal import one_line, printable
 
 MARKS: dict[str, tuple[str, str | None]] = {  # and the style
@@ -112,10 +112,8 @@ class TurnView:
                     screen.problem(f"  {tool} is out: {state['reason']}")
             case {"type": "RUN_FINISHED", "result": answer}:
                 self._finish(answer)
-            case {"type": "RUN_ERROR", "message": message}:
-                problem = event.get("metadata", {}).get("problem", {})
-                title, status = problem.get("title", "The turn failed"), problem.get("status", 0)
-                screen.problem(problem_line(title, message, status=status))
+            case {"type": "RUN_ERROR"}:
+                screen.problem(turn_problem(event))
 
     def _show_result(self, reference: Json) -> None:
         if reference["status"] == "succeeded":

@@ -15,7 +15,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from segue.commands.chat.api import Event, Refused, problem_line
+from segue.commands.chat.api import Event, Refused, turn_problem
 from segue.commands.mcp.service import ADVICE, CalledTurn
 
 BEAT_S: Final = 10.0
@@ -99,10 +99,8 @@ async def _read(turn: CalledTurn, progress: CallProgress) -> dict[str, Any]:
             match event:
                 case {"type": "RUN_FINISHED", "result": answer}:
                     return dict(answer)
-                case {"type": "RUN_ERROR", "message": message}:
-                    problem = event.get("metadata", {}).get("problem", {})
-                    title, status = problem.get("title", "The turn failed"), problem.get("status", 0)
-                    raise ToolError(problem_line(title, message, status=status, advice=ADVICE))
+                case {"type": "RUN_ERROR"}:
+                    raise ToolError(turn_problem(event, ADVICE))
     raise AssertionError("the events of a turn end with a terminal one")
 
 

@@ -12,7 +12,7 @@ from segue.commands.mcp.calls import Caller
 from segue.commands.mcp.logins import login, logout
 from segue.commands.mcp.server import server_for
 from segue.commands.mcp.service import Service
-from segue.commands.terminal import check_url, local_url, settings_with
+from segue.commands.terminal import ServiceKey, ServiceUrl, service_url
 from segue.embedded.service_process import HOST
 
 mcp = typer.Typer(no_args_is_help=True)
@@ -23,12 +23,8 @@ mcp.command("logout")(logout)
 @mcp.command("serve")
 def serve(
     *,
-    url: Annotated[
-        str | None, typer.Option(envvar="SEGUE_URL", help="A running service. Otherwise HOST and PORT.")
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, where it asks for one.")
-    ] = None,
+    url: ServiceUrl = None,
+    api_key: ServiceKey = None,
     port: Annotated[
         int | None,
         typer.Option(min=1, max=65_535, help="Listen on this port of 127.0.0.1, instead of stdin. Callers send keys."),
@@ -39,8 +35,7 @@ def serve(
     ] = False,
 ) -> None:
     """Offer the agents of a running service as an MCP server on stdin and stdout, for editors and other agents."""
-    check_url(url)
-    base_url = (url or local_url(settings_with())).rstrip("/")
+    base_url = service_url(url)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a read from stdin would keep the process
 
     async def run() -> None:

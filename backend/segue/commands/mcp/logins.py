@@ -10,15 +10,11 @@ from urllib.parse import quote
 import typer
 
 from segue.commands.chat.api import Api, Refused
-from segue.commands.terminal import check_url, local_url, printable, refusal, settings_with
+from segue.commands.terminal import ServiceKey, ServiceUrl, printable, refusal, service_url
 
 LOOK_EVERY_S: Final = 1.0
 
 ServerName = Annotated[str, typer.Argument(help="A server of mcp.json with `oauth`.")]
-ServiceUrl = Annotated[str | None, typer.Option(envvar="SEGUE_URL", help="A running service. Otherwise HOST and PORT.")]
-ServiceKey = Annotated[
-    str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, where it asks for one.")
-]
 
 
 def login(name: ServerName, *, url: ServiceUrl = None, api_key: ServiceKey = None) -> None:
@@ -46,8 +42,7 @@ def logout(name: ServerName, *, url: ServiceUrl = None, api_key: ServiceKey = No
 
 @contextmanager
 def _asking(url: str | None, api_key: str | None) -> Iterator[Api]:
-    check_url(url)
-    api = Api((url or local_url(settings_with())).rstrip("/"), api_key)
+    api = Api(service_url(url), api_key)
     try:
         yield api
     except Refused as error:

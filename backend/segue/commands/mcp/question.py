@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from mcp_types import ElicitRequestFormParams, ElicitResult
 
+from segue.commands.chat.api import waiting_step
 from segue.commands.terminal import one_line
 from segue.language.shown_call import CallView
 
@@ -26,10 +27,6 @@ _FORM: Final[Json] = {
     },
     "required": ["decision"],
 }
-
-
-def waiting_step(plan: Mapping[str, Any] | None) -> Json | None:
-    return next((step for step in (plan or {}).get("steps", ()) if step["status"] == "waiting"), None)
 
 
 def question(plan: Mapping[str, Any], whole: str) -> str:

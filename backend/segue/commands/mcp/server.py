@@ -17,9 +17,9 @@ from mcp_types import CallToolResult, ElicitRequest, ElicitResult, InputRequired
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
-from segue.commands.chat.api import Refused
+from segue.commands.chat.api import Refused, waiting_step
 from segue.commands.mcp.calls import BEAT_S, Caller, Calls
-from segue.commands.mcp.question import Json, decision, fills_in, form, question, waiting_step
+from segue.commands.mcp.question import Json, decision, fills_in, form, question
 from segue.commands.mcp.service import CalledTurn, Service
 from segue.version import VERSION
 
