@@ -31,14 +31,7 @@ MAX_SHOWN_CHARS: Final = 64
 MAX_NEAREST: Final = 10
 MOST_SECONDS: Final = 3600  # no client takes a longer timeout in seconds
 LEAST_MILLISECONDS: Final = 1000  # nor a shorter one in milliseconds
-TRANSPORTS: Final = {
-    "stdio": "command",
-    "http": "url",
-    "streamable-http": "url",
-    "streamableHttp": "url",
-    "streamable_http": "url",
-    "sse": "url",
-}
+TRANSPORTS: Final = frozenset({"stdio", "http", "streamable-http", "streamableHttp", "streamable_http", "sse"})
 
 _ASKS: Final = "what asks is for `confirm` and CONFIRM to say: a list for another client takes no question away"
 _LOGIN: Final = "a login of that client; give the server `oauth` or `headers`"
@@ -298,7 +291,7 @@ def _switch(value: object) -> bool:
 def _transport(value: object) -> str:
     if not isinstance(value, str) or value not in TRANSPORTS:
         raise _Meaningless("must be stdio, http, streamable-http or sse: Segue speaks no other")
-    return "stdio" if value == "stdio" else "sse" if value == "sse" else "http"
+    return value if value in ("stdio", "sse") else "http"
 
 
 def _seconds(value: object) -> float:

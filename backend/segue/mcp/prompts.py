@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -10,12 +10,15 @@ from segue.domain.errors import AppError, NotFound
 from segue.domain.redaction import without
 from segue.domain.tool import ToolFailed, ToolRetry
 from segue.mcp.prompt import FilledPrompt, McpPrompt, PromptMessage
-from segue.mcp.resource_tools import Offering, may_use
+from segue.mcp.resource_tools import may_use
+
+if TYPE_CHECKING:  # mcp takes a second
+    from segue.mcp.supervisor import Supervisor
 
 log = structlog.get_logger()
 
 
-async def prompts_of(servers: Iterable[Offering], owner: str) -> list[McpPrompt]:
+async def prompts_of(servers: "Iterable[Supervisor]", owner: str) -> list[McpPrompt]:
     """Returns those of the servers that the user may use and that can list them now, in the order of the servers."""
     listed = await asyncio.gather(
         *(_listed(server) for server in servers if server.offers.has_prompts and may_use(server, owner))
@@ -23,7 +26,7 @@ async def prompts_of(servers: Iterable[Offering], owner: str) -> list[McpPrompt]
     return [prompt for prompts in listed for prompt in prompts]
 
 
-async def fill_prompt(server: Offering, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
+async def fill_prompt(server: "Supervisor", name: str, arguments: Mapping[str, str]) -> FilledPrompt:
     """Raises AppError `mcp_prompt_not_found`, `invalid_request` and `mcp_server_failed`."""
     try:
         prompts = await server.offers.prompts() if server.offers.has_prompts else ()
@@ -39,7 +42,7 @@ async def fill_prompt(server: Offering, name: str, arguments: Mapping[str, str])
         raise AppError("mcp_server_failed", status=502, title="The MCP server failed", detail=detail) from None
 
 
-async def _listed(server: Offering) -> tuple[McpPrompt, ...]:
+async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:
     try:
         return await server.offers.prompts()
     except (ToolFailed, ToolRetry):

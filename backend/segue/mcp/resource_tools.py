@@ -5,13 +5,12 @@ What fails here is said, and counts against nobody: one server's failure must no
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
-from segue.mcp.config import McpServerConfig
 
 if TYPE_CHECKING:  # mcp takes a second
-    from segue.mcp.offers import Offers
+    from segue.mcp.supervisor import Supervisor
 
 MAX_URI_CHARS: Final = 2000
 LIST: Final = ToolSpec(
@@ -44,17 +43,7 @@ READ: Final = ToolSpec(
 )
 
 
-class Offering(Protocol):
-    """What is needed of a supervisor."""
-
-    name: str
-    offers: "Offers"
-
-    @property
-    def config(self) -> McpServerConfig: ...
-
-
-def may_use(server: Offering, owner: str, agent: str | None = None) -> bool:
+def may_use(server: "Supervisor", owner: str, agent: str | None = None) -> bool:
     """Returns whether the user may use what the server offers with the agent, or with any agent."""
     audience = server.config.audience
     return audience is None or audience.admits(owner, agent)
@@ -63,7 +52,7 @@ def may_use(server: Offering, owner: str, agent: str | None = None) -> bool:
 class ResourceTools:
     """`servers` returns the servers there are now."""
 
-    def __init__(self, servers: Callable[[], Iterable[Offering]], disabled: Collection[str]) -> None:
+    def __init__(self, servers: "Callable[[], Iterable[Supervisor]]", disabled: Collection[str]) -> None:
         self._servers = servers
         self._disabled = disabled
         self._made: tuple[frozenset[str], tuple[Tool, ...]] | None = None
@@ -79,14 +68,14 @@ class ResourceTools:
             self._made = secrets, tuple(tool for tool in made if tool.spec.name not in self._disabled)
         return self._made[1]
 
-    def _having(self) -> list[Offering]:
+    def _having(self) -> "list[Supervisor]":
         return [server for server in self._servers() if server.offers.has_resources]
 
-    def _for(self, context: ToolContext) -> dict[str, Offering]:
+    def _for(self, context: ToolContext) -> "dict[str, Supervisor]":
         who = context.owner, context.agent
         return {server.name: server for server in self._having() if may_use(server, *who)}
 
-    def _named(self, name: str, context: ToolContext) -> Offering:
+    def _named(self, name: str, context: ToolContext) -> "Supervisor":
         having = self._for(context)
         if name not in having:
             raise ToolRetry(f"There is no server {name!r} with resources. There are: {', '.join(having)}.")
@@ -105,7 +94,7 @@ class ResourceTools:
             raise ToolRetry(f"{failed} Other servers are not concerned.") from None
 
 
-async def _resources_of(server: Offering) -> list[dict[str, Any]]:
+async def _resources_of(server: "Supervisor") -> list[dict[str, Any]]:
     try:
         found = await server.offers.resources()
     except (ToolFailed, ToolRetry) as failed:

@@ -1,6 +1,6 @@
 """What a login is made of, as it is sealed in rows; and the token that a connection sends."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcp.shared.auth import OAuthMetadata
 from pydantic import BaseModel, ConfigDict, Field
@@ -49,7 +49,4 @@ class Access:
     """A token of one user at one server. `login` is the id of the login that it belongs to."""
 
     login: str
-    token: str
-
-    def __repr__(self) -> str:
-        return f"Access({self.login})"
+    token: str = field(repr=False)
