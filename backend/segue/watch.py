@@ -1,19 +1,21 @@
-"""Looks at files again and again: one way for the secrets and for mcp.json. Knows neither."""
+"""Looks again and again whether something has changed. Does not know what."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Self
+
+import anyio
 
 LOOK_EVERY_S = 2.0
 
 
 class Watch:
-    """Calls `look` every LOOK_EVERY_S while it is entered, and at once after `hurry`. One call at a time."""
+    """Calls `look` every `every_s` or LOOK_EVERY_S while it is entered, at once after `hurry`. One call at a time."""
 
-    def __init__(self, name: str, look: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, name: str, look: Callable[[], Awaitable[None]], *, every_s: float | None = None) -> None:
         self._name = name
         self._look = look
+        self._every_s = every_s
         self._due = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
@@ -31,8 +33,7 @@ class Watch:
 
     async def _look_forever(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY_S):
-                    await self._due.wait()
+            with anyio.move_on_after(self._every_s or LOOK_EVERY_S):
+                await self._due.wait()
             self._due.clear()
             await self._look()

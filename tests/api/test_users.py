@@ -23,7 +23,7 @@ LIMITS = ("requests_per_minute", "turns_per_minute", "concurrent_turns", "tokens
 
 @pytest.fixture
 async def guarded(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr("segue.usage.user_limits.LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr("segue.watch.LOOK_EVERY_S", 0.1)
     (settings.mcp_config.parent / "prices.toml").write_text(PRICES)
     prices = settings.mcp_config.parent / "prices.toml"
     return settings.model_copy(update={"auth": "api_key", "limit_concurrent_turns": 9, "prices_file": prices})

@@ -4,7 +4,6 @@ A machine's clock may be wrong or be set while it runs. What one process writes 
 plan expires or a tool failed, is told by this one. Between two answers of PostgreSQL it counts monotonic seconds.
 """
 
-import asyncio
 import time
 from datetime import datetime, timedelta
 from typing import Final, Self
@@ -14,6 +13,7 @@ import structlog
 from segue.db.engine import Database
 from segue.domain.clock import Clock, utc_now
 from segue.domain.errors import AppError
+from segue.watch import Watch
 
 ASK_EVERY_S: Final = 10.0
 WRONG_S: Final = 1.0  # a difference worth a line in the log
@@ -21,10 +21,11 @@ WRONG_S: Final = 1.0  # a difference worth a line in the log
 log = structlog.get_logger()
 
 
-class StoreClock:
+class StoreClock(Watch):
     """A Clock that follows PostgreSQL's while it is entered. Until PostgreSQL answers it is the machine's."""
 
     def __init__(self, database: Database, machine: Clock = utc_now) -> None:
+        super().__init__("the clock of PostgreSQL", self._ask, every_s=ASK_EVERY_S)
         self._database = database
         self._zero = machine() - _elapsed()
 
@@ -33,17 +34,7 @@ class StoreClock:
 
     async def __aenter__(self) -> Self:
         await self._ask()
-        self._asking = asyncio.create_task(self._ask_forever(), name="the clock of PostgreSQL")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._asking.cancel()
-        await asyncio.wait({self._asking})
-
-    async def _ask_forever(self) -> None:
-        while True:
-            await asyncio.sleep(ASK_EVERY_S)
-            await self._ask()
+        return await super().__aenter__()
 
     async def _ask(self) -> None:
         """Moves this clock only if it cannot be right: PostgreSQL read its own between question and answer."""

@@ -7,7 +7,6 @@ grants and plans keep the digest of the definition that was shown.
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Self
@@ -116,8 +115,7 @@ class DefinitionNotes:
     async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})
 
     def listed(self, source: str, specs: Sequence[ToolSpec]) -> None:
         self._listed.append((source, specs))

@@ -9,9 +9,9 @@ import asyncio
 import os
 import socket
 import time
-from contextlib import suppress
 from secrets import token_hex
 
+import anyio
 import structlog
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -112,6 +112,5 @@ class Presence:
 
 
 async def _wait(event: asyncio.Event, *, at_most_s: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(at_most_s):
-            await event.wait()
+    with anyio.move_on_after(at_most_s):
+        await event.wait()

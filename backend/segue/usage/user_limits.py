@@ -1,10 +1,9 @@
 """What one user may use: the settings, and what operators set for one user in their place. Owns `user_limits`.
 
-Every process has all rows in memory and looks every LOOK_EVERY_S whether they have changed, so that no request and no
+Every process has all rows in memory and looks every two seconds whether they have changed, so that no request and no
 turn asks for them.
 """
 
-import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
@@ -21,8 +20,7 @@ from segue.db.outages import OutageLog
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.usage import NOTHING
-
-LOOK_EVERY_S = 2.0
+from segue.watch import Watch
 
 log = structlog.get_logger()
 
@@ -84,10 +82,11 @@ async def set_limits(connection: AsyncConnection, owner: str, limits: OwnLimits)
 _STATE = select(func.count(), func.coalesce(func.sum(user_limits.c.revision), 0))
 
 
-class LimitsInForce:
-    """The limits of every user, as they were LOOK_EVERY_S ago at most. Enter it to keep them current."""
+class LimitsInForce(Watch):
+    """The limits of every user, as they were two seconds ago at most. Enter it to keep them current."""
 
     def __init__(self, database: Database, usual: Limits) -> None:
+        super().__init__("the limits of users", self.look)
         self.usual = usual
         self._database = database
         self._own: Mapping[str, Limits] = {}
@@ -99,12 +98,7 @@ class LimitsInForce:
 
     async def __aenter__(self) -> Self:
         await self.look()
-        self._looking = asyncio.create_task(self._look_forever(), name="the limits of users")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._looking.cancel()
-        await asyncio.wait({self._looking})
+        return await super().__aenter__()
 
     async def look(self) -> None:
         """Reads the rows if they have changed. Those that were known stay if PostgreSQL does not answer."""
@@ -121,8 +115,3 @@ class LimitsInForce:
         self._own, self._state = {owner: limits.over(self.usual) for owner, limits in own.items()}, state
         if own:
             log.info("limits_read", users=len(own))
-
-    async def _look_forever(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            await self.look()
