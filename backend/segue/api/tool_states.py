@@ -29,6 +29,7 @@ from segue.domain.tool_state import SessionToolState, StatusMoved, ToolOverview,
 from segue.identity.audit import record_act
 from segue.memory.sessions import check_session, lock_session, owner_of
 from segue.tools.availability import Specs
+from segue.tools.holds import lift_holds
 from segue.tools.states import Position, list_changes
 
 router = router_of("tool states")
@@ -167,7 +168,7 @@ async def reset_fleet_tool_states(
             details={"scope": body.scope},
         )
         if body.scope != "sessions":
-            await services.tools.lift_for_all(connection, specs)
+            await lift_holds(connection, specs)
     if body.scope != "sessions":
         await services.tools.everywhere.reset(specs)
     if owner is not None and body.session_id is not None:

@@ -121,11 +121,10 @@ class ToolAvailability:
     ) -> dict[str, Changed]:
         """Sets a status that no call changes, in the caller's transaction; `committed` comes after it."""
         now = self.clock()
-
-        def transition(health: ToolHealth) -> ToolHealth:
-            return set_by_person(health, now, status, reason)
-
-        return {tool: await change_state(connection, session_id, tool, transition, now=now)}
+        changed = await change_state(
+            connection, session_id, tool, lambda health: set_by_person(health, now, status, reason), now=now
+        )
+        return {tool: changed}
 
     async def reset(self, connection: AsyncConnection, session_id: str, tools: Collection[str]) -> dict[str, Changed]:
         """Makes failed tools and those that a person has set available; `committed` comes after the transaction."""
@@ -146,10 +145,6 @@ class ToolAvailability:
             await lift_holds(connection, [tool])
         else:
             await set_hold(connection, tool, ToolHold(status, reason, until), now=self.clock())
-
-    async def lift_for_all(self, connection: AsyncConnection, tools: Collection[str]) -> None:
-        """Ends what operators have set for all."""
-        await lift_holds(connection, tools)
 
     async def reset_in_sessions(self, tools: Collection[str]) -> None:
         """Resets tools in every session that holds something against them, batch by batch."""
@@ -295,13 +290,8 @@ class ToolGuard:
             return None
         now, rules, specs = self._availability.clock(), self._availability.rules, self._availability.specs().values()
         marks = marks_of_success(spec.name, specs, successes(healths(self._stored)))
-
-        def transition(health: ToolHealth) -> ToolHealth:
-            return after_call(health, outcome, now, rules=rules, marks=marks)
-
-        known = self._stored.get(spec.name, UNSTORED)
-        return await change_state(
-            connection, self._session_id, spec.name, transition, known=known, turn_id=self._turn_id, now=now
+        return await self._change(
+            connection, spec, lambda health: after_call(health, outcome, now, rules=rules, marks=marks), now
         )
 
     async def committed(self, spec: ToolSpec, changed: Changed) -> None:
@@ -319,18 +309,24 @@ class ToolGuard:
 
     async def mark_refused(self, connection: AsyncConnection, spec: ToolSpec, said: str) -> Changed:
         """Takes a tool out of the session that the model's endpoint does not take; `marked_refused` comes after it."""
-        now, known = self._availability.clock(), self._stored.get(spec.name, UNSTORED)
-
-        def transition(health: ToolHealth) -> ToolHealth:
-            return refused_by_model(health, now, said)
-
-        return await change_state(
-            connection, self._session_id, spec.name, transition, known=known, turn_id=self._turn_id, now=now
-        )
+        now = self._availability.clock()
+        return await self._change(connection, spec, lambda health: refused_by_model(health, now, said), now)
 
     def marked_refused(self, spec: ToolSpec, changed: Changed) -> None:
         self._stored[spec.name] = changed.after
         _log_change(spec.name, changed)
+
+    async def _change(
+        self,
+        connection: AsyncConnection,
+        spec: ToolSpec,
+        transition: Callable[[ToolHealth], ToolHealth],
+        now: datetime,
+    ) -> Changed:
+        known = self._stored.get(spec.name, UNSTORED)
+        return await change_state(
+            connection, self._session_id, spec.name, transition, known=known, turn_id=self._turn_id, now=now
+        )
 
     def summary(self) -> dict[str, Any]:
         """Returns what the log says of a turn's tools: how many may run, and the names of those that may not."""

@@ -49,18 +49,13 @@ class AttachmentLimits:
 
 
 class Attachments:
-    """Takes files in."""
+    """Takes files in. One of its `places` is to be held while a file's content is in memory."""
 
     def __init__(self, database: Database, limits: AttachmentLimits, clock: Clock) -> None:
         self._database = database
         self.limits = limits
         self._clock = clock
-        self._places = CapacityLimiter(AT_ONCE)
-
-    @property
-    def places(self) -> CapacityLimiter:
-        """To be held while a file's content is in memory."""
-        return self._places
+        self.places = CapacityLimiter(AT_ONCE)
 
     async def add(self, owner: str, session_id: str, name: str, content: bytes, *, again: bool = False) -> Attachment:
         """A file that may come `again` is not stored a second time. Raises NotFound, AppError `unsupported_attachment`,
@@ -190,13 +185,10 @@ async def _outcome(row: Any) -> Outcome:
         about["note"] = f"Images of more than {MAX_IMAGE_BYTES} bytes are not shown to you."
     payload = payload_of(about, orjson.dumps(about).decode())
     if row.image is not None:
-        part = BinaryPart(row.media_type, await to_thread.run_sync(_base64, row.image), row.media_type)
+        encoded = await to_thread.run_sync(b64encode, row.image)
+        part = BinaryPart(row.media_type, encoded.decode(), row.media_type)
         payload = replace(payload, parts=(part,))
     return Outcome("succeeded", payload, None, 0, None, summary)
-
-
-def _base64(content: bytes) -> str:
-    return b64encode(content).decode()
 
 
 def _owned(owner: str, session_id: str, *columns: Any) -> Select[Any]:
