@@ -2,15 +2,22 @@
 on from a message in another session.
 """
 
-from typing import Annotated
-
 from fastapi import Response
-from pydantic import Field, TypeAdapter
 
 from segue.api.chat import AskingDep, as_chat
 from segue.api.deps import Caller, MessageId, ServicesDep, SessionId, TurnId, router_of
 from segue.api.problem_codes import problems
-from segue.api.schemas import Cursor, Delivery, EditedMessage, Limit, NewFork, Page, decode_cursor, page
+from segue.api.schemas import (
+    BY_SEQ,
+    Cursor,
+    Delivery,
+    EditedMessage,
+    Limit,
+    NewFork,
+    Page,
+    decode_cursor,
+    page_of_placed,
+)
 from segue.domain.session import Session
 from segue.events import user_feed
 from segue.memory.sessions import check_session
@@ -21,7 +28,6 @@ router = router_of("chat", "/sessions/{session_id}")
 
 
 WAIT = Delivery()
-_SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 
 
 @router.post(
@@ -77,9 +83,8 @@ async def get_branches(
     session_id: SessionId, services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Branch]:
     """Lists what left the history. Newest first. The messages are read with `GET …/messages?branch=`."""
-    before = decode_cursor(cursor, _SEQ)
+    before = decode_cursor(cursor, BY_SEQ)
     async with services.database.read_only() as connection:
         await check_session(connection, caller, session_id)
         found = await list_branches(connection, session_id, before=before, limit=limit + 1)
-    listed = page(found, limit, lambda each: each[1])
-    return Page([branch for branch, _ in listed.items], listed.next_cursor)
+    return page_of_placed(found, limit)

@@ -3,11 +3,10 @@
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import Field, TypeAdapter
 
 from segue.api.deps import Caller, MessageId, Ops, ServicesDep, SessionId, router_of
 from segue.api.problem_codes import problems
-from segue.api.schemas import Cursor, Limit, MessageFeedback, Page, decode_cursor, page
+from segue.api.schemas import BY_SEQ, Cursor, Limit, MessageFeedback, Page, decode_cursor, page_of_placed
 from segue.domain.errors import AppError
 from segue.domain.session import Feedback, Message, Rating, UnreadableMessage
 from segue.memory.feedback import list_feedback, set_feedback
@@ -17,7 +16,6 @@ from segue.turns.queries import with_metadata
 router = router_of("feedback")
 
 Rated = Annotated[Rating | None, Query(description="Only those.")]
-_SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 
 
 @router.put("/sessions/{session_id}/messages/{message_id}/feedback", responses=problems("not_an_answer"))
@@ -40,8 +38,7 @@ async def get_feedback(
     services: ServicesDep, _: Ops, rating: Rated = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Feedback]:
     """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
-    before = decode_cursor(cursor, _SEQ)
+    before = decode_cursor(cursor, BY_SEQ)
     async with services.database.read_only() as connection:
         found = await list_feedback(connection, rating=rating, before=before, limit=limit + 1)
-    listed = page(found, limit, lambda each: each[1])
-    return Page([said for said, _ in listed.items], listed.next_cursor)
+    return page_of_placed(found, limit)

@@ -7,7 +7,17 @@ from pydantic import Field, TypeAdapter
 
 from segue.api.deps import Caller, MemoryId, ServicesDep, router_of
 from segue.api.problem_codes import problems
-from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, decode_cursor, invalid_cursor, page
+from segue.api.schemas import (
+    Cursor,
+    Limit,
+    MemoryChanges,
+    NewMemory,
+    Page,
+    Seq,
+    decode_cursor,
+    invalid_cursor,
+    page_of_placed,
+)
 from segue.domain.errors import AppError
 from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory, NewFact, UnreadableMemory
@@ -18,9 +28,7 @@ router = router_of("memories", "/memories")
 
 ToldIn = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
 
-_POSITION: TypeAdapter[facts.Position] = TypeAdapter(
-    tuple[Annotated[int, Field(strict=True, ge=0, lt=2**63)], Annotated[str, Field(pattern=id_pattern("mem"))]]
-)
+_POSITION: TypeAdapter[facts.Position] = TypeAdapter(tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]])
 
 
 @router.get("", responses=problems("query_in_session"))
@@ -43,8 +51,7 @@ async def list_memories(
     before = decode_cursor(cursor, _POSITION)
     async with services.database.read_only() as connection:
         found = await facts.list_facts(connection, caller, before=before, limit=limit + 1, session_id=session_id)
-    listed = page(found, limit, lambda each: each[1])
-    return Page([memory for memory, _ in listed.items], listed.next_cursor)
+    return page_of_placed(found, limit)
 
 
 @router.post("", status_code=201)

@@ -5,11 +5,10 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import Field, TypeAdapter
 
 from segue.api.deps import Ops, Services, ServicesDep, SessionId, TurnId, router_of
 from segue.api.problem_codes import problems
-from segue.api.schemas import Cursor, Limit, Page, decode_cursor, id_position, page
+from segue.api.schemas import BY_SEQ, Cursor, Limit, Page, decode_cursor, id_position, page
 from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.first_use import BUILT_AT_FIRST_USE
@@ -37,7 +36,6 @@ AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
 AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
 _POSITION = id_position("turn")
 _PLAN_POSITION = id_position("plan")
-_SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 _OF_SESSION = ("id", "agent", "created_at", "updated_at", "message_count")
 
 
@@ -184,7 +182,7 @@ async def list_audit(
     cursor: Cursor = None,
 ) -> Page[Act]:
     """Lists what operators did. Newest first. For the scope `ops`."""
-    before = decode_cursor(cursor, _SEQ)
+    before = decode_cursor(cursor, BY_SEQ)
     async with services.database.read_only() as connection:
         found = await list_acts(connection, action=action, actor=actor, before=before, limit=limit + 1)
     return page(found, limit, lambda act: act.seq)

@@ -256,6 +256,8 @@ class Page(Generic[Item]):
     next_cursor: Annotated[str | None, doc("For `cursor=`; null on the last page.")]
 
 
+Seq = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+BY_SEQ = TypeAdapter(Seq)  # a position in a list that is ordered by it
 Limit = Annotated[int, Query(ge=1, le=200, description="How many items to give at most.")]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before, as it is.")]
 
@@ -281,6 +283,12 @@ def decode_cursor(cursor: str | None, position: TypeAdapter[Position]) -> Positi
 def id_position(prefix: Prefix) -> TypeAdapter[str]:
     """Returns the shape of a position in a list that is ordered by id."""
     return TypeAdapter(Annotated[str, Field(pattern=id_pattern(prefix))])
+
+
+def page_of_placed(found: list[tuple[Item, Position]], limit: int) -> Page[Item]:
+    """Makes a page of items that come with their positions."""
+    listed = page(found, limit, lambda each: each[1])
+    return Page([item for item, _ in listed.items], listed.next_cursor)
 
 
 def invalid_cursor() -> AppError:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 
 from segue.api.deps import BranchId, Caller, IdentityDep, ServicesDep, SessionId, router_of
 from segue.api.problem_codes import problems
-from segue.api.schemas import Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
+from segue.api.schemas import BY_SEQ, Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
 from segue.domain.doc import doc
 from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory, UnreadableMemory
@@ -36,7 +36,6 @@ Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messag
 InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
 Include = Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")]
 
-_SEQ = TypeAdapter(Annotated[int, Field(strict=True, ge=0, lt=2**63)])
 _ACTIVITY: TypeAdapter[tuple[datetime, str]] = TypeAdapter(
     tuple[
         Annotated[AwareDatetime, Strict(), AfterValidator(lambda at: at.astimezone(UTC))],
@@ -148,7 +147,7 @@ async def list_messages(
     """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; so does the
     user's message of a turn that has none. With `branch` those of that branch, instead of the history.
     """
-    reached, newest_first = decode_cursor(cursor, _SEQ), order == "desc"
+    reached, newest_first = decode_cursor(cursor, BY_SEQ), order == "desc"
     after = reached if reached is not None and not newest_first else 0
     below = min(before, reached) if reached is not None and newest_first else before
     async with services.database.read_only() as connection:

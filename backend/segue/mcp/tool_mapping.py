@@ -39,6 +39,7 @@ from segue.mcp.tool_effects import effect_of
 from segue.tools.input_schema import InputSchema, UnfitSchema
 from segue.tools.normalize import Unread, clean
 from segue.tools.parts import UNKNOWN
+from segue.tools.summaries import shortened
 
 _MAX_SCHEMA_BYTES: Final = 32 * 1024
 _MAX_TOOLS_BYTES: Final = 2_000_000  # of a server
@@ -181,8 +182,7 @@ def _name(prefix: str, name: str) -> str:
 
 
 def _description(tool: McpTool) -> str:
-    text = _visible(tool.description or tool.title or tool.name).strip()
-    return text if len(text) <= _MAX_DESCRIPTION else text[: _MAX_DESCRIPTION - 1] + "…"
+    return shortened(_visible(tool.description or tool.title or tool.name).strip(), _MAX_DESCRIPTION)
 
 
 def _visible(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import orjson
 import structlog
@@ -125,7 +126,7 @@ def _expansion(schema: Mapping[str, Any]) -> tuple[int, bool]:
         nonlocal is_recursive
         if reference not in counted:
             counted[reference] = 0  # while it is being counted: leading back to it adds nothing
-            counted[reference] = min(of(_at(schema, reference)), MAX_EXPANSION + 1) or 1
+            counted[reference] = min(of(at_reference(schema, reference)), MAX_EXPANSION + 1) or 1
         elif counted[reference] == 0:
             is_recursive = True
         return counted[reference]
@@ -145,15 +146,18 @@ def _expansion(schema: Mapping[str, Any]) -> tuple[int, bool]:
         raise UnfitSchema("it is nested too deeply") from error
 
 
-def _at(schema: Any, reference: str) -> Any:
-    """Returns what a reference within the schema points to; None for any that the validator will refuse."""
-    for part in reference.lstrip("#").split("/")[1:]:
-        part = part.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901 (JSON Pointer's escapes)
-        if isinstance(schema, list):
-            schema = schema[int(part)] if part.isdecimal() and int(part) < len(schema) else None
+def at_reference(root: Any, reference: str) -> Any:
+    """Returns what a reference within the schema leads to, None if that is nothing."""
+    if not reference.startswith("#"):
+        return None
+    found = root
+    for part in unquote(reference[1:]).split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and name.isascii() and len(name) < 6:  # noqa: PLR2004 (digits)
+            found = found[int(name)] if int(name) < len(found) else None
         else:
-            schema = schema.get(part) if isinstance(schema, Mapping) else None
-    return schema
+            found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def _depth(value: Any) -> int:

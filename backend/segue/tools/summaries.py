@@ -237,6 +237,10 @@ def _name_of(item: Any) -> str | None:
             return None
 
 
+def shortened(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
+
+
 def shown_line(text: str, limit: int) -> str:
     """Returns `one_line` of a text, with what it hides written out."""
     return visible(one_line(text, limit))

@@ -15,10 +15,11 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 
 from segue.agent.llm.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ToolChoice
-from segue.agent.llm.tool_schemas import Bounds, acceptable_schema, shortened
+from segue.agent.llm.tool_schemas import Bounds, acceptable_schema
 from segue.agent.untrusted import neutralised
 from segue.domain.tool import ToolSpec
 from segue.tools.normalize import clean_text
+from segue.tools.summaries import shortened
 
 MAX_TOOLS: Final = 128  # that all endpoints take
 MAX_KNOWN: Final = 1000

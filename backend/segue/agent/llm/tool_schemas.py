@@ -9,12 +9,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
 
 import orjson
 
 from segue.agent.untrusted import neutralised
+from segue.tools.input_schema import at_reference
 from segue.tools.normalize import clean_text
+from segue.tools.summaries import shortened
 
 TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
 # Gemini takes these and no others.
@@ -54,10 +55,6 @@ def acceptable_schema(schema: Any, bounds: Bounds) -> Schema:
     return {"type": "object", "properties": {}, **{key: found[key] for key in kept if key in found}}
 
 
-def shortened(text: str, max_chars: int) -> str:
-    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
-
-
 class _Conversion:
     """One schema on its way; references lead to places in `root`."""
 
@@ -78,7 +75,7 @@ class _Conversion:
         parts = [self._plain(node, types, inside, depth)]
         reference = node.get("$ref")
         if isinstance(reference, str) and reference not in inside:
-            parts.append(self.of(_at(self._root, reference), (*inside, reference), depth + 1))
+            parts.append(self.of(at_reference(self._root, reference), (*inside, reference), depth + 1))
         parts += [self.of(part, inside, depth + 1) for part in _listed(node, "allOf")]
         for keyword in ("anyOf", "oneOf"):
             if choices := _listed(node, keyword):
@@ -275,17 +272,3 @@ def _is_value(value: object) -> bool:
     if isinstance(value, str):
         return _is_text(value) and len(value) <= MAX_VALUE_CHARS
     return value is None or isinstance(value, bool) or _is_number(value)
-
-
-def _at(root: Any, reference: str) -> Any:
-    """Returns what a reference within the schema leads to, None if that is nothing."""
-    if not reference.startswith("#"):
-        return None
-    found = root
-    for part in unquote(reference[1:]).split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and name.isdecimal() and name.isascii() and len(name) < 6:  # noqa: PLR2004 (digits)
-            found = found[int(name)] if int(name) < len(found) else None
-        else:
-            found = found.get(name) if isinstance(found, Mapping) else None
-    return found

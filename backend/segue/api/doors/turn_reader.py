@@ -11,6 +11,7 @@ import orjson
 
 from segue.domain.errors import AppError
 from segue.events.agui import answer_json
+from segue.tools.summaries import shortened
 
 BETWEEN: Final = "\n\n"  # two messages of one turn
 MAX_SHOWN_CHARS: Final = 300  # of arguments, and of a result
@@ -93,10 +94,10 @@ class TurnReader:
             return [Activity(f"\n`{name}`", f"{name} …")]
         if event["type"] == "TOOL_CALL_ARGS":
             self._calls[call_id] = (self._calls[call_id][0], event["delta"])
-            return [Activity(f" {_shortened(event['delta'])}\n")]
+            return [Activity(f" {shortened(event['delta'], MAX_SHOWN_CHARS)}\n")]
         reference = orjson.loads(event["content"])
         name, arguments = self._calls.pop(call_id, (reference.get("tool_name", ""), "{}"))
-        status, summary = reference.get("status", ""), _shortened(reference.get("summary") or "")
+        status, summary = reference.get("status", ""), shortened(reference.get("summary") or "", MAX_SHOWN_CHARS)
         told = Activity(f"→ {status}: {summary}\n", f"{name}: {status}", is_done=True)
         return [told, Called(call_id, name, arguments, reference)]
 
@@ -112,7 +113,3 @@ class TurnReader:
 
 def _step(step: Mapping[str, Any]) -> str:
     return f"{step['id']}. {_MARKS.get(step['status'], '·')} {step['description']}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"

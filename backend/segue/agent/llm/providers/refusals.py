@@ -18,6 +18,7 @@ from segue.agent.llm.providers.wire_json import read_json, write_json
 from segue.domain.providers import OPENAI, Provider
 from segue.domain.redaction import without, without_secret_texts
 from segue.tools.normalize import clean_text
+from segue.tools.summaries import shortened
 
 MAX_MESSAGE_CHARS: Final = 500
 _MAX_BODY_BYTES = 100_000
@@ -98,8 +99,7 @@ class RefusalReader:
             return ""
         text = text if isinstance(text, str) else write_json(text).decode()
         told: str = without(without_secret_texts(clean_text(text[: 8 * max_chars])), self.secrets)
-        told = " ".join(told.split())
-        return told if len(told) <= max_chars else f"{told[: max_chars - 1]}…"
+        return shortened(" ".join(told.split()), max_chars)
 
 
 def error_in(body: Any) -> Any:
