@@ -13,7 +13,7 @@ from typing import Any, Final
 from segue.domain.session import Strength, Verdict
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import ANY_LANGUAGE, UNKNOWN, Lexicon, kinds_of, languages_of, parse_lexicon, unstretch
-from segue.language.misspelling import NearWords, near_words, words_near
+from segue.language.misspelling import WordsByLetter, by_first_letter, words_near
 from segue.language.utterance import is_emoji, parse_own_words, words_of
 from segue.language.word_lists import Phrase, WordList
 from segue.plans.question import Question, asked_in, kind_beside, names_call
@@ -86,7 +86,7 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> Acknowledgement | None:
     """Returns the weak yes that the message is if its one unknown word is a misspelt one."""
     for at, word in enumerate(words):
-        near = () if word in LEXICON.now.speakers else words_near(word, _near_approvals(LEXICON.now))
+        near = () if word in LEXICON.now.speakers else words_near(word, _approvals(LEXICON.now))
         for plain, language in near:
             corrected = read((*words[:at], plain, *words[at + 1 :]), language)
             if corrected.found.strength == "strong" and corrected.opening in APPROVALS and not corrected.unknown:
@@ -112,14 +112,13 @@ def asks_about(text: str, tool: str, args: Mapping[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _near_approvals(lexicon: Lexicon) -> NearWords:
-    single = (
+def _approvals(lexicon: Lexicon) -> WordsByLetter:
+    return by_first_letter(
         (phrase[0], language)
         for language, matcher in lexicon.phrases.items()
         for phrase, (kind, *_) in matcher.matches.items()
         if len(phrase) == 1 and kind in APPROVALS and language != ANY_LANGUAGE
     )
-    return near_words(single)
 
 
 @lru_cache(maxsize=1)
