@@ -119,14 +119,14 @@ def _questions() -> tuple[Question | None, ...]:
 @cache
 def _words_of_replies() -> tuple[str, ...]:
     named = (phrase for lists in ACTIONS.now.values() for phrase in (*lists.actions.matches, *lists.things.matches))
-    return (*_phrases(LEXICON.now), *sorted({*map(" ".join, named)}), "anna", "rossi", "archive", "7", "🙏", ":)")
+    return (*_phrases(LEXICON.now), *sorted({*named}), "anna", "rossi", "archive", "7", "🙏", ":)")
 
 
 @cache
 def _words_of_requests() -> tuple[str, ...]:
-    cued = sorted({" ".join(phrase) for phrase in (*CUES.now.phrases.matches, *FACT_WORDS.now.cues.matches)})
+    cued = sorted({*CUES.now.phrases.matches, *FACT_WORDS.now.cues.matches})
     return (*_phrases(SEARCH_LEXICON.now), *cued, "1)", "2)", "①", "②", "- ", "->", "http://a.example", "x@y.example")
 
 
 def _phrases(lexicon: Lexicon) -> list[str]:
-    return sorted({" ".join(phrase) for matcher in lexicon.phrases.values() for phrase in matcher.matches})
+    return sorted({phrase for matcher in lexicon.phrases.values() for phrase in matcher.matches})

@@ -50,8 +50,8 @@ COMMANDS = {
     ),
 }
 
-# Objects made, then collections of the next younger generation. What modules make stays: to look for garbage in all of it
-# took a quarter of the time of an import. What has just been made has 2 MB of it.
+# Objects made, then collections of the next younger generation. What modules make stays: to look for garbage in all of
+# it took a quarter of the time of an import. What has just been made has 2 MB of it.
 IMPORT_THRESHOLDS = 10_000, 1_000, 1_000
 
 

@@ -6,11 +6,13 @@ Knows nothing of what a kind means.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from sys import intern
 from typing import Any, Final
 
 from segue.language.phrase_matcher import PhraseMatcher, match_phrases
 from segue.language.utterance import fold, is_stretched, split_folded, squeeze
-from segue.language.word_lists import Phrase, kinds_by_phrase
+from segue.language.word_lists import Joined, Phrase, kinds_by_phrase
 
 ANY_LANGUAGE: Final = "any"
 UNKNOWN: Final = "unknown"
@@ -44,15 +46,15 @@ def parse_lexicon(
         phrases={language: match_phrases({**shared, **own}.items()) for language, own in by_language.items()},
         speakers=_speakers(by_language),
         stretchable={
-            squeeze(phrase[0]): phrase[0]
+            squeeze(phrase): phrase
             for own in by_language.values()
             for phrase, kind in own.items()
-            if kind in stretchable and len(phrase) == 1
+            if kind in stretchable and " " not in phrase
         },
     )
 
 
-def _kinds_by_phrase(language: str, lists: Mapping[str, str], kinds: frozenset[str]) -> dict[Phrase, str]:
+def _kinds_by_phrase(language: str, lists: Mapping[str, str], kinds: frozenset[str]) -> dict[Joined, str]:
     folded = {kind: fold(words) for kind, words in lists.items()}  # a list at once: word by word takes a second
     return kinds_by_phrase(language, folded, kinds, phrase_of=split_folded)
 
@@ -84,8 +86,7 @@ def kinds_of(words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preferen
     kinds: list[str] = []
     at = 0
     while at < len(words):
-        match = matcher.longest_at(words, at)
-        length, kind = (len(match[0]), match[1]) if match else (1, UNKNOWN)
+        length, kind = matcher.longest_at(words, at) or (1, UNKNOWN)
         if prefer is not None:
             length, kind = prefer(words, at, length, kind)
         kinds.append(kind)
@@ -93,11 +94,16 @@ def kinds_of(words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preferen
     return kinds
 
 
-def _speakers(by_language: Mapping[str, Mapping[Phrase, str]]) -> dict[str, tuple[str, ...]]:
+def _speakers(by_language: Mapping[str, Mapping[Joined, str]]) -> dict[str, tuple[str, ...]]:
     """A word of the shared section has no speakers: it says nothing about the language."""
     speakers: dict[str, tuple[str, ...]] = {}
     for language, phrases in by_language.items():
         speaker = () if language == ANY_LANGUAGE else (language,)
-        for word in {word for phrase in phrases for word in phrase}:
-            speakers[word] = speakers.get(word, ()) + speaker
+        for word in {word for phrase in phrases for word in phrase.split(" ")}:
+            speakers[intern(word)] = _with(speaker, speakers.get(word, ()))
     return speakers
+
+
+@cache  # most words share a few
+def _with(speaker: tuple[str, ...], speakers: tuple[str, ...]) -> tuple[str, ...]:
+    return speakers + speaker

@@ -4,18 +4,20 @@ A phrase whose last word ends in `*` matches every word that begins so. Scripts 
 their words are single characters. Knows nothing of languages and of what a phrase means.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from sys import intern
 from typing import Final, Generic, TypeVar
 
-from segue.language.word_lists import Phrase
+from segue.language.word_lists import Joined, Phrase
 
 ANY_ENDING: Final = "*"
 SHORTEST_STEM: Final = 3  # letters
 _ONE_WORD: Final = (1,)
 
 Value = TypeVar("Value")
-Match = tuple[Phrase, Value]
+Match = tuple[int, Value]  # how many words were found
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,9 @@ class PhraseMatcher(Generic[Value]):
     `stem_lengths` the letters of the stems that may follow some words; both longest first.
     """
 
-    matches: Mapping[Phrase, tuple[Value, ...]]
+    matches: Mapping[Joined, tuple[Value, ...]]
     lengths: Mapping[str, tuple[int, ...]]
-    stem_lengths: Mapping[Phrase, tuple[int, ...]]
+    stem_lengths: Mapping[Joined, tuple[int, ...]]
 
     def longest_at(self, words: Phrase, at: int) -> Match[Value] | None:
         if not self.stem_lengths and words[at] not in self.lengths:
@@ -37,39 +39,43 @@ class PhraseMatcher(Generic[Value]):
         return found[0] if found else None
 
     def all_at(self, words: Phrase, at: int) -> list[Match[Value]]:
-        """Returns every phrase that begins at this word, with its value, the longest first."""
+        """Returns the value of every phrase that begins at this word, the longest first."""
         found: list[Match[Value]] = []
         for length in self.lengths.get(words[at], (1,) if self.stem_lengths else ()):
             here = words[at : at + length]
             if len(here) == length:
-                found += self._matches_of(here)
-                for letters in self.stem_lengths.get(here[:-1], ()):
-                    if letters <= len(here[-1]):
-                        found += self._matches_of((*here[:-1], here[-1][:letters] + ANY_ENDING))
+                found += [(length, value) for value in self.matches.get(" ".join(here), ())]
+                if self.stem_lengths:
+                    found += [(length, value) for value in self._stem_values(here)]
         return found
 
-    def _matches_of(self, phrase: Phrase) -> list[Match[Value]]:
-        return [(phrase, value) for value in self.matches.get(phrase, ())]
+    def _stem_values(self, phrase: Phrase) -> Iterator[Value]:
+        *before, last = phrase
+        for letters in self.stem_lengths.get(" ".join(before), ()):
+            if letters <= len(last):
+                yield from self.matches.get(" ".join((*before, last[:letters] + ANY_ENDING)), ())
 
 
-def match_phrases(entries: Iterable[Match[Value]]) -> PhraseMatcher[Value]:
+def match_phrases(entries: Iterable[tuple[Joined, Value]]) -> PhraseMatcher[Value]:
     """Raises ValueError if a phrase is a stem of fewer letters than SHORTEST_STEM, or begins with a stem."""
-    matches: dict[Phrase, tuple[Value, ...]] = {}
+    matches: dict[Joined, tuple[Value, ...]] = {}
     shared: dict[tuple[Value, ...], tuple[Value, ...]] = {}  # tens of thousands of phrases have a few values
     lengths: dict[str, tuple[int, ...]] = {}
-    stem_lengths: dict[Phrase, tuple[int, ...]] = {}
+    stem_lengths: dict[Joined, tuple[int, ...]] = {}
     for phrase, value in entries:
-        first, last = phrase[0], phrase[-1]
+        words = phrase.split(" ")
+        first, last = words[0], words[-1]
         if last.endswith(ANY_ENDING):
-            stem_lengths[phrase[:-1]] = _with(len(last) - 1, stem_lengths.get(phrase[:-1], ()))
-        if first.endswith(ANY_ENDING) and (len(phrase) > 1 or len(last) <= SHORTEST_STEM):
-            raise ValueError(f"{' '.join(phrase)!r}: too little to recognise a word by")
+            before = " ".join(words[:-1])
+            stem_lengths[before] = _with(len(last) - 1, stem_lengths.get(before, ()))
+        if first.endswith(ANY_ENDING) and (len(words) > 1 or len(last) <= SHORTEST_STEM):
+            raise ValueError(f"{phrase!r}: too little to recognise a word by")
         values = (*matches.get(phrase, ()), value)
         matches[phrase] = shared.setdefault(values, values)
-        lengths[first] = _with(len(phrase), lengths.get(first, _ONE_WORD))
+        lengths[intern(first)] = _with(len(words), lengths.get(first, _ONE_WORD))
     return PhraseMatcher(matches, lengths, stem_lengths)
 
 
+@cache  # tens of thousands of words share a few
 def _with(length: int, longest_first: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the same tuple if it has the length: tens of thousands of words share a few."""
     return longest_first if length in longest_first else tuple(sorted((*longest_first, length), reverse=True))

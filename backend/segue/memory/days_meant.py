@@ -40,11 +40,12 @@ def days_meant(said: str, said_on: date) -> dict[Phrase, str]:
     days: dict[Phrase, str] = {}
     at = 0
     while matcher and at < len(words):
-        phrase, shift = matcher.longest_at(words, at) or (words[at : at + 1], None)
+        length, shift = matcher.longest_at(words, at) or (1, None)
+        phrase = words[at : at + length]
         # In Korean `내일` is tomorrow and `내 일` my work: the letters are the same, and each is a word here.
         if shift is not None and (not is_unspaced(phrase[0]) or "".join(phrase) in said):
             days[phrase] = (said_on + timedelta(days=shift)).isoformat()
-        at += len(phrase)
+        at += length
     return days
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 from segue.domain.memory import MemoryKind
 from segue.language.phrase_matcher import PhraseMatcher, match_phrases
 from segue.language.utterance import is_unspaced, words_of
-from segue.language.word_lists import Phrase, WordList, kinds_by_phrase, split_list
+from segue.language.word_lists import Joined, Phrase, WordList, kinds_by_phrase, split_list
 
 LONGEST_READ: Final = 4000  # characters; a longer message was pasted, it is not what the user says
 MOST_SEARCH_WORDS: Final = 48
@@ -108,7 +108,7 @@ def _cues_in(words: Phrase) -> Iterator[str]:
 
 def parse_fact_words(sections: Mapping[str, Any]) -> FactWords:
     """`sections` is `facts.toml`. Raises ValueError for an unknown list of cues, and for a cue in two of a language."""
-    cues: dict[Phrase, str] = {}
+    cues: dict[Joined, str] = {}
     for language, lists in sections["cues"].items():
         cues |= kinds_by_phrase(f"cues.{language}", lists, CUE_KINDS, phrase_of=split_words)
     stopwords = {language: _words_in(text) for language, text in sections["stopwords"].items()}

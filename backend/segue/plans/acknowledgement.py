@@ -114,17 +114,17 @@ def asks_about(text: str, tool: str, args: Mapping[str, Any]) -> bool:
 @lru_cache(maxsize=1)
 def _approvals(lexicon: Lexicon) -> WordsByLetter:
     return by_first_letter(
-        (phrase[0], language)
+        (phrase, language)
         for language, matcher in lexicon.phrases.items()
         for phrase, (kind, *_) in matcher.matches.items()
-        if len(phrase) == 1 and kind in APPROVALS and language != ANY_LANGUAGE
+        if " " not in phrase and kind in APPROVALS and language != ANY_LANGUAGE
     )
 
 
 @lru_cache(maxsize=1)
 def _emoji(lexicon: Lexicon) -> Mapping[str, str]:
     shared = lexicon.phrases[ANY_LANGUAGE].matches.items()
-    return {word: kind for (word, *more), (kind,) in shared if is_emoji(word) and not more}
+    return {phrase: kind for phrase, (kind,) in shared if is_emoji(phrase)}
 
 
 def _without_decoration(words: list[str]) -> Phrase:

@@ -136,13 +136,13 @@ def _sentences(text: str) -> dict[str, list[Sentence]]:
 
 def _cues_at(words: Phrase, at: int) -> CuesAtWord:
     found: dict[str, _Cue] = {}
-    for phrase, (language, kind) in CUES.now.phrases.all_at(words, at):
-        found.setdefault(language, _Cue(kind, len(phrase), joined=False))
+    for length, (language, kind) in CUES.now.phrases.all_at(words, at):
+        found.setdefault(language, _Cue(kind, length, joined=False))
     for joining, joiners in CUES.now.joiners.items():
         if joining not in found and words[at][0] in joiners:
-            for phrase, (language, kind) in CUES.now.phrases.all_at((words[at][1:], *words[at + 1 :]), 0):
+            for length, (language, kind) in CUES.now.phrases.all_at((words[at][1:], *words[at + 1 :]), 0):
                 if language == joining:
-                    found.setdefault(language, _Cue(kind, len(phrase), joined=True))
+                    found.setdefault(language, _Cue(kind, length, joined=True))
     return found
 
 

@@ -67,7 +67,7 @@ class ActionWords:
     def forms(self, action: str) -> frozenset[str]:
         """Returns the words for an action, those of one word also with a pronoun; none that names a thing as well."""
         listed = (phrase for phrase, names in self.actions.matches.items() if action in names)
-        plain = {" ".join(phrase) for phrase in listed if phrase not in self.things.matches}
+        plain = {phrase for phrase in listed if phrase not in self.things.matches}
         return frozenset(plain | {word + ending for word in plain if " " not in word for ending in self.attached})
 
     def _with_pronoun(self, word: str) -> tuple[int, frozenset[str]]:
@@ -159,7 +159,7 @@ def _english(names: set[str]) -> frozenset[str]:
     """Returns the single words for actions or things of these names."""
     english = ACTIONS.now[ENGLISH]
     listed = chain(english.actions.matches.items(), english.things.matches.items())
-    return frozenset(phrase[0] for phrase, found in listed if len(phrase) == 1 and not names.isdisjoint(found))
+    return frozenset(phrase for phrase, found in listed if " " not in phrase and not names.isdisjoint(found))
 
 
 def _leaves(value: object) -> Iterable[object]:
@@ -194,8 +194,8 @@ def _actions_in(text: str) -> int:
 
 def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, frozenset[str]]:
     found = matcher.all_at(words, at) if at < len(words) else []
-    length = len(found[0][0]) if found else 0
-    return length, frozenset(name for phrase, name in found if len(phrase) == length)
+    length = found[0][0] if found else 0
+    return length, frozenset(name for words_found, name in found if words_found == length)
 
 
 def _length(matcher: PhraseMatcher[str], words: Phrase, at: int) -> int:
@@ -204,7 +204,7 @@ def _length(matcher: PhraseMatcher[str], words: Phrase, at: int) -> int:
 
 def _matcher(lists: Mapping[str, str]) -> PhraseMatcher[str]:
     folded = ((name, split_list(fold(words))) for name, words in lists.items())
-    return match_phrases((split_folded(phrase), name) for name, phrases in folded for phrase in phrases)
+    return match_phrases((" ".join(split_folded(phrase)), name) for name, phrases in folded for phrase in phrases)
 
 
 def _action_words(section: Mapping[str, Any]) -> ActionWords:
