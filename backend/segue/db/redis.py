@@ -5,8 +5,8 @@ Redis only saves time: an operation that fails or takes over a second returns "n
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -14,7 +14,7 @@ import structlog
 from redis.asyncio import Redis
 
 from segue.db.reading import UNREADABLE, read_json
-from segue.db.redis_server import RedisLost, RedisServer, connections
+from segue.db.redis_server import RedisServer, connections
 from segue.domain.session import TurnKey
 
 TURN_EVENTS_TTL_S = 3600
@@ -125,10 +125,7 @@ class _Client:
         return self._server.degraded
 
     async def _attempt(self, *command: Any) -> Any | None:
-        with suppress(RedisLost):
-            async with self._server.asking():
-                return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
-        return None
+        return await self._server.answer(partial(self._redis.execute_command, *command))
 
 
 class Cache(_Client):
@@ -237,11 +234,7 @@ class Streams(_Client):
         for user, event in told:
             bound = ("NOMKSTREAM", "MAXLEN", "~", MAX_FEED_ENTRIES)
             pipeline.execute_command("XADD", user_feed_key(user), *bound, "*", "event", event)
-        with suppress(RedisLost):
-            async with self._server.asking():
-                await pipeline.execute(raise_on_error=False)
-                return True
-        return False
+        return await self._server.answer(partial(pipeline.execute, raise_on_error=False)) is not None
 
     async def read(self, after: Mapping[TurnKey, int]) -> dict[TurnKey, list[bytes]] | None:
         """Returns by turn the batches after a position of its log. Waits READ_BLOCK_MS if there are none.
@@ -286,10 +279,8 @@ class Streams(_Client):
         pipeline = self._redis.pipeline(transaction=False)
         for user in users:
             pipeline.eval(_OPEN_FEED, 1, user_feed_key(user), FEED_TTL_S, opening)
-        with suppress(RedisLost):
-            async with self._server.asking():
-                return [_position(last) for last in await pipeline.execute()]
-        return None
+        lasts = await self._server.answer(pipeline.execute)
+        return None if lasts is None else [_position(last) for last in lasts]
 
     async def in_feed(self, user: str, position: int) -> bool:
         """Returns whether a feed still has this entry, and so all that follow it."""

@@ -4,9 +4,9 @@ An answer is waited for in vain once. From then on no client asks, until a probe
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -24,13 +24,11 @@ PROBE_EVERY_S = 0.25
 PROBE_KEY = "segue:probe"
 LOST = (RedisError, OSError, TimeoutError)
 
+Answer = TypeVar("Answer")
+
 DRIVER = DriverInfo()  # made once: for its own version, redis-py looks through the installed packages
 
 log = structlog.get_logger()
-
-
-class RedisLost(Exception):
-    """Redis does not answer. What it would have saved is done without it."""
 
 
 class RedisServer:
@@ -47,20 +45,19 @@ class RedisServer:
     def degraded(self) -> bool:
         return not self._answers.is_set()
 
-    @asynccontextmanager
-    async def asking(self) -> AsyncIterator[None]:
-        """For one operation of at most OPERATION_TIMEOUT_S. Raises RedisLost if it fails, or one before it has."""
+    async def answer(self, ask: Callable[[], Awaitable[Answer]]) -> Answer | None:
+        """Returns what Redis answers within OPERATION_TIMEOUT_S; None if it does not, or did not before."""
         if not self._answers.is_set():
-            raise RedisLost
+            return None
         try:
             async with asyncio.timeout(OPERATION_TIMEOUT_S):
-                yield
+                return await ask()
         except LOST as error:
             if "WRONGTYPE" in str(error):  # Redis works: one key holds what this release does not put there
                 log.warning("cache_value_unreadable")
             else:
                 self.lose(error)
-            raise RedisLost from error
+            return None
 
     def lose(self, error: Exception) -> None:
         """An operation failed. Nothing is asked from now on until a probe was answered."""

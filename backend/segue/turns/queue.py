@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from segue.db.redis import QUEUE_CONNECTIONS
-from segue.db.redis_server import LOST, OPERATION_TIMEOUT_S, RedisLost, RedisServer, connections
+from segue.db.redis_server import LOST, OPERATION_TIMEOUT_S, RedisServer, connections
 
 KEY = "segue:queue"
 LISTEN_S = 5
@@ -38,7 +38,7 @@ async def look_at_queue(url: str) -> QueueFacts | None:
     async with Redis.from_pool(connections(url, 1)) as redis:
         with suppress(*LOST):
             async with asyncio.timeout(OPERATION_TIMEOUT_S):
-                return QueueFacts(await _count(redis), await _count_listeners(redis))
+                return QueueFacts(int(await redis.llen(KEY)), await _count_listeners(redis))
     return None
 
 
@@ -79,17 +79,11 @@ class TurnQueue:
 
     async def waiting(self) -> int | None:
         """Returns how many sessions no process has taken; None if Redis cannot be asked."""
-        with suppress(RedisLost):
-            async with self._server.asking():
-                return await _count(self._redis)
-        return None
+        return await self._server.answer(lambda: self._redis.llen(KEY))
 
     async def workers(self) -> int | None:
         """Returns how many processes take sessions; None if Redis cannot be asked, or does not say."""
-        with suppress(RedisLost):
-            async with self._server.asking():
-                return await _count_listeners(self._redis)
-        return None
+        return await self._server.answer(lambda: _count_listeners(self._redis))
 
     async def send(self, session_id: str) -> bool:
         """Takes the session here if a place is free, else sends it. Returns False if Redis cannot be reached; then
@@ -150,17 +144,10 @@ class TurnQueue:
 
     async def _push(self, command: str, session_id: str) -> bool:
         """Returns False if Redis cannot be reached."""
-        with suppress(RedisLost):
-            async with self._server.asking(), self._redis.pipeline(transaction=False) as pipeline:  # sent as one
-                pipeline.execute_command(command, KEY, session_id)
-                pipeline.expire(KEY, KEPT_S)
-                await pipeline.execute()
-                return True
-        return False
-
-
-async def _count(redis: Redis) -> int:
-    return int(await redis.llen(KEY))
+        async with self._redis.pipeline(transaction=False) as pipeline:  # sent as one
+            pipeline.execute_command(command, KEY, session_id)
+            pipeline.expire(KEY, KEPT_S)
+            return await self._server.answer(pipeline.execute) is not None
 
 
 async def _count_listeners(redis: Redis) -> int | None:
