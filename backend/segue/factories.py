@@ -233,9 +233,9 @@ def forwarded_user(base: Foundation) -> Callable[[str], str] | None:
     secret = base.settings.openwebui_jwt_secret
     if secret is None:
         return None
-    from segue.identity.forwarded_users import ForwardedUsers  # noqa: PLC0415 (PyJWT)
+    from segue.identity.forwarded_users import user_of_token  # noqa: PLC0415 (PyJWT)
 
-    return ForwardedUsers(secret.get_secret_value()).user_of_token
+    return partial(user_of_token, secret=secret.get_secret_value())
 
 
 def attachments(base: Foundation) -> Attachments:

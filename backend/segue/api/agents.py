@@ -18,6 +18,10 @@ from segue.turns.agents import Speaker
 
 AgentId = Annotated[str, Path(description="One of the list.")]
 
+_AS_DECLARED = (
+    "name", "description", "temperature", "reasoning_effort", "tools", "not_tools", "greeting", "examples",
+)  # fmt: skip
+
 router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
 
 
@@ -73,18 +77,11 @@ def _described(services: Services, speaker: Speaker, identity: Identity) -> Agen
     agent = speaker.agent
     return AgentDescription(
         id=speaker.id,
-        name=agent.name,
-        description=agent.description,
         instructions=agent.instructions if "ops" in identity.scopes else None,
         model=speaker.models.main.name,
         small_model=speaker.models.small.name,
-        temperature=agent.temperature,
-        reasoning_effort=agent.reasoning_effort,
-        tools=agent.tools,
-        not_tools=agent.not_tools,
         confirm=speaker.limits.confirm,
         planning=speaker.limits.planning,
         web_search=WEB_SEARCH in services.tools.tools() and agent.may_use(WEB_SEARCH),
-        greeting=agent.greeting,
-        examples=agent.examples,
+        **{name: getattr(agent, name) for name in _AS_DECLARED},
     )

@@ -9,9 +9,8 @@ from fastapi import Path, Query
 from segue.api.deps import Ops, Services, ServicesDep, SessionId, TurnId, router_of
 from segue.api.problem_codes import problems
 from segue.api.schemas import BY_SEQ, Cursor, Limit, Page, decode_cursor, id_position, page
-from segue.domain.doc import doc
+from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.domain.errors import NotFound
-from segue.domain.first_use import BUILT_AT_FIRST_USE
 from segue.domain.identity import MAX_USER_CHARS, Operator
 from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan

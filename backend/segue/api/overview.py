@@ -8,8 +8,7 @@ from fastapi import Query
 
 from segue.api.deps import Ops, ServicesDep, router_of
 from segue.api.problem_codes import problems
-from segue.domain.doc import doc
-from segue.domain.first_use import BUILT_AT_FIRST_USE
+from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.plans.approvals import count_approvals
 from segue.turns.figures import Window, WindowFigures, figures_of
 from segue.turns.queries import overview

@@ -18,8 +18,7 @@ from segue.db.models import plans, tool_calls, turns
 from segue.db.order import oldest_first
 from segue.db.reading import readable, reader
 from segue.db.redis import Cache
-from segue.domain.doc import doc
-from segue.domain.first_use import BUILT_AT_FIRST_USE
+from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.domain.session import PromptReport, Usage
 from segue.domain.timeline import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus

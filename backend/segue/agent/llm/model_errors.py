@@ -21,6 +21,7 @@ class ModelFailure(Exception):
     """One of ProviderRefusal, ProviderUnreachable, NotAnAnswer and StreamIdle."""
 
 
+@dataclass(eq=False)
 class ProviderRefusal(ModelFailure):
     """An error of the provider's own, as an HTTP status or within an answer.
 
@@ -28,23 +29,15 @@ class ProviderRefusal(ModelFailure):
     `provider` tells what its settings are called.
     """
 
-    def __init__(
-        self,
-        status: int,
-        *,
-        code: str | None = None,
-        message: str = "",
-        parameter: str | None = None,
-        retry_after_s: float | None = None,
-        provider: Provider = OPENAI,
-    ) -> None:
-        super().__init__(f"HTTP {status} {code or ''}: {message}")
-        self.status = status
-        self.code = code
-        self.message = message
-        self.parameter = parameter
-        self.retry_after_s = retry_after_s
-        self.provider = provider
+    status: int
+    code: str | None = None
+    message: str = ""
+    parameter: str | None = None
+    retry_after_s: float | None = None
+    provider: Provider = OPENAI
+
+    def __str__(self) -> str:
+        return f"HTTP {self.status} {self.code or ''}: {self.message}"
 
     @property
     def cause(self) -> "Cause":
