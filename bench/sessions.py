@@ -4,6 +4,7 @@ Every batch of turns follows a batch of bare calls, so that other work of the ma
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from bench.report import Measure, Results, count, deviation, growth, p99, ratio
 BATCH = 10
 FILLED = 50  # turns after which the window has been full
 BETWEEN_SUMMARIES = 40  # turns at most; from one to the next a prompt grows
+IDLE_S = 10.0
 SETTLE_S = 1.1  # PostgreSQL publishes its statistics once a second
 
 
@@ -105,10 +107,12 @@ async def plain_turns(bare: BareCaller, candidates: Sequence[Candidate], *, numb
     second = await rounds(bare, candidates, turn, number=number // 2)
     ends = [await _snapshot(each) for each in candidates]
     for at, each in enumerate(candidates):
-        series = first[at] + second[at]
+        series, counted = first[at] + second[at], (number // 2 * BATCH + BETWEEN_SUMMARIES) * 2
+        idle_per_s = await _idle_transactions_per_s(each.database)
         each.results.measures += [
             *_plain_measures(each.results, series),
-            *_stored_measures(starts[at], middles[at], ends[at], turns=(number // 2 * BATCH + BETWEEN_SUMMARIES) * 2),
+            *_stored_measures(starts[at], middles[at], ends[at], turns=counted),
+            *_transaction_measures(starts[at], ends[at], turns=counted, idle_per_s=idle_per_s),
             *_wait_measures(series, (await waits_ms(each.database, each.plain.id))[FILLED:]),
         ]
 
@@ -142,23 +146,41 @@ class Snapshot:
     rows: int
     bytes: int
     text: int
-    transactions: int
     prompt: int
+    transactions: int
+    ready_at: float
 
 
 async def _snapshot(each: Candidate) -> Snapshot:
     await asyncio.sleep(SETTLE_S)
     # On every connection, so that each publishes its count.
     prompt = max([(await each.plain.turn())["usage"]["input_tokens"] for _ in range(BETWEEN_SUMMARIES)])
-    committed = await transactions(each.database)
-    return Snapshot(*await stored(each.database, each.plain.id), transactions=committed, prompt=prompt)
+    async with each.database.transaction():  # counts as one
+        rows, size, text = await stored(each.database, each.plain.id)
+    return Snapshot(rows, size, text, prompt, await transactions(each.database), time.monotonic())
+
+
+async def _idle_transactions_per_s(database: asyncpg.Connection) -> float:
+    await asyncio.sleep(SETTLE_S)
+    before = await transactions(database)
+    await asyncio.sleep(IDLE_S)
+    return (await transactions(database) - 1 - before) / IDLE_S  # one is the question itself
+
+
+def _transaction_measures(start: Snapshot, end: Snapshot, *, turns: int, idle_per_s: float) -> list[Measure]:
+    of_all = end.transactions - start.transactions
+    of_turns = of_all - idle_per_s * (end.ready_at - start.ready_at)
+    return [
+        count("PostgreSQL transactions a turn and of the jobs behind it", of_turns / turns, digits=2, at_most=3),
+        count("the same with those of an idle process", of_all / turns, digits=2),
+        count("PostgreSQL transactions of an idle process", idle_per_s, "/s"),
+    ]
 
 
 def _stored_measures(start: Snapshot, middle: Snapshot, end: Snapshot, *, turns: int) -> list[Measure]:
     size, text = end.bytes - start.bytes, end.text - start.text
     halves = (end.bytes - middle.bytes) / (middle.bytes - start.bytes)
     return [
-        count("PostgreSQL transactions a turn", (end.transactions - start.transactions) / turns, at_most=3),
         count("rows a turn", (end.rows - start.rows) / turns),
         count("rows' bytes a turn beyond its text", (size - text) / turns, "B", 0, at_most=2000),
         count("rows' bytes a turn, second half of the session ÷ first", halves, digits=2, at_most=1.1),
