@@ -35,6 +35,7 @@ OWNERS_OF_TABLES = {
     "memory/facts.py": "memories",
     "memory/feedback.py": "feedback",
     "memory/history.py": "messages",
+    "memory/session_search.py": "has no table: searches sessions and messages",
     "memory/sessions.py": "sessions, client_sessions",
     "memory/summary.py": "sessions.summary",
     "memory/titles.py": "sessions.title_due_at",

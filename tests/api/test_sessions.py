@@ -151,6 +151,22 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
     assert [session["id"] for page in pages for session in page] == made[::-1]
 
 
+async def test_a_search_whose_pages_look_at_little_finds_all_by_its_cursors(
+    client: Client, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.memory.session_search.MOST_SESSIONS", 2)
+    monkeypatch.setattr("segue.memory.session_search.MOST_MESSAGES", 3)
+    provider.will(*(says("Bene.") for _ in range(5)))
+    long, *_, short = [await client.new_session(title="x") for _ in range(6)]
+    for message in ("il girasole", "due", "tre", "quattro"):
+        await client.chat(long, message)
+    await client.chat(short, "un girasole")
+    pages = await walk(client, "/sessions?query=girasole", limit=2)
+    assert [[session["id"] for session in page] for page in pages] == [[short], [], [], [long], [], []]
+    broken = await client.http.get("/sessions", params={"query": "x", "cursor": "WzEsMiwzXQ=="})
+    assert (broken.status_code, broken.json()["code"]) == (422, "invalid_cursor")
+
+
 async def test_a_message_moves_its_session_to_the_top_of_the_list(client: Client, provider: Provider) -> None:
     provider.will(says("hello"))
     first, second = await client.new_session(), await client.new_session()

@@ -265,8 +265,11 @@ Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` 
 def page(found: list[Item], limit: int, position: Callable[[Item], object]) -> Page[Item]:
     """Makes a page of `limit` items; `found` has one more if there is a next page. A cursor holds a `position`."""
     shown = found[:limit]
-    last = base64.urlsafe_b64encode(orjson.dumps(position(shown[-1]))).decode() if len(found) > limit else None
-    return Page(shown, last)
+    return Page(shown, encode_cursor(position(shown[-1])) if len(found) > limit else None)
+
+
+def encode_cursor(position: object) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(position)).decode()
 
 
 def decode_cursor(cursor: str | None, position: TypeAdapter[Position]) -> Position | None:

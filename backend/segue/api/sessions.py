@@ -1,15 +1,26 @@
 """Routes to create, list, read, change and delete sessions, and to read their messages and memory."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 
-from segue.api.deps import BranchId, Caller, IdentityDep, ServicesDep, SessionId, router_of
+from segue.api.deps import BranchId, Caller, IdentityDep, Services, ServicesDep, SessionId, router_of
 from segue.api.problem_codes import problems
-from segue.api.schemas import BY_SEQ, Cursor, Limit, NewSession, Page, SessionChanges, decode_cursor, page
+from segue.api.schemas import (
+    BY_SEQ,
+    Cursor,
+    Limit,
+    NewSession,
+    Page,
+    SessionChanges,
+    decode_cursor,
+    encode_cursor,
+    page,
+)
 from segue.domain.doc import doc
 from segue.domain.ids import id_pattern
 from segue.domain.memory import Memory, UnreadableMemory
@@ -24,6 +35,7 @@ from segue.domain.session import (
 )
 from segue.events import user_feed
 from segue.memory import facts, history, sessions
+from segue.memory.session_search import SearchPosition, search_sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.context import working_memory
 from segue.turns.queries import with_metadata, with_turns
@@ -36,11 +48,11 @@ Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messag
 InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
 Include = Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")]
 
-_ACTIVITY: TypeAdapter[tuple[datetime, str]] = TypeAdapter(
-    tuple[
-        Annotated[AwareDatetime, Strict(), AfterValidator(lambda at: at.astimezone(UTC))],
-        Annotated[str, Field(pattern=id_pattern("ses"))],
-    ]
+_Moment = Annotated[AwareDatetime, Strict(), AfterValidator(lambda at: at.astimezone(UTC))]
+_SessionId = Annotated[str, Field(pattern=id_pattern("ses"))]
+_ACTIVITY: TypeAdapter[tuple[datetime, str]] = TypeAdapter(tuple[_Moment, _SessionId])
+_SEARCHED: TypeAdapter[tuple[datetime, str] | tuple[datetime, str, int]] = TypeAdapter(
+    tuple[_Moment, _SessionId] | tuple[_Moment, _SessionId, Annotated[int, Field(strict=True, gt=0, lt=2**63)]]
 )
 
 router = router_of("sessions", "/sessions")
@@ -86,20 +98,37 @@ async def list_sessions(
     cursor: Cursor = None,
 ) -> Page[Session | FoundSession | UnreadableSession]:
     """Lists the caller's sessions, the latest active first. Those not archived, or with `archived=true` those that are.
-    With a query those that have all its words in the title or in one message, which `snippet` shows.
+    With a query those that have all its words in the title or in one message, which `snippet` shows. A search looks at
+    2,000 sessions and 10,000 messages a page: one with few items, or none, may still have a `next_cursor`.
     """
+    if words := (query or "").split():
+        return await _search(services, caller, words, archived=archived, pinned=pinned, limit=limit, cursor=cursor)
     before = decode_cursor(cursor, _ACTIVITY)
     async with services.database.read_only() as connection:
         found = await sessions.list_sessions(
-            connection,
-            caller,
-            archived=archived,
-            pinned=pinned,
-            query=(query or "").split(),
-            before=before,
-            limit=limit + 1,
+            connection, caller, archived=archived, pinned=pinned, before=before, limit=limit + 1
         )
     return page(found, limit, lambda session: [session.updated_at, session.id])
+
+
+async def _search(
+    services: Services,
+    caller: str,
+    words: Sequence[str],
+    *,
+    archived: bool,
+    pinned: bool | None,
+    limit: int,
+    cursor: str | None,
+) -> Page[Session | FoundSession | UnreadableSession]:
+    reached = decode_cursor(cursor, _SEARCHED)
+    after = SearchPosition(*reached) if reached else None
+    async with services.database.read_only() as connection:
+        found, behind = await search_sessions(
+            connection, caller, words, archived=archived, pinned=pinned, after=after, limit=limit
+        )
+    position = [each for each in astuple(behind) if each is not None] if behind else None
+    return Page([*found], encode_cursor(position) if position else None)
 
 
 @router.get("/{session_id}")

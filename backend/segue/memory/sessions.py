@@ -1,14 +1,14 @@
 """Sessions: their owners, titles and metadata. Every statement for a user has the owner in its predicate.
 
 Owns `sessions`, but for what the statements of a turn and the summary set in it, and `client_sessions`. Messages are
-only searched and counted.
+only counted.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, FromClause, Row, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -23,7 +23,6 @@ from segue.domain.session import FoundSession, Session, UnreadableSession
 Position = tuple[datetime, str]
 
 SHOWN = ("id", "title", "agent", "language", "time_zone", "archived", "pinned", "metadata", "created_at", "updated_at")
-SNIPPET_CHARS = 160
 MAX_TITLE_WORDS_CHARS = 60
 
 _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
@@ -69,7 +68,7 @@ async def get_session(connection: AsyncConnection, owner: str, session_id: str) 
     row = (await connection.execute(_owned(owner).where(sessions.c.id == session_id))).one_or_none()
     if row is None:
         raise NotFound("session")
-    return _session(row)
+    return readable_session(row)
 
 
 async def find_named(connection: AsyncConnection, owner: str, client_id: str) -> Session | None:
@@ -77,7 +76,7 @@ async def find_named(connection: AsyncConnection, owner: str, client_id: str) ->
     session_id = select(client_sessions.c.session_id).where(*named).scalar_subquery()
     statement = _owned(owner).where(sessions.c.id == session_id)
     row = (await connection.execute(statement)).one_or_none()
-    return _session(row) if row is not None else None
+    return readable_session(row) if row is not None else None
 
 
 async def name_session(
@@ -130,46 +129,20 @@ async def list_sessions(
     *,
     archived: bool = False,
     pinned: bool | None = None,
-    query: Sequence[str] = (),
     before: Position | None,
     limit: int,
 ) -> list[Session]:
-    """Returns the latest active first; `before` is the activity and the id of the last session already seen. With a
-    `query` only those are returned, as FoundSession, that have all its words in the title or in one message.
-    """
-    statement = _owned(owner).where(sessions.c.archived.is_(archived))
-    if pinned is not None:
-        statement = statement.where(sessions.c.pinned.is_(pinned))
-    if query:
-        snippet = _snippet(query)
-        statement = statement.add_columns(snippet.label("snippet")).where(snippet.is_not(None))
+    """Returns the latest active first; `before` is the activity and the id of the last session already seen."""
+    statement = shown().where(*in_list(owner, archived=archived, pinned=pinned))
     if before is not None:
         statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.id) < before)
     latest = statement.order_by(sessions.c.updated_at.desc(), sessions.c.id.desc()).limit(limit)
-    return [_session(row) for row in await connection.execute(latest)]
+    return [readable_session(row) for row in await connection.execute(latest)]
 
 
-def _snippet(words: Sequence[str]) -> ColumnElement[str | None]:
-    """Returns where the words stand: in the title or else in the newest message that has them all. Compares letters, as
-    no stemmer knows every language.
-    """
-
-    def has_all(text: ColumnElement[Any]) -> ColumnElement[bool]:
-        return and_(*(func.strpos(func.lower(text), word.lower()) > 0 for word in words))
-
-    def place(text: ColumnElement[Any]) -> ColumnElement[str]:
-        start = func.greatest(func.strpos(func.lower(text), words[0].lower()) - SNIPPET_CHARS // 3, 1)
-        return func.substr(text, start, SNIPPET_CHARS)
-
-    said = (
-        select(place(messages.c.content))
-        .where(messages.c.session_id == sessions.c.id, messages.c.branch.is_(None))
-        .where(messages.c.role != "tool", has_all(messages.c.content))
-        .order_by(messages.c.seq.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    return case((has_all(sessions.c.title), place(sessions.c.title)), else_=said)
+def in_list(owner: str, *, archived: bool, pinned: bool | None) -> Sequence[ColumnElement[bool]]:
+    conditions = [sessions.c.owner == owner, sessions.c.archived.is_(archived)]
+    return conditions if pinned is None else [*conditions, sessions.c.pinned.is_(pinned)]
 
 
 async def update_session(
@@ -219,7 +192,7 @@ async def count_gaps(connection: AsyncConnection, session_id: str) -> None:
     null, and a process of the release before leaves it as it is.
     """
     seen = (
-        select(sessions.c.next_seq, sessions.c.updated_at, _counted().label("message_count"))
+        select(sessions.c.next_seq, sessions.c.updated_at, _counted(sessions).label("message_count"))
         .where(sessions.c.id == session_id)
         .cte("seen")
     )
@@ -228,42 +201,43 @@ async def count_gaps(connection: AsyncConnection, session_id: str) -> None:
     await connection.execute(counted.values(gaps=seen.c.next_seq - 1 - seen.c.message_count))
 
 
-def _counted() -> ColumnElement[int]:
+def _counted(of: FromClause) -> ColumnElement[int]:
     return (
         select(func.count())
-        .where(messages.c.session_id == sessions.c.id, messages.c.branch.is_(None))
-        .correlate(sessions)
+        .where(messages.c.session_id == of.c.id, messages.c.branch.is_(None))
+        .correlate(of)
         .scalar_subquery()
     )
 
 
 def _owned(owner: str) -> Select[Any]:
+    return shown().where(sessions.c.owner == owner)
+
+
+def shown(of: FromClause = sessions) -> Select[Any]:
+    """Returns a statement that reads what `readable_session` takes, of `sessions` or of a selection of its rows."""
     running = (
         select(turns.c.id)
-        .where(turns.c.session_id == sessions.c.id, turns.c.status == RUNNING)
+        .where(turns.c.session_id == of.c.id, turns.c.status == RUNNING)
         .scalar_subquery()
         .label("running_turn_id")
     )
-    pending = (plans.c.session_id == sessions.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
-    shown = (sessions.c[name] for name in SHOWN)
-    count = func.coalesce(sessions.c.next_seq - 1 - sessions.c.gaps, _counted()).label("message_count")
+    pending = (plans.c.session_id == of.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
+    columns = (of.c[name] for name in SHOWN)
+    count = func.coalesce(of.c.next_seq - 1 - of.c.gaps, _counted(of)).label("message_count")
     pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())
-    return (
-        select(*shown, count, running, *pending_plan)
-        .select_from(sessions.outerjoin(plans, pending))
-        .where(sessions.c.owner == owner)
-    )
+    return select(*columns, count, running, *pending_plan).select_from(of.outerjoin(plans, pending))
 
 
-def _session(row: Row[Any]) -> Session:
-    columns = row._asdict()
-    plan = {name.removeprefix("plan_"): columns.pop(name) for name in _PLAN_COLUMNS}
+def readable_session(row: Row[Any], *, snippet: str | None = None) -> Session:
+    """Returns an UnreadableSession for a row that cannot be read, a FoundSession with a `snippet`."""
+    columns = {name: getattr(row, name) for name in (*SHOWN, "message_count", "running_turn_id")}
+    plan = {name.removeprefix("plan_"): getattr(row, name) for name in _PLAN_COLUMNS}
     columns["pending_plan"] = plan_of(plan) if plan["id"] else None
     metadata = readable(_read_metadata, row.metadata, "sessions", row.id)
     if metadata is None:
-        columns.pop("snippet", None)
         return UnreadableSession(**{**columns, "metadata": {}}, unreadable=True)
-    return FoundSession(**columns) if "snippet" in columns else Session(**columns)
+    return Session(**columns) if snippet is None else FoundSession(**columns, snippet=snippet)
 
 
 def first_words(message: str) -> str:

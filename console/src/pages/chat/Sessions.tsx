@@ -8,7 +8,7 @@ import { Windowed } from "../../components/Windowed";
 import { ago, t } from "../../i18n";
 import { go, href } from "../../router";
 import { visible } from "../../text";
-import { archived, change, erase, followSessions, type Found, loaded, moreSessions, readSessions, searched, sessions } from "./list";
+import { archived, change, erase, followSessions, type Found, loaded, moreSessions, readSessions, searched, sessions, unread } from "./list";
 
 export function Sessions({ current }: { current: string | undefined }) {
   const [asked, setAsked] = useState<{ kind: "rename" | "delete"; session: Found } | null>(null);
@@ -23,6 +23,7 @@ export function Sessions({ current }: { current: string | undefined }) {
     { label: t(session.archived ? "unarchive" : "archive"), icon: "archive", act: () => void change(session.id, { archived: !session.archived }) },
     { label: t("delete"), icon: "trash", danger: true, act: () => setAsked({ kind: "delete", session }) },
   ];
+  const isWaiting = !loaded.value || (sessions.value.length === 0 && unread.value);
   return (
     <>
       <div class="side-head">
@@ -34,8 +35,8 @@ export function Sessions({ current }: { current: string | undefined }) {
           onInput={(event) => (searched.value = event.currentTarget.value)} />
         <Button kind="quiet" icon="archive" label={t("archived")} aria-pressed={archived.value} onClick={() => (archived.value = !archived.value)} />
       </div>
-      {!loaded.value && <div class="side-note"><Spinner /></div>}
-      {loaded.value && sessions.value.length === 0 && <p class="side-note muted">{t(searched.value || archived.value ? "nothing_found" : "no_chats")}</p>}
+      {isWaiting && <div class="side-note"><Spinner /></div>}
+      {!isWaiting && sessions.value.length === 0 && <p class="side-note muted">{t(searched.value || archived.value ? "nothing_found" : "no_chats")}</p>}
       <Windowed label={t("chats")} class="sessions" items={sessions.value} height={54} keyOf={({ id }) => id} onEnd={() => void moreSessions()}
         row={(session) => <Row session={session} current={session.id === current} entries={entries(session)} />} />
       {asked?.kind === "rename" && (

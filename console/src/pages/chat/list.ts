@@ -1,6 +1,6 @@
 /** The list of sessions beside a conversation: a page at a time, as searched for, kept up to date by the feed. */
 import { signal } from "@preact/signals";
-import { get, type Listed, patch, post, type Query, remove, type Schemas } from "../../api";
+import { get, type Listed, pages, patch, post, type Query, remove, type Schemas } from "../../api";
 import { attempt } from "../../components/Toast";
 import { type FeedEvent, onFeed } from "../../events";
 import { go, href } from "../../router";
@@ -8,11 +8,14 @@ import type { Session } from "./conversation";
 
 export type Found = Session & { snippet?: string };
 const PAGE = 50;
+const MOST = 200;
 
 export const sessions = signal<Found[]>([]);
 export const searched = signal("");
 export const archived = signal(false);
 export const loaded = signal(false);
+/** There may be more: a page of a search can be short, or empty, and the next one have some. */
+export const unread = signal(false);
 let cursor: string | null = null;
 let latest = 0;
 /** What the list that is shown was asked for. */
@@ -22,18 +25,25 @@ let shownFor = "";
 export async function readSessions(): Promise<void> {
   const asked = (latest += 1);
   await attempt(async () => {
-    const limit = Math.min(200, Math.max(PAGE, sessions.value.length));
-    const [pinned, others] = await Promise.all([true, false].map((is) => get<Listed<Found>>("/sessions", { ...wanted(), pinned: is, limit: is ? 200 : limit })));
-    if (asked !== latest || pinned === undefined || others === undefined) return;
-    const fresh = [...pinned.items, ...others.items];
+    const limit = Math.min(MOST, Math.max(PAGE, sessions.value.length));
+    const [pinned, others] = await Promise.all([allPinned(), get<Listed<Found>>("/sessions", { ...wanted(), pinned: false, limit })]);
+    if (asked !== latest) return;
+    const fresh = [...pinned, ...others.items];
     const known = new Set(fresh.map(({ id }) => id));
     const isSame = shownFor === JSON.stringify(wanted());
-    const rest = isSame && others.next_cursor !== null ? sessions.value.slice(limit + pinned.items.length).filter(({ id }) => !known.has(id)) : [];
+    const rest = isSame && others.next_cursor !== null ? sessions.value.slice(fresh.length).filter(({ id }) => !known.has(id)) : [];
     if (rest.length === 0) cursor = others.next_cursor;
     shownFor = JSON.stringify(wanted());
     sessions.value = [...fresh, ...rest];
+    unread.value = cursor !== null;
     loaded.value = true;
   });
+}
+
+async function allPinned(): Promise<Found[]> {
+  const found: Found[] = [];
+  for await (const items of pages<Found>("/sessions", { ...wanted(), pinned: true, limit: MOST }, MOST)) found.push(...items);
+  return found;
 }
 
 const wanted = (): Query => ({ query: searched.value.trim(), archived: archived.value });
@@ -41,7 +51,7 @@ const wanted = (): Query => ({ query: searched.value.trim(), archived: archived.
 export async function moreSessions(): Promise<void> {
   if (cursor === null) return;
   const asked = latest;
-  const query = { ...wanted(), pinned: false, limit: 200, cursor };
+  const query = { ...wanted(), pinned: false, limit: MOST, cursor };
   cursor = null; // one request at a time
   await attempt(async () => {
     const page = await get<Listed<Found>>("/sessions", query);
@@ -50,6 +60,7 @@ export async function moreSessions(): Promise<void> {
     cursor = page.next_cursor;
     sessions.value = [...sessions.value, ...page.items.filter(({ id }) => !known.has(id))];
   });
+  if (asked === latest) unread.value = cursor !== null;
 }
 
 export async function newSession(agent?: string): Promise<Session | null> {

@@ -1,0 +1,124 @@
+"""Searches a user's sessions by the letters in their titles and messages. Only reads.
+
+No stemmer knows every language, and an index of parts of words would take more room than all other indexes of a turn.
+So a search reads; what one request looks at is bounded, and the next one goes on from there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, ColumnElement, FromClause, Row, and_, case, func, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.models import messages, sessions
+from segue.domain.session import Session
+from segue.memory.sessions import in_list, readable_session, shown
+
+MOST_SESSIONS: Final = 2_000
+MOST_MESSAGES: Final = 10_000
+SNIPPET_CHARS: Final = 160
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPosition:
+    """A search goes on behind this session or, if `below` is given, in it, with its messages below that seq."""
+
+    updated_at: datetime
+    session_id: str
+    below: int | None = None
+
+
+async def search_sessions(
+    connection: AsyncConnection,
+    owner: str,
+    words: Sequence[str],
+    *,
+    archived: bool,
+    pinned: bool | None,
+    after: SearchPosition | None,
+    limit: int,
+) -> tuple[list[Session], SearchPosition | None]:
+    """Returns the latest active sessions that have all the words in the title or in one message, as FoundSession, and
+    where to go on; None if none is left to look at.
+
+    Looks at MOST_SESSIONS with MOST_MESSAGES at most, and so may return fewer than `limit`, or none, though there are.
+    """
+    looked_at = _looked_at(owner, archived=archived, pinned=pinned, after=after)
+    # With OFFSET 0 PostgreSQL looks for a snippet once, not for the condition and again for what is returned.
+    searched = (
+        select(*looked_at.c, _snippet(words, looked_at).label("snippet"))
+        .order_by(*_latest_first(looked_at))
+        .offset(0)
+        .subquery("searched")
+    )
+    statement = (
+        shown(searched)
+        .add_columns(searched.c.snippet, searched.c.above, searched.c.is_last)
+        .where(or_(searched.c.snippet.is_not(None), searched.c.is_last))
+        .order_by(*_latest_first(searched))
+        .limit(limit + 1)
+    )
+    rows = (await connection.execute(statement)).all()
+    found = [row for row in rows if row.snippet is not None]
+    page = [readable_session(row, snippet=row.snippet) for row in found[:limit]]
+    if len(found) > limit:
+        return page, SearchPosition(page[-1].updated_at, page[-1].id)
+    return page, _behind(rows[-1]) if rows and rows[-1].is_last else None
+
+
+def _behind(last: Row[Any]) -> SearchPosition:
+    is_done = last.snippet is not None or last.above == 0
+    return SearchPosition(last.updated_at, last.id, None if is_done else last.above + 1)
+
+
+def _looked_at(owner: str, *, archived: bool, pinned: bool | None, after: SearchPosition | None) -> FromClause:
+    """The sessions to look at, and the seqs `above` and `below`, between which their messages are to be looked at.
+    PostgreSQL reads them one by one, and no more than the page needs.
+    """
+    newest = _newest(owner, archived=archived, pinned=pinned, after=after)
+    so_far = func.sum(newest.c.below - 1).over(order_by=_latest_first(newest), rows=(None, 0)).cast(BigInteger)
+    place = func.row_number().over(order_by=_latest_first(newest))
+    counted = select(*newest.c, so_far.label("so_far"), place.label("place")).subquery("counted")
+    above = func.greatest(counted.c.so_far - MOST_MESSAGES, 0)
+    is_last = or_(counted.c.so_far >= MOST_MESSAGES, counted.c.place == MOST_SESSIONS)
+    has_room = counted.c.so_far - (counted.c.below - 1) < MOST_MESSAGES
+    return select(*counted.c, above.label("above"), is_last.label("is_last")).where(has_room).subquery("looked_at")
+
+
+def _newest(owner: str, *, archived: bool, pinned: bool | None, after: SearchPosition | None) -> FromClause:
+    below: ColumnElement[int] = sessions.c.next_seq
+    conditions = in_list(owner, archived=archived, pinned=pinned)
+    if after is not None:
+        place, end = tuple_(sessions.c.updated_at, sessions.c.id), (after.updated_at, after.session_id)
+        conditions = [*conditions, place < end if after.below is None else place <= end]
+        below = case((sessions.c.id == after.session_id, func.coalesce(after.below, below)), else_=below)
+    newest = select(*sessions.c, below.label("below")).where(*conditions).order_by(*_latest_first(sessions))
+    return newest.limit(MOST_SESSIONS).subquery("newest")
+
+
+def _latest_first(of: FromClause) -> Sequence[ColumnElement[Any]]:
+    return of.c.updated_at.desc(), of.c.id.desc()
+
+
+def _snippet(words: Sequence[str], looked_at: FromClause) -> ColumnElement[str | None]:
+    """Returns where the words stand: in the title or else in the newest message that has them all."""
+
+    def has_all(text: ColumnElement[Any]) -> ColumnElement[bool]:
+        return and_(*(func.strpos(func.lower(text), word.lower()) > 0 for word in words))
+
+    def place(text: ColumnElement[Any]) -> ColumnElement[str]:
+        start = func.greatest(func.strpos(func.lower(text), words[0].lower()) - SNIPPET_CHARS // 3, 1)
+        return func.substr(text, start, SNIPPET_CHARS)
+
+    said = (
+        select(place(messages.c.content))
+        .where(messages.c.session_id == looked_at.c.id, messages.c.branch.is_(None))
+        .where(messages.c.seq > looked_at.c.above, messages.c.seq < looked_at.c.below)
+        .where(messages.c.role != "tool", has_all(messages.c.content))
+        .order_by(messages.c.seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    return case((has_all(looked_at.c.title), place(looked_at.c.title)), else_=said)
