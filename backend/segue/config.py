@@ -351,18 +351,12 @@ class Settings(BaseSettings):
     @property
     def webhook_secrets(self) -> tuple[bytes, ...]:
         """Returns what signs the events of the webhook; empty bytes for one that is no secret."""
-        return tuple(map(_webhook_secret, self._webhook_secrets))
-
-    @property
-    def _webhook_secrets(self) -> list[str]:
-        given = self.webhook_secret.get_secret_value() if self.webhook_secret else ""
-        return given.replace(",", " ").split()
+        return tuple(map(_webhook_secret, _listed(self.webhook_secret)))
 
     @property
     def mcp_token_keys(self) -> list[str]:
         """Returns the keys that tokens are sealed with, the newest first."""
-        given = self.mcp_token_key.get_secret_value() if self.mcp_token_key else ""
-        return given.replace(",", " ").split()
+        return _listed(self.mcp_token_key)
 
     @property
     def base_url(self) -> str:
@@ -379,7 +373,7 @@ class Settings(BaseSettings):
         values = [value.get_secret_value() for value in given if isinstance(value, SecretStr)]
         values += header_secrets(value.get_secret_value() for value in self.llm_extra_headers.values())
         passwords = [unquote(found) for value in values for found in _PASSWORD_IN_URL.findall(value)]
-        signing = [*self._webhook_secrets, *self.mcp_token_keys]
+        signing = [*_listed(self.webhook_secret), *self.mcp_token_keys]
         return {secret for secret in (*values, *passwords, *signing) if is_recognisable(secret)}
 
     @property
@@ -398,6 +392,10 @@ class Settings(BaseSettings):
 
     def access_to(self, provider: Provider) -> tuple[SecretStr | None, str | None]:
         return getattr(self, provider.key.lower()), getattr(self, provider.base_url.lower())
+
+
+def _listed(secrets: SecretStr | None) -> list[str]:
+    return secrets.get_secret_value().replace(",", " ").split() if secrets else []
 
 
 def _webhook_secret(text: str) -> bytes:

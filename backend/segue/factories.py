@@ -83,7 +83,6 @@ EXTRACTION_SHARE = 1.5  # of the model's deadline: what is around the call takes
 
 if TYPE_CHECKING:
     from segue.mcp.oauth.grants import Servers
-    from segue.mcp.oauth.logins import Logins
     from segue.mcp.oauth.personal_server import PersonalServers
 
 log = structlog.get_logger()
@@ -317,16 +316,11 @@ async def tooling(
 
 def _personal_servers(base: Foundation, servers: "Servers") -> "PersonalServers":
     """Raises AppError `mcp_token_key_missing` if the tokens of users, who are to log in, cannot be kept."""
-    from segue.mcp.oauth.personal_server import PersonalServers  # noqa: PLC0415 (needed with such servers only)
-
-    return PersonalServers(mcp_logins(base.settings, servers, base.stores.database, base.clock), base.stores.database)
-
-
-def mcp_logins(settings: Settings, servers: "Servers", database: Database, clock: Clock) -> "Logins":
-    """Raises AppError `mcp_token_key_missing`."""
     from segue.mcp.oauth.logins import Logins  # noqa: PLC0415 (cryptography is needed with such servers only)
+    from segue.mcp.oauth.personal_server import PersonalServers  # noqa: PLC0415 (the same)
     from segue.mcp.oauth.sealing import Seal  # noqa: PLC0415 (the same)
 
+    settings, database = base.settings, base.stores.database
     if not settings.mcp_token_keys:
         raise AppError(
             "mcp_token_key_missing",
@@ -335,7 +329,8 @@ def mcp_logins(settings: Settings, servers: "Servers", database: Database, clock
             detail=f"Users log in at {', '.join(servers()) or 'a server'} (oauth in mcp.json), and their tokens are "
             "kept encrypted: set MCP_TOKEN_KEY to what `openssl rand -base64 32` prints, the same in all processes.",
         )
-    return Logins(database, Seal(settings.mcp_token_keys), servers, settings.base_url, clock)
+    logins = Logins(database, Seal(settings.mcp_token_keys), servers, settings.base_url, base.clock)
+    return PersonalServers(logins, database)
 
 
 async def agents(base: Foundation, tooling: Tooling, extensions: Extensions) -> Agents:
