@@ -22,12 +22,17 @@ class ServerUrls:
 
 @asynccontextmanager
 async def server_urls(
-    database_url: "SecretStr | None", redis_url: "SecretStr | None", data_dir: Path, *, join_only: bool = False
+    database_url: "SecretStr | None",
+    redis_url: "SecretStr | None",
+    data_dir: Path,
+    *,
+    join_only: bool = False,
+    fast: bool = False,
 ) -> AsyncIterator[ServerUrls]:
     """Yields the given URLs. For one that is missing, embedded servers in `data_dir` run until the block ends.
 
     With `join_only`, servers that another process runs are used as they are, and none is made in an empty folder.
-    Raises what `embedded_servers` raises.
+    `fast` is that of `embedded_servers`. Raises what that raises.
     """
     if database_url is not None and redis_url is not None:
         yield ServerUrls(database_url.get_secret_value(), redis_url.get_secret_value())
@@ -37,7 +42,7 @@ async def server_urls(
     async with AsyncExitStack() as stack:
         embedded = await asyncio.to_thread(servers.running_servers, data_dir) if join_only else None
         if embedded is None:
-            started = servers.embedded_servers(data_dir)
+            started = servers.embedded_servers(data_dir, fast=fast)
             embedded = await asyncio.to_thread(started.__enter__)
             stack.push_async_callback(asyncio.to_thread, started.__exit__, None, None, None)
         yield ServerUrls(

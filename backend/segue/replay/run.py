@@ -16,8 +16,8 @@ import uvicorn
 
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
-from segue.embedded.servers import embedded_servers
 from segue.embedded.service_process import OwnService
+from segue.embedded.urls import server_urls
 from segue.replay.config import CannotPlay, RealModel, ReplayConfig, replay_config
 from segue.replay.differences import usage_line
 from segue.replay.fake_servers import FakeServers
@@ -126,9 +126,7 @@ async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[Own
     with tempfile.TemporaryDirectory(prefix="segue-replay-") as name:
         folder = Path(name)
         (folder / "mcp.json").write_text(config.mcp_config(base_url), "utf-8")
-        stores = embedded_servers(folder / "data", fast=True)
-        urls = await asyncio.to_thread(stores.__enter__)
-        try:
+        async with server_urls(None, None, folder / "data", fast=True) as urls:
             environment = {variable: os.environ[variable] for variable in INHERITED if variable in os.environ}
             environment |= {"DATABASE_URL": urls.database_url, "REDIS_URL": urls.redis_url, "MCP_CONFIG": "mcp.json"}
             environment |= config.environment(base_url)
@@ -138,8 +136,6 @@ async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[Own
                 yield service
             finally:
                 await asyncio.to_thread(service.stop)
-        finally:
-            await asyncio.to_thread(stores.__exit__, None, None, None)
 
 
 async def _on_given_service(
