@@ -26,8 +26,8 @@ NO_FILES = SecretFiles(None)
 
 @dataclass(frozen=True, slots=True)
 class ChatModels:
-    """Opens models as agents and the settings name them, each once: who asks for the same shares it. With a `model`,
-    that is asked for everything. The stack closes them.
+    """Opens models as agents and the settings name them, each once for all that name it. With a `model`, that is asked
+    for everything. The stack closes them.
     """
 
     stack: AsyncExitStack

@@ -33,7 +33,7 @@ ODD = {"command": "python", "args": [str(Path(__file__).with_name("mcp_odd_serve
 MUTE = {"command": "python", "args": ["-c", "import sys; sys.stdin.read()"]}
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
 ENDED = "the process ended with exit code 3; its last lines on stderr say why"
-KILLED = "the process was ended by SIGKILL; if that was no one's wish, memory may have run out"
+KILLED = "the process was ended by SIGKILL; if no person did that, memory may have run out"
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 
 Configure = Callable[..., McpConfig]

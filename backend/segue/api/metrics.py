@@ -28,7 +28,7 @@ router = APIRouter(tags=["ops"], responses=PROBLEMS)
     },
 )
 async def metrics(services: ServicesDep) -> Response:
-    """Gives the metrics in Prometheus' text format. For the scope `ops`, or for anybody with METRICS_PUBLIC. A store
+    """Gives the metrics in Prometheus' text format. For the scope `ops`, or with METRICS_PUBLIC for all. A store
     that is away costs only what it knows.
     """
     (backlog, outbox), jobs, failed = await asyncio.gather(

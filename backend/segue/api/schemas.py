@@ -190,7 +190,7 @@ class ToolReset(Body):
 class FleetReset(ToolReset):
     """Which tools to try again, and where."""
 
-    session_id: Annotated[Name | None, doc("Of the sessions only this one, whosever it is.")] = None
+    session_id: Annotated[Name | None, doc("Only this session, of any user.")] = None
     scope: Annotated[
         Literal["fleet", "sessions", "all"], doc("What failed or was set for all, the sessions' own states, or both.")
     ] = "all"

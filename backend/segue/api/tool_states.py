@@ -153,7 +153,7 @@ async def reset_fleet_tool_states(
     services: ServicesDep, operator: Ops, body: FleetReset | None = None
 ) -> FleetToolStates:
     """Makes tools available again, for everyone and in every session. With `scope` only the one or the other; of the
-    sessions only the one that is named, whosever it is. What an operator had set for all ends too. For the scope `ops`.
+    sessions only the one that is named, of any user. What an operator had set for all ends too. For the scope `ops`.
     """
     body = body or FleetReset()
     specs = services.tools.specs(body.tool_name)

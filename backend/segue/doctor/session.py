@@ -154,7 +154,7 @@ def _judge_turns(rows: _Rows, report: Report) -> None:
             report.note("turn", f"{turn.turn_id} is to be cancelled.", "It ends within five seconds.")
     if rows.open_turns and not running and rows.open_turns[0].waiting_s > LATE_S:
         first = rows.open_turns[0]
-        what = f"{first.turn_id} has waited for {first.waiting_s:g} s and nobody takes it."
+        what = f"{first.turn_id} has waited for {first.waiting_s:g} s and no process takes it."
         report.problem("turn", what, "Start `segue serve` or `segue worker`; `segue doctor` says whether one runs.")
     if rows.last is not None and rows.last.error is not None and rows.last.status == "failed":
         what = f"The last turn failed: {rows.last.error.title} ({rows.last.error.code})."

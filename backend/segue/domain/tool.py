@@ -132,7 +132,7 @@ class Tool:
     The function gets validated arguments and returns text or a JSON value; it raises `ToolRetry` or `ToolFailed`.
     Its caller enforces time limits, records and cleans. `summarise` returns one line about a call's result; without it
     the summary describes the result's shape. `secrets` are texts that are blanked in everything the tool returns. For
-    whoever is not of its `audience`, there is no such tool.
+    a user who is not of its `audience`, there is no such tool.
     """
 
     spec: ToolSpec

@@ -217,7 +217,7 @@ def as_account(account: pwd.struct_passwd | None, *needed: Path) -> list[str]:
         raise failure(
             "embedded_unavailable",
             "PostgreSQL does not run as root",
-            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not here to run it as somebody else. Run as"
+            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not here to run it under another account. Run as"
             " another user, or set DATABASE_URL and REDIS_URL.",
         )
     command = [setpriv, f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--no-new-privs"]

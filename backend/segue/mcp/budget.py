@@ -67,7 +67,7 @@ class _Bucket:
 
 
 class Budget:
-    """Of one connection. Whatever overspends it raises McpServerGone, and so does `watch`."""
+    """Of one connection. A method that overspends it raises McpServerGone, and so does `watch`."""
 
     def __init__(self) -> None:
         self._bytes = _Bucket(_BYTES, _BYTES_PER_S)

@@ -72,7 +72,7 @@ def ended(code: int) -> str:
     name = str(-code)
     with suppress(ValueError):
         name = signal.Signals(-code).name
-    return f"the process was ended by {name}; if that was no one's wish, memory may have run out"
+    return f"the process was ended by {name}; if no person did that, memory may have run out"
 
 
 def not_started(program: str, cwd: str | None, path: str, error: Exception) -> str:  # noqa: PLR0911 (as above)

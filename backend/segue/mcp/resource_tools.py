@@ -1,6 +1,6 @@
 """`mcp_list_resources` and `mcp_read_resource`: one pair for all MCP servers, there while some server has resources.
 
-What fails here is said, and counts against nobody: one server's failure must not take the resources of others away.
+A failure here is reported, and counts against no tool: one server's failure must not take the resources of others away.
 """
 
 import asyncio

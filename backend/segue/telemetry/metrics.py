@@ -148,15 +148,17 @@ class Metrics:
             QUEUE_SECONDS,
         )  # fmt: skip
         self._recoveries = self._counter(
-            "segue_turn_recoveries_total", "Turns that somebody had to look after.", "action"
+            "segue_turn_recoveries_total", "Turns whose process was lost, by what was done.", "action"
         )
         self._plans = self._counter("segue_plans_total", "Plans that have ended.", "outcome")
         self._verdicts = self._counter("segue_acknowledgements_total", "How messages were read.", "verdict")
         self._searches = self._counter(
             "segue_web_search_decisions_total", "Whether the web was searched, and why.", "performed", "reason"
         )
-        self._removed_rows = self._counter("segue_retention_removed_rows_total", "What has had its time.", "kind")
-        self._removed_bytes = self._counter("segue_retention_removed_bytes_total", "The size of it.", "kind")
+        self._removed_rows = self._counter(
+            "segue_retention_removed_rows_total", "Rows that were deleted because they had expired.", "kind"
+        )
+        self._removed_bytes = self._counter("segue_retention_removed_bytes_total", "Their size.", "kind")
         self._webhooks = self._counter("segue_webhook_tries_total", "Events posted to the webhook.", "outcome")
         self._lag = self._histogram(
             "segue_event_loop_lag_seconds", "By how much a timer, ten a second, was late.", LAG_SECONDS

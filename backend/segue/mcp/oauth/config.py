@@ -35,9 +35,9 @@ class OAuthClientConfig(BaseModel):
         return self.model_copy(update=changes)
 
     @model_validator(mode="after")
-    def _secret_is_somebodys(self) -> Self:
+    def _secret_has_a_client(self) -> Self:
         if self.client_secret is not None and self.client_id is None:
-            raise ValueError("client_secret is that of a client_id: give both")
+            raise ValueError("client_secret needs a client_id: give both")
         return self
 
 

@@ -1,4 +1,4 @@
-"""The tools that servers with logins listed last, for all processes, also before anybody's connection is open.
+"""The tools that servers with logins listed last, for all processes, also before any connection is open.
 
 Owns `mcp_tool_lists`. A list is that of the address it came from: under another one it counts as missing.
 """
