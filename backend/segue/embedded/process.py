@@ -217,8 +217,8 @@ def as_account(account: pwd.struct_passwd | None, *needed: Path) -> list[str]:
         raise failure(
             "embedded_unavailable",
             "PostgreSQL does not run as root",
-            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not here to run it under another account. Run as"
-            " another user, or set DATABASE_URL and REDIS_URL.",
+            "PostgreSQL does not run as root, and `setpriv` (util-linux) is not here to run it under another account."
+            " Run as another user, or set DATABASE_URL and REDIS_URL.",
         )
     command = [setpriv, f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--no-new-privs"]
     if not all(_may_enter(account, folder) for path in needed for folder in path.resolve().parents):
