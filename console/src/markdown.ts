@@ -4,7 +4,7 @@
  */
 import DOMPurify from "dompurify";
 import { Marked, type Token, type Tokens } from "marked";
-import { visible } from "./text";
+import { visible, visibleProse } from "./text";
 
 const TAGS =
   "a blockquote br code del em h1 h2 h3 h4 h5 h6 hr input li ol p pre span strong table tbody td th thead tr ul".split(" ");
@@ -27,7 +27,8 @@ marked.use({
       return link(href, this.parser.parseInline(tokens));
     },
     code: ({ text, lang }: Tokens.Code) =>
-      `<pre dir="ltr" class="code"><code title="${escaped((lang ?? "").slice(0, 40))}">${escaped(text)}\n</code></pre>`,
+      `<pre dir="ltr" class="code"><code title="${escaped((lang ?? "").slice(0, 40))}">${escaped(visible(text))}\n</code></pre>`,
+    codespan: ({ text }: Tokens.Codespan) => `<code>${escaped(visible(text))}</code>`,
   },
 });
 
@@ -61,7 +62,7 @@ const drawn = new WeakMap<Element, Drawn[]>();
 
 /** Draws the text into `into`. Of a text that grows only the blocks that changed are made anew. */
 export function drawMarkdown(into: Element, text: string, decorate: (code: HTMLElement) => void): void {
-  const blocks = marked.lexer(visible(text)).filter((block) => block.type !== "space" && block.type !== "def");
+  const blocks = marked.lexer(visibleProse(text)).filter((block) => block.type !== "space" && block.type !== "def");
   const before = drawn.get(into) ?? [];
   const after: Drawn[] = [];
   let changed = before.length > blocks.length;

@@ -13,6 +13,13 @@ export function visible(text: string): string {
     .replace(HIDDEN, (found) => `‹U+${(found.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}›`);
 }
 
+/**
+ * The same of prose, which keeps first-strong isolates: Segue puts them around what it names in a right-to-left sentence,
+ * and the end of a paragraph closes them. Code shows them.
+ */
+export const visibleProse = (text: string): string =>
+  text.split(/([\u2068\u2069]+)/).map((part, at) => (at % 2 === 1 ? part : visible(part))).join("");
+
 /** A value as people read JSON. */
 export const pretty = (value: unknown): string =>
   typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "");

@@ -17,6 +17,8 @@ MARKDOWN = """
 | <iframe src="https://elsewhere.example/frame"></iframe> | `<b>code</b>` |
 
 invoice\u202egnp.exe, zero\u200bwidth
+
+\u2068Rossi\u2069 and `x\u2068y\u2069`
 """
 
 
@@ -39,6 +41,8 @@ async def test_hostile_markdown_runs_nothing_and_asks_nobody(
         assert links == ["https://elsewhere.example/pixel.png", "https://good.example/page"]
         assert await answer.locator("img, svg, iframe, script, style, [style], [onerror]").count() == 0
         assert await answer.get_by_text("invoice‹U+202E›gnp.exe, zero‹U+200B›width").count() == 1
+        assert await answer.get_by_text("\u2068Rossi\u2069 and").count() == 1
+        assert await answer.locator("code", has_text="x‹U+2068›y‹U+2069›").count() == 1
         assert await answer.get_by_text('<script>document.title = "owned"</script>').count() == 1
         assert "owned" not in (await window.page.title())
         await browsing.close()

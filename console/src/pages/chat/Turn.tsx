@@ -142,7 +142,7 @@ export function Acknowledged({ report }: { report: Schemas["AcknowledgementRepor
   return (
     <p class="note" title={t("ack_rule", { rule: report.rule ?? "", language: report.language ?? "–" })}>
       <Icon name={report.verdict === "reject" ? "cross" : "check"} size={15} />
-      <span>{t(`ack_${report.verdict}` as const)} <span class="muted">{t("ack_rule", { rule: report.rule ?? "", language: report.language ?? "–" })}</span></span>
+      <span>{t(`ack_${report.verdict}` as const)} <span class="muted">· {t("ack_rule", { rule: report.rule ?? "", language: report.language ?? "–" })}</span></span>
     </p>
   );
 }
