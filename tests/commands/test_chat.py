@@ -46,6 +46,7 @@ async def test_a_conversation_shows_words_calls_and_plans_and_only_a_yes_runs_wh
     for shown in ("[x] 1. Cerca (mcp_find_items)", "[x] 2. Leggi", "[?] 3. Cancella (mcp_delete_item)"):
         assert shown in first.stdout
     assert first.stderr.count("Nothing was decided") == 2
+    assert re.search(r"The plan waits until \d{4}-\d\d-\d\d \d\d:\d\d\.\n", first.stderr)
     assert DELETED not in shelf.effects
 
     note = {"description": "Wri\u202ete", "tool": "mcp_send_note", "args": {"to": "eve", "text": HIDDEN}}
@@ -63,6 +64,7 @@ async def test_a_conversation_shows_words_calls_and_plans_and_only_a_yes_runs_wh
     assert "There is no /nonsense. /help" in again.stderr
     [session] = (await service.get("/sessions"))["items"]
     assert session["id"] in again.stdout
+    assert session["title"] == "Which lamps are there?"
     asked, _, whole = later.rpartition("Plan, waiting")
     asked = asked.rpartition("Plan, active")[2]
     for shown, letters in ((asked, 2_000), (whole, 4_500)):

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from segue.commands.chat.api import Api, Refused, TurnStream, waiting_step
 from segue.commands.chat.screen import Json, Screen, TurnView
@@ -16,7 +17,6 @@ Read = Callable[[str], "str | None"]  # shows a prompt and returns a line, None 
 PROMPT = "> "
 SHOWN_HISTORY = 6
 SHOWN_SESSIONS = 20
-TITLE_CHARS = 60
 DECISIONS = {"y": "confirm", "yes": "confirm", "n": "reject", "no": "reject"}
 
 HELP = """\
@@ -91,11 +91,11 @@ class Conversation:
         elif line.strip():
             self._send(line.strip())
         elif self._waiting is not None:
-            self.screen.note(f"Nothing was decided. The plan waits until {self._waiting['expires_at']}.")
+            self.screen.note(f"Nothing was decided. The plan waits until {_here(self._waiting['expires_at'])}.")
 
     def _send(self, message: str) -> None:
         if self.session_id is None:
-            self.session_id = str(self.api.post("/sessions", {"title": message[:TITLE_CHARS]})["id"])
+            self.session_id = str(self.api.post("/sessions", {})["id"])
             self.remember(self.session_id)
         body = {"message": message, "stream": True}
         self._follow(TurnStream(self.api, self.session_id, f"/sessions/{self.session_id}/chat", body))
@@ -180,7 +180,7 @@ class Conversation:
             here = "*" if session["id"] == self.session_id else " "
             title = one_line(session["title"] or "untitled")
             messages = f"{session['message_count']} messages"
-            self.screen.line(f"{here}{number:3}  {session['updated_at'][:16]}  {session['id']}  {title}, {messages}")
+            self.screen.line(f"{here}{number:3}  {_here(session['updated_at'])}  {session['id']}  {title}, {messages}")
         if not found:
             self.screen.note("There are none yet.")
 
@@ -202,3 +202,8 @@ class Conversation:
             self.screen.item(each)
         if not known:
             self.screen.note("Nothing yet.")
+
+
+def _here(moment: str) -> str:
+    """Returns a time of the API by the clock of this terminal."""
+    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
