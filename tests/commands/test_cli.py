@@ -41,6 +41,7 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
     [
         ({"PORT": "many"}, "PORT"),
         ({"LLM_TIMEOUT_S": "-1"}, "LLM_TIMEOUT_S"),
+        ({"TIME_ZONE": "Rome"}, "TIME_ZONE: This time zone is unknown."),
         ({"LLM_TIMEOUT_S": "inf"}, "LLM_TIMEOUT_S should be a finite number"),
         ({"LLM_API": "completions"}, "LLM_API should be 'auto', 'chat' or 'responses'"),
         ({"OPENAI_BASE_URL": "api.example.com/v1"}, "OPENAI_BASE_URL has to be a URL"),

@@ -132,4 +132,5 @@ def _fault(fault: dict[str, Any]) -> dict[str, Any]:
     loc, message = [str(part)[:MAX_SHOWN_CHARS] for part in fault["loc"]], str(fault["msg"])
     if fault["type"] == "json_invalid":
         loc, message = loc[:1], f"This is not JSON: {fault['ctx']['error']}"  # FastAPI counts on a place in the text
+    message = message.removeprefix("Value error, ")  # pydantic's, before a sentence of ours
     return {"loc": loc, "msg": message[:MAX_SHOWN_CHARS], "type": fault["type"]}

@@ -98,7 +98,8 @@ def one_line(text: str) -> str:
 
 def _sentence(error: Any) -> str:
     """Returns a validation error without pydantic's "Value error" before a sentence of ours."""
+    name = ".".join(map(str, error["loc"])).upper()
     text = (
         str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"].replace("Input should", "should")
     )
-    return f"{'.'.join(map(str, error['loc'])).upper()} {text}".strip()
+    return f"{name}{': ' if name and text[0].isupper() else ' '}{text}".strip()
