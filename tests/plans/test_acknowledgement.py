@@ -531,5 +531,33 @@ def test_hostile_text_confirms_nothing_but_what_is_readable(text: str) -> None:
     assert classify(text).verdict == ("confirm" if len(text) < LONGEST_MESSAGE and "yes" in text else "none")
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "ok, see you later",
+        "ok thanks, see you tomorrow",
+        "ok grazie, a domani",
+        "vale, gracias, hasta mañana",
+        "ok, danke, bis morgen",
+        "ok dank je, tot morgen",
+        "ok, dzięki, do jutra",
+        "tamam, yarın görüşürüz",
+        "好的，明天见",
+        "طيب، أراك غدا",
+        "네, 내일 봐요",
+        "ठीक है, कल मिलते हैं",
+    ],
+)
+def test_a_goodbye_until_tomorrow_changes_no_plan(reply: str) -> None:
+    assert classify(reply).rule == "goodbye"
+
+
+@pytest.mark.parametrize(
+    "reply", ["sì, spostala a domani", "sí, hasta mañana no", "ja, aber bis morgen", "sì, a domani"]
+)
+def test_tomorrow_in_a_yes_changes_the_plan(reply: str) -> None:
+    assert classify(reply).verdict == "amend"
+
+
 def test_the_shipped_lexicon_speaks_fifteen_languages() -> None:
     assert set(LEXICON.now.phrases) - {"any"} == set(CONFIRMS)
