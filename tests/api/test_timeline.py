@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import orjson
 from starlette.responses import Response
 
 from segue.config import Settings
@@ -85,6 +86,8 @@ async def test_a_timeline_tells_of_the_attempts_before_and_of_what_runs_now(
             return seen if seen["nodes"] and seen["turn"]["running"] else {}
 
         seen = await until(told)
+        async with looking_into(settings) as stores:  # what runs now has nothing of the run before
+            assert await stores.database.fetchval("SELECT run FROM turns") is None
         assert [(each["why"], each["ended_at"] is None) for each in seen["attempts"]] == [
             ("handed_back", False),
             ("model_unavailable", False),
@@ -114,3 +117,29 @@ async def test_a_timeline_says_how_long_a_plan_waited_for_the_users_yes(settings
             answer = (await client.http.post(f"/sessions/{session}/plan/decision", json=decision)).json()
             _, waited = (await timeline(client, asked["turn_id"]))["waits"]
             assert waited["until"] == (await client.get(f"/sessions/{session}/turns/{answer['turn_id']}"))["created_at"]
+
+
+AS_BEFORE = """
+UPDATE turns SET run = NULL, report = report || $1, timeline = $2
+"""
+
+
+async def test_a_turn_that_the_release_before_has_answered_reads_as_it_did(
+    client: Client, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("Guten Tag."))
+    session = await client.new_session()
+    await client.chat(session, "Hallo")
+    [turn] = await client.turns(session)
+    seen = await timeline(client, turn["turn_id"])
+    async with looking_into(settings) as stores:
+        [nodes, [call], *_] = orjson.loads(await stores.database.fetchval("SELECT run FROM turns"))
+        at_ms, duration_ms, sent, received = call
+        before = ["scripted", at_ms, duration_ms, None, 0, "answered", sent, 0, received, None]
+        report = orjson.dumps({"agent": "segue", "prompt": turn["prompt"]}).decode()
+        nodes = [[*node, 0][:3] for node in nodes]
+        stored = orjson.dumps({"nodes": nodes, "model_calls": [before]}).decode()
+        await stores.database.execute(AS_BEFORE, report, stored)
+    assert await client.turns(session) == [turn]
+    assert await timeline(client, turn["turn_id"]) == seen
+    assert (seen["prompt"], len(seen["nodes"]), len(seen["model_calls"])) == (turn["prompt"], 5, 1)

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import JSON
 
 from segue.config import Settings
 from segue.db.models import metadata
@@ -35,7 +35,7 @@ GARBAGE = (
     DEEP, f"[{DEEP}]", "[" * 2000 + "]" * 2000,
 )  # fmt: skip
 COLUMNS = [
-    (t.name, c.name) for t in metadata.sorted_tables if t.name in TABLES for c in t.c if isinstance(c.type, JSONB)
+    (t.name, c.name) for t in metadata.sorted_tables if t.name in TABLES for c in t.c if isinstance(c.type, JSON)
 ]
 BATCH = 50
 TOGETHER = 4  # so many sessions hold all that a newer release may write

@@ -59,11 +59,14 @@ async def test_the_row_of_a_plain_turn_holds_no_defaults_and_the_turn_is_read_wi
     session = await client.new_session()
     answer = await client.chat(session, "Hello.")
     async with looking_into(settings) as stores:
-        row = await stores.database.fetchrow("SELECT request, report, timeline FROM turns")
-    request, report, timeline = (orjson.loads(value) for value in row)
-    assert request.keys() == {"force_web_search", "origin", "time_zone"}
+        row = await stores.database.fetchrow("SELECT request, report, run, timeline FROM turns")
+    request, report, (nodes, [call], parts, cacheable) = (orjson.loads(value) for value in row[:3])
+    assert request.keys() == {"force_web_search", "time_zone"}
+    assert report.keys() == {"plan", "model", "usage", "web_search", "memory_used", "acknowledgement"}
     assert (report["web_search"], report["plan"]) == ({"reason": "not_asked"}, None)
     assert report["usage"].keys() == {"llm_calls", "input_tokens", "output_tokens", "duration_ms"}
-    assert timeline.keys() == {"nodes", "model_calls"}
+    assert (len(nodes), len(call), row["timeline"]) == (5, 4, None)
     [turn] = await client.turns(session)
     assert turn["answer"] == answer
+    assert [(part["part"], part["tokens"]) for part in turn["prompt"]["parts"]] == list(parts.items())
+    assert [part["cacheable"] for part in turn["prompt"]["parts"]] == [place < cacheable for place in range(len(parts))]

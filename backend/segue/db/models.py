@@ -11,8 +11,8 @@ than the column, which their ids order. An id or a time never does: each is of t
 `note` is what the model is told with a message.
 A `definition` is the digest of a tool's; a call was `granted` if it ran under a row of `grants`.
 `attachments` of a message are the files that it carries, as they were then.
-`agent` of a turn is that of its session when it was first claimed. Its `timeline` says what its last run did when, and
-which processes had it before.
+`agent` of a turn is that of its session when it was first claimed. Its `run` says what its last run did when, and
+its `timeline` which processes had it before.
 `client_id` is what a client calls a session that it has not made here; another user may use the same.
 `summary_references` are the lines of JSON that list the results of the turns in the summary.
 `sealed` is encrypted, and opens for its owner and server only: tokens of users, secrets of clients.
@@ -21,6 +21,7 @@ which processes had it before.
 """
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -161,6 +162,7 @@ turns = Table(
     Column("branch", Text),
     Column("read_by", _id()),
     Column("timeline", _json()),
+    Column("run", JSON(none_as_null=True)),  # as text: JSONB takes twice as much for it
     CheckConstraint("status IN ('queued', 'running', 'completed', 'failed', 'cancelled')", name="status"),
     Index("turns_session_id_seq_key", "session_id", "seq", unique=True),
     Index(
@@ -198,7 +200,8 @@ messages = Table(
     CheckConstraint("role IN ('user', 'assistant', 'tool')", name="role"),
     CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="tool_call"),
     Index("messages_session_id_seq_key", "session_id", "seq", unique=True),
-    Index("messages_history_idx", "session_id", "turn_seq", "seq"),
+    # Without the seq within a turn: the messages of a turn share one entry.
+    Index("messages_session_id_turn_seq_idx", "session_id", "turn_seq"),
     Index("messages_branch_idx", "session_id", "branch", "seq", postgresql_where=text("branch IS NOT NULL")),
     Index("messages_turn_id_idx", "turn_id"),
     Index("messages_tool_call_id_key", "tool_call_id", unique=True, postgresql_where=text("tool_call_id IS NOT NULL")),

@@ -169,9 +169,9 @@ class PromptReport:
 class TurnReport:
     """What a completed turn's row holds; its message and tool calls have rows of their own.
 
-    `agent` is the one that answered; `agent_gone` that of the session, if there was none of that name any more.
-    `asked_again` is why a step that was approved waits for another yes. `prompt` is the last request to the model, None
-    if the turn made none.
+    `agent` is the one that answered, None if it is the default one and the session's; `agent_gone` that of the session,
+    if there was none of that name any more. `asked_again` is why a step that was approved waits for another yes.
+    `prompt` is the last request to the model, None if the turn made none; its row has it in `run`.
     """
 
     acknowledgement: AcknowledgementReport

@@ -38,6 +38,7 @@ from segue.memory.history import STEERED, final_messages
 from segue.telemetry.gauges import Backlog
 from segue.tools.results import calls_of_turns, granted_among
 from segue.turns.claims import TurnRequest, request_of, runs_beside
+from segue.turns.last_run import prompt_of
 
 RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
@@ -371,7 +372,7 @@ def _turn(row: Row[Any], report: TurnReport | None, message: Message | None, cal
         finished_at=row.finished_at,
         error=error,
         answer=answer,
-        prompt=report.prompt if report and answer else None,
+        prompt=prompt_of(row, report) if report and answer else None,
         branch=row.branch,
     )
 

@@ -25,6 +25,7 @@ from segue.agent.tool_choice.choice import ToolChooser
 from segue.db.causes import StorageUnavailable
 from segue.db.engine import outlast, outlasting
 from segue.domain import turn_errors
+from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event, SteerRead, TextEnded
 from segue.domain.session import ChatAnswer, Message, PromptReport, TurnReport
@@ -282,6 +283,7 @@ class TurnRun:
 
     async def _finish(self, state: TurnState) -> ChatAnswer:
         claim, touched = self.claim, state["touched_plan"]
+        is_gone = claim.agent != self._speaker.id
         report = TurnReport(
             acknowledgement=acknowledgement_report(state),
             plan=touched.plan if touched else None,
@@ -289,9 +291,9 @@ class TurnRun:
             memory_used=memory_report(state),
             usage=self._metrics.stop(),
             model=self._model.name,
-            agent=self._speaker.id,
+            agent=self._speaker.id if self._speaker.id != DEFAULT_AGENT or is_gone else None,
             asked_again=state.get("asked_again"),
-            agent_gone=claim.agent if claim.agent != self._speaker.id else None,
+            agent_gone=claim.agent if is_gone else None,
             prompt=await self._last_request(state),
         )
         self._finishing = True

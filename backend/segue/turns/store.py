@@ -7,7 +7,7 @@ have names that are no column's, because SQLAlchemy takes a parameter with a col
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -60,7 +60,7 @@ from segue.turns.claims import (
     last_ended_turn,
     of_session,
 )
-from segue.turns.timeline import with_run
+from segue.turns.last_run import stored_run
 from segue.usage.ledger import Days, booking, charged
 
 OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
@@ -321,7 +321,8 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
             report=bindparam("outcome", type_=turns.c.report.type),
             lease_until=None,
             finished_at=NEW_MESSAGE_COLUMNS["created_at"],
-            timeline=with_run(bindparam("run", type_=turns.c.timeline.type)),
+            run=bindparam("run", type_=turns.c.run.type),
+            request=turns.c.request.op("-")("origin"),  # told to the telemetry of the run
         )
         .returning(*(OF_TURNS if told else (turns.c.session_id,)))
         .cte("finished")
@@ -371,8 +372,8 @@ async def finish_turn(
     """
     values = message_values(claim.key, answer)
     outcome = {
-        "outcome": without_defaults(report),
-        "run": without_defaults(timeline),
+        "outcome": without_defaults(replace(report, prompt=None)),
+        "run": stored_run(timeline, report),
         "cut_off": cut_off,
         "seen_seq": claim.summary_seq,
         "improves_title": improves_title,

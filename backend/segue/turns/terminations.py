@@ -4,9 +4,10 @@ Every statement is guarded by what the turn was when it was read, so that of two
 call that is still open when its turn ends has an unknown outcome.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
@@ -30,7 +31,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, sessions, tool_calls, turns
-from segue.db.writing import without_defaults
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
@@ -42,7 +42,7 @@ from segue.memory.history import IN_HISTORY, INTERRUPTED, NewMessage, append_mes
 from segue.tools.results import unanswered_calls
 from segue.turns.claims import IS_HELD, Claim, held, runs_beside
 from segue.turns.store import ChatRequest
-from segue.turns.timeline import with_attempt, with_run
+from segue.turns.timeline import attempt_ended, run_failed
 
 CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
 START_WITHIN_S = 2.0  # what was sent of a turn that no process has begun by then was lost
@@ -75,9 +75,8 @@ async def end_turn(
     """Ends a claimed turn with the error that every reader of it gets, and stores what was `said` until then. Returns
     the calls that ended with it, None if the claim no longer holds. Several statements: to be called in a transaction.
     """
-    run = with_run(literal(without_defaults(timeline), turns.c.timeline.type))
     is_told = outbox_of(connection) is not None
-    ending = _ending(IS_HELD, error, finished_at=literal(now), is_told=is_told, timeline=run)
+    ending = _ending(IS_HELD, error, finished_at=literal(now), is_told=is_told, did=run_failed(timeline))
     ended = await connection.execute(ending, held(claim))
     if ended.one_or_none() is None:
         return None
@@ -120,7 +119,7 @@ def _requeue() -> ReturningUpdate[*tuple[Any, ...]]:
             attempts=turns.c.attempts - free.cast(Integer),
             worker=None,
             lease_until=None,
-            timeline=with_attempt(bindparam("why", type_=Text), ended_at=func.now()),
+            **attempt_ended(bindparam("why", type_=Text), at=func.now()),
         )
         .returning(turns.c.id)
     )
@@ -259,7 +258,7 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
             epoch=(turns.c.epoch / literal(EPOCHS) + 1) * EPOCHS,
             attempts=0,
             request=turns.c.request.op("||")(bindparam("asked", type_=turns.c.request.type)),
-            timeline=with_attempt(turns.c.error["code"].as_string(), ended_at=turns.c.finished_at),
+            **attempt_ended(turns.c.error["code"].as_string(), at=turns.c.finished_at),
             **nothing,
         )
         .returning(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch)
@@ -340,7 +339,7 @@ def _ending(
     *,
     finished_at: ColumnElement[datetime],
     is_told: bool,
-    timeline: ColumnElement[Any] = turns.c.timeline,
+    did: Mapping[str, Any] = MappingProxyType({}),
 ) -> Select[tuple[str]]:
     ended = (
         update(turns)
@@ -351,7 +350,7 @@ def _ending(
             error_extra=error.extra or None,
             lease_until=None,
             finished_at=finished_at,
-            timeline=timeline,
+            **did,
         )
         .returning(*OF_TURNS)
         .cte("ended")

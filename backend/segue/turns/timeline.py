@@ -1,11 +1,12 @@
 """One turn as operators see it over time: its attempts, nodes, calls of models and tools, and what it waited for.
 
-Its process keeps the times while it runs and stores them with its end, in `turns.timeline`; of a turn that is a second
-old it says them in Redis, as `activity` does. No word of what was said, and no argument of a call.
+Its process keeps the times while it runs and stores them with its end, in `turns.run`; of a turn that is a second old
+it says them in Redis, as `activity` does. `turns.timeline` has the attempts before, and what a run without report used.
+No word of what was said, and no argument of a call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -18,11 +19,13 @@ from segue.db.models import plans, tool_calls, turns
 from segue.db.order import oldest_first
 from segue.db.reading import readable, reader
 from segue.db.redis import Cache
+from segue.db.writing import without_defaults
 from segue.domain.doc import BUILT_AT_FIRST_USE, doc
-from segue.domain.session import PromptReport, Usage
+from segue.domain.session import PromptReport, TurnReport, Usage
 from segue.domain.timeline import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus
 from segue.turns.activity import heard
+from segue.turns.last_run import prompt_of, run_of, stored_run
 from segue.turns.operations import OpsTurn, find_any, with_activity
 from segue.turns.queries import report_of
 
@@ -119,25 +122,27 @@ class _Stored(RunTimeline):
 _read_stored = reader(_Stored)
 
 
-def with_run(run: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Returns what `turns.timeline` is after the last run."""
-    return func.coalesce(turns.c.timeline, literal({}, JSONB)).op("||")(run)
+def run_failed(run: RunTimeline) -> dict[str, Any]:
+    """Returns the columns of a turn that say what its last run did, if it has no report."""
+    used = literal(without_defaults(RunTimeline(usage=run.usage)), JSONB)
+    timeline = func.coalesce(turns.c.timeline, literal({}, JSONB)).op("||")(used)
+    return {"run": literal(stored_run(run), turns.c.run.type), "timeline": timeline}
 
 
-def with_attempt(why: ColumnElement[Any], *, ended_at: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Returns what `turns.timeline` is after an attempt that was not the last."""
+def attempt_ended(why: ColumnElement[Any], *, at: ColumnElement[Any]) -> dict[str, Any]:
+    """Returns the same after an attempt that was not the last."""
     told = {
         "instance": turns.c.worker,
         "epoch": turns.c.epoch,
         "started_at": turns.c.started_at,
-        "ended_at": ended_at,
+        "ended_at": at,
         "why": why,
     }
     attempt = func.jsonb_build_object(*(each for pair in told.items() for each in pair))
     before = func.coalesce(turns.c.timeline["attempts"], literal([], JSONB))
     newest: ColumnElement[Any] = literal_column(f"CAST('$[last-{KEPT_ATTEMPTS - 1} to last]' AS jsonpath)")
     kept = func.jsonb_path_query_array(before.op("||")(attempt), newest)
-    return func.jsonb_build_object("attempts", kept)
+    return {"run": None, "timeline": func.jsonb_build_object("attempts", kept)}
 
 
 async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -> TurnTimeline:
@@ -147,14 +152,15 @@ async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -
     calls = await _tool_calls(connection, turn_id)
     approval = await _approval(connection, row)
     [turn] = await with_activity(cache, [found])
-    report, stored = report_of(row), _stored(row)
+    report = report_of(row)
+    stored = _stored(row, report)
     run = await _running(cache, turn) if turn.status == "running" else stored
-    earlier = stored.attempts if stored else ()
+    earlier = stored.attempts
     return TurnTimeline(
         turn=turn,
         model=report.model if report else None,
         usage=report.usage if report else run.usage if run else None,
-        prompt=report.prompt if report else None,
+        prompt=prompt_of(row, report) if report else None,
         attempts=[*earlier, *_last_attempt(turn, earlier)],
         waits=[*_queued(turn, earlier), *approval],
         nodes=_nodes(turn, run),
@@ -164,8 +170,12 @@ async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -
     )
 
 
-def _stored(row: Row[Any]) -> _Stored | None:
-    return None if row.timeline is None else readable(_read_stored, row.timeline, "turns", row.id)
+def _stored(row: Row[Any], report: TurnReport | None) -> _Stored:
+    stored = (readable(_read_stored, row.timeline, "turns", row.id) if row.timeline is not None else None) or _Stored()
+    if stored.nodes or (run := run_of(row)) is None:  # the release before stores it with the attempts
+        return stored
+    last = run.timeline(report)
+    return replace(stored, nodes=last.nodes, model_calls=last.model_calls, left_out=last.left_out)
 
 
 async def _running(cache: Cache, turn: OpsTurn) -> RunTimeline | None:

@@ -1,0 +1,95 @@
+"""What `turns.run` holds: what the last run of a turn did, and what its last request to the model was made of.
+
+Every turn has one and few are read, so it is an array of arrays, without what has its default at the end of each.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row
+
+from segue.db.reading import readable, reader
+from segue.domain.session import PromptPart, PromptReport, TurnReport
+from segue.domain.timeline import ModelRun, NodeRun, RunTimeline
+
+
+class StoredNode(NamedTuple):
+    """A NodeRun. Most take no millisecond."""
+
+    node: str
+    at_ms: int
+    duration_ms: int | None = 0
+
+
+class StoredCall(NamedTuple):
+    """A ModelRun, what is rare about it last. `model` is None for the one that the report names."""
+
+    at_ms: int
+    duration_ms: int
+    input_tokens: int
+    output_tokens: int
+    model: str | None = None
+    cached_tokens: int = 0
+    cost: float | None = None
+    first_token_ms: int | None = None
+    retries: int = 0
+    outcome: str = "answered"
+
+
+class StoredRun(NamedTuple):
+    """`parts` are the prompt's in their order, with their tokens; the first `cacheable` of them are."""
+
+    nodes: tuple[StoredNode, ...] = ()
+    model_calls: tuple[StoredCall, ...] = ()
+    parts: dict[str, int] | None = None
+    cacheable: int = 0
+    left_out: int = 0
+
+    def timeline(self, report: TurnReport | None) -> RunTimeline:
+        answered_by = report.model if report else ""
+        calls = (ModelRun(**call._asdict() | {"model": call.model or answered_by}) for call in self.model_calls)
+        return RunTimeline(tuple(NodeRun(*node) for node in self.nodes), tuple(calls), self.left_out)
+
+    @property
+    def prompt(self) -> PromptReport | None:
+        named = enumerate((self.parts or {}).items())
+        parts = tuple(PromptPart(*part, cacheable=place < self.cacheable) for place, part in named)
+        return PromptReport(parts, sum(part.tokens for part in parts)) if parts else None
+
+
+_read_run = reader(StoredRun)
+
+
+def stored_run(timeline: RunTimeline, report: TurnReport | None = None) -> list[Any]:
+    """Returns the value of `turns.run`, beside a report that is stored without its prompt."""
+    shown = report.prompt.parts if report and report.prompt else ()
+    answered_by = report.model if report else None
+    run = {
+        "nodes": [_cut(StoredNode, node._asdict()) for node in timeline.nodes],
+        "model_calls": [
+            _cut(StoredCall, call._asdict() | {"model": call.model if call.model != answered_by else None})
+            for call in timeline.model_calls
+        ],
+        "parts": {part.part: part.tokens for part in shown} or None,
+        "cacheable": sum(part.cacheable for part in shown),
+        "left_out": timeline.left_out,
+    }
+    return _cut(StoredRun, run)
+
+
+def _cut(kind: type[StoredNode | StoredCall | StoredRun], members: Mapping[str, Any]) -> list[Any]:
+    """Returns the members in the order of their kind, without the last ones if these have their defaults."""
+    values, defaults = [members[name] for name in kind._fields], kind._field_defaults
+    while values and values[-1] == defaults.get(kind._fields[len(values) - 1], ...):
+        values.pop()
+    return values
+
+
+def run_of(row: Row[Any]) -> StoredRun | None:
+    """Returns None for a turn without one, or one that cannot be read."""
+    return None if row.run is None else readable(_read_run, row.run, "turns", row.id)
+
+
+def prompt_of(row: Row[Any], report: TurnReport) -> PromptReport | None:
+    """Returns the prompt of an answer. The release before stores it with the report."""
+    return report.prompt or ((run := run_of(row)) and run.prompt)
