@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-language bfcl lock clean
+.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -34,7 +34,7 @@ run: install  ## migrate and serve on http://127.0.0.1:8000 (PORT), with its own
 	exec $(BIN)/segue serve
 
 # Where it is set, every process compiles again what it imports: a start took 5.2 s of processor time instead of 2.2.
-run test check chaos soak bench bench-quick bench-against bench-takeover bench-machines bench-wide: export PYTHONDONTWRITEBYTECODE :=
+run test check chaos soak bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage: export PYTHONDONTWRITEBYTECODE :=
 
 test: install  ## run the whole test suite
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
@@ -146,6 +146,9 @@ bench-machines: install  ## measure the processor time of each part on one to ei
 
 bench-wide: install  ## measure every route with very many rows, turns that wait and idle streams: ten minutes
 	$(BIN)/python -m bench.wide
+
+bench-storage: install  ## measure what a turn takes in PostgreSQL over a million turns: ten minutes; make bench-storage TURNS=100000
+	$(BIN)/python -m bench.storage --turns $(or $(TURNS),1000000)
 
 bench-language: install  ## measure how well a yes is recognised, on the half not tuned on: make bench-language [DATA=more.jsonl HALF=tune]
 	$(BIN)/python bench/language.py tests/plans/replies.jsonl $(DATA) --half $(or $(HALF),report)
