@@ -81,6 +81,20 @@ async def test_a_summary_counts_the_messages_of_a_session_anew(
     assert (await client.get(f"/sessions/{session}"))["message_count"] == 20
 
 
+async def test_a_summary_does_not_count_all_messages_again_until_they_have_doubled(
+    settings: Settings, client: Client, provider: Provider
+) -> None:
+    provider.summary = says("so far")
+    session = await client.new_session()
+    await talk(client, provider, session, range(1, 2))
+    async with looking_into(settings) as stores:
+        later = "UPDATE sessions SET next_seq = 41, gaps = 5, summary = 'so far', summary_seq = 33 WHERE id = $1"
+        await stores.database.execute(later, session)
+        await talk(client, provider, session, range(2, TURNS_TO_FILL_A_WINDOW + 2))
+        assert 33 < await summarised(stores, session, beyond=33) < 64
+        assert await stores.database.fetchval("SELECT gaps FROM sessions WHERE id = $1", session) == 5
+
+
 async def test_a_summary_is_carried_on_from_the_one_before(
     settings: Settings, client: Client, provider: Provider
 ) -> None:

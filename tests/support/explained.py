@@ -1,11 +1,11 @@
-"""What PostgreSQL reads for the statements of a function: the statements run again as they were, explained."""
+"""The statements that are sent to PostgreSQL, and what it reads for them: they run again as they were, explained."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 EXPLAIN = "EXPLAIN (ANALYZE, TIMING off, FORMAT json) "
@@ -20,20 +20,26 @@ class Reading:
     indexes: set[str] = field(default_factory=set)
 
 
+@contextmanager
+def statements(sent_by: object = Engine) -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
+    """Every statement sent to Postgres inside the block, with its parameters."""
+    seen: list[tuple[str, tuple[Any, ...]]] = []
+
+    def keep(_: object, __: object, statement: str, parameters: tuple[Any, ...], *___: object) -> None:
+        seen.append((statement, parameters))
+
+    event.listen(sent_by, "before_cursor_execute", keep)
+    yield seen
+    event.remove(sent_by, "before_cursor_execute", keep)
+
+
 @asynccontextmanager
 async def explained(connection: AsyncConnection) -> AsyncIterator[Reading]:
-    """Says after the block what the statements in it read, which have to be such that only read."""
-    statements: list[tuple[str, Any]] = []
-
-    def note(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
-        statements.append((statement, parameters))
-
-    listened = connection.sync_connection
-    event.listen(listened, "before_cursor_execute", note)
+    """Says after the block what the statements in it read. They run once more."""
     reading = Reading()
-    yield reading
-    event.remove(listened, "before_cursor_execute", note)
-    for statement, parameters in statements:
+    with statements(connection.sync_connection) as sent:
+        yield reading
+    for statement, parameters in sent:
         [plan] = (await connection.exec_driver_sql(EXPLAIN + statement, parameters)).scalar_one()
         for scan in _scans(plan["Plan"]):
             removed = sum(scan.get(f"Rows Removed by {why}", 0) for why in ("Filter", "Index Recheck"))

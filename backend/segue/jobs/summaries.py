@@ -69,7 +69,9 @@ class Summaries:
             earlier = await recent_references(connection, job.session_id, up_to=covers)
             listed = self._listed(merge_results(earlier, ()))
             stored = await store_summary(connection, job, summary, covers=covers, references=listed)
-            await count_gaps(connection, job.session_id)
+            # Counting reads all messages: once they have doubled, that is two for each one that was ever said.
+            has_doubled = covers.bit_length() > job.after.bit_length()
+            await count_gaps(connection, job.session_id, again=has_doubled)
         log.info("summary_written", session_id=job.session_id, covers=covers, chars=len(summary or ""), stored=stored)
         return covers < job.until
 

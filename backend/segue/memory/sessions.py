@@ -187,13 +187,14 @@ async def delete_session(connection: AsyncConnection, owner: str, session_id: st
         raise NotFound("session")
 
 
-async def count_gaps(connection: AsyncConnection, session_id: str) -> None:
-    """Counts a session's `gaps` anew, unless something happens in it meanwhile: a session older than that column has
-    null, and a process of the release before leaves it as it is.
+async def count_gaps(connection: AsyncConnection, session_id: str, *, again: bool) -> None:
+    """Counts a session's `gaps` if they are not counted yet, or `again`, unless something happens in it meanwhile: a
+    session older than that column has null, and a process of the release before leaves it as it is.
     """
+    due = [] if again else [sessions.c.gaps.is_(None)]
     seen = (
         select(sessions.c.next_seq, sessions.c.updated_at, _counted(sessions).label("message_count"))
-        .where(sessions.c.id == session_id)
+        .where(sessions.c.id == session_id, *due)
         .cte("seen")
     )
     is_as_seen = (sessions.c.next_seq == seen.c.next_seq, sessions.c.updated_at == seen.c.updated_at)

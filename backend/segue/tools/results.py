@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from anyio import to_thread
-from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, select, true, update
+from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, select, true, tuple_, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -30,6 +30,7 @@ from segue.tools.retention import Retention, evict, payload_values, storing
 from segue.tools.summaries import preview, summarise_failure, text_in
 
 REBUILD_CALLS = 50
+TURNS_LOOKED_AT = 100
 ANY_SIZE = 2**62
 
 
@@ -184,9 +185,26 @@ async def recent_references(
         .limit(REBUILD_CALLS)
     )
     if up_to is not None:
-        statement = statement.where(turns.c.seq <= up_to)
+        behind = await _first_call_behind(connection, session_id, up_to)
+        statement = statement.where(tuple_(*oldest_first(tool_calls)) < behind if behind else turns.c.seq <= up_to)
     entries = map(_entry, await connection.execute(statement))
     return [reference for call, reference in entries if not isinstance(call, UnreadableCall)]
+
+
+async def _first_call_behind(connection: AsyncConnection, session_id: str, turn_seq: int) -> tuple[int, str] | None:
+    """Returns the place of the first call of the next turns, so that the calls of all later ones are not read."""
+    following = (
+        select(turns.c.id, turns.c.seq)
+        .where(turns.c.session_id == session_id, turns.c.seq > turn_seq, turns.c.branch.is_(None))
+        .order_by(turns.c.seq)
+        .limit(TURNS_LOOKED_AT)
+        .subquery("following")
+    )
+    calls = select(*oldest_first(tool_calls)).join(following, following.c.id == tool_calls.c.turn_id)
+    first = (
+        await connection.execute(calls.order_by(following.c.seq, *oldest_first(tool_calls)).limit(1))
+    ).one_or_none()
+    return (first.seq, first.id) if first else None
 
 
 async def granted_among(connection: AsyncConnection, ids: Collection[str]) -> set[str]:
