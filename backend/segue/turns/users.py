@@ -1,17 +1,35 @@
-"""All users: what each has, and what today took. Only reads, also the tables of other modules."""
+"""All users: what each has, and what today took. Only reads, also the tables of other modules.
+
+Of no user more than COUNTED sessions and turns are counted: an exact count would read all of them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Float, FromClause, Select, bindparam, case, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    DateTime,
+    Float,
+    FromClause,
+    Select,
+    Text,
+    bindparam,
+    case,
+    func,
+    literal,
+    select,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import api_keys, sessions, turns, usage, user_limits
 from segue.domain.doc import doc
-from segue.domain.ids import first_id
-from segue.turns.figures import SKEW
+
+COUNTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +38,8 @@ class UserOverview:
 
     user: Annotated[str, doc("Who.")]
     keys: Annotated[int, doc("API keys that work.")]
-    sessions: Annotated[int, doc("Sessions.")]
-    turns_today: Annotated[int, doc("Turns that were accepted today.")]
+    sessions: Annotated[int, doc("Sessions. 1,000 stands for as many or more.")]
+    turns_today: Annotated[int, doc("Turns that were accepted today. 1,000 stands for as many or more.")]
     tokens_today: Annotated[int, doc("Tokens of the models, today.")]
     cost_today: Annotated[float | None, doc("What they cost, in dollars; null if a part has no price.")]
 
@@ -39,7 +57,36 @@ def _names() -> Select[Any]:
     return select(names.c.name).where(names.c.name.is_not(None)).limit(bindparam("at_most"))
 
 
-_NAMES = _names()
+def _counts() -> Select[Any]:
+    names = func.unnest(bindparam("names", type_=ARRAY(Text))).table_valued("name").render_derived("names")
+    now, midnight = (bindparam(name, type_=DateTime(timezone=True)) for name in ("now", "midnight"))
+
+    def latest(*conditions: ColumnElement[bool]) -> FromClause:
+        """Sorted, so that PostgreSQL takes the index and does not look for a user's sessions among all."""
+        of_user = select(sessions.c.id).where(sessions.c.owner == names.c.name, *conditions).correlate(names)
+        kinds = (of_user.where(sessions.c.archived.is_(archived)) for archived in (False, True))
+        return union_all(*(each.order_by(sessions.c.updated_at.desc()).limit(COUNTED) for each in kinds)).subquery()
+
+    in_force = api_keys.c.revoked_at.is_(None) & func.coalesce(api_keys.c.expires_at > now, True)
+    keys = select(func.count()).where(api_keys.c.owner == names.c.name, in_force).scalar_subquery()
+    owned = select(func.count()).select_from(latest()).scalar_subquery()
+    active = latest(sessions.c.updated_at >= midnight)
+    newest = (
+        select(turns.c.created_at, turns.c.status, turns.c.started_at)
+        .where(turns.c.session_id == active.c.id)
+        .order_by(turns.c.seq.desc())
+        .limit(COUNTED)
+        .lateral("newest")
+    )
+    ran = newest.c.started_at.is_not(None) | (newest.c.status != "completed")  # a copy of a fork's never did
+    today = (newest.c.created_at >= midnight, ran)
+    begun = select(literal(1)).join_from(active, newest, literal(value=True)).where(*today).correlate(names)
+    turns_today = select(func.count()).select_from(begun.limit(COUNTED).subquery()).scalar_subquery()
+    counts = {"keys": keys, "sessions": func.least(owned, COUNTED), "turns_today": turns_today}
+    return select(names.c.name, *(count.label(name) for name, count in counts.items()))
+
+
+_NAMES, _COUNTS = _names(), _counts()
 
 
 async def list_users(
@@ -50,40 +97,20 @@ async def list_users(
     names = list(found.scalars())
     today = now.astimezone(UTC).date()
     midnight = datetime.combine(today, time(), UTC)
-    in_force = api_keys.c.revoked_at.is_(None) & func.coalesce(api_keys.c.expires_at > now, True)
-    keys = await _counted(connection, api_keys, names, in_force)
-    owned = await _counted(connection, sessions, names)
-    of_today = sessions.join(turns, turns.c.session_id == sessions.c.id)
-    today_on = (
-        turns.c.id >= first_id("turn", midnight - SKEW),  # the primary key has them by time
-        turns.c.created_at >= midnight,
-        sessions.c.updated_at >= midnight,
-    )
-    begun = await _counted(connection, of_today, names, *today_on, owner=sessions.c.owner)
+    times = {"now": now, "midnight": midnight}
+    counts = {row.name: row for row in await connection.execute(_COUNTS, {"names": names, **times})}
     spent = {row.owner: row for row in await connection.execute(_spent(names, usage.c.day == today))}
     return [
         UserOverview(
             user=name,
-            keys=keys.get(name, 0),
-            sessions=owned.get(name, 0),
-            turns_today=begun.get(name, 0),
+            keys=counts[name].keys,
+            sessions=counts[name].sessions,
+            turns_today=counts[name].turns_today,
             tokens_today=spent[name].tokens if name in spent else 0,
             cost_today=spent[name].cost if name in spent else 0.0,
         )
         for name in names
     ]
-
-
-async def _counted(
-    connection: AsyncConnection,
-    table: FromClause,
-    names: Sequence[str],
-    *conditions: ColumnElement[bool],
-    owner: ColumnElement[str] | None = None,
-) -> dict[str, int]:
-    by = table.c.owner if owner is None else owner
-    counted = select(by, func.count().label("rows")).select_from(table).where(by.in_(names), *conditions).group_by(by)
-    return {row[0]: row.rows for row in await connection.execute(counted)}
 
 
 def _spent(names: Sequence[str], *conditions: ColumnElement[bool]) -> Select[Any]:

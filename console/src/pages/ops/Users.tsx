@@ -12,6 +12,10 @@ type User = Schemas["OpsUser"];
 type Limits = Schemas["LimitsToSet"];
 const LIMITS = ["requests_per_minute", "turns_per_minute", "concurrent_turns", "tokens_per_day", "cost_per_day"] as const;
 const EVERY_MS = 10_000;
+const COUNTED = 1000;
+
+/** The service counts no further. */
+const counted = (rows: number): string => `${number(rows)}${rows === COUNTED ? "+" : ""}`;
 
 export function Users(_: OpsView) {
   const users = usePaged<User>("/ops/users", {}, EVERY_MS);
@@ -21,8 +25,8 @@ export function Users(_: OpsView) {
       <List of={users} label={t("ops_users")} icon="users" empty={t("ops_no_users")} keyOf={({ overview }) => overview.user} columns={[
         { label: t("ops_user"), cell: ({ overview }) => <a href={to("ops/turns", { owner: overview.user })}><Foreign text={overview.user} /></a> },
         { label: t("ops_keys_that_work"), end: true, cell: ({ overview }) => <a href={to("ops/keys", { user: overview.user })}>{number(overview.keys)}</a> },
-        { label: t("ops_sessions"), end: true, cell: ({ overview }) => number(overview.sessions) },
-        { label: t("ops_turns_today"), end: true, cell: ({ overview }) => number(overview.turns_today) },
+        { label: t("ops_sessions"), end: true, cell: ({ overview }) => counted(overview.sessions) },
+        { label: t("ops_turns_today"), end: true, cell: ({ overview }) => counted(overview.turns_today) },
         { label: t("ops_tokens_today"), end: true, cell: ({ overview }) => number(overview.tokens_today) },
         { label: t("ops_cost_today"), end: true, cell: ({ overview }) => (overview.cost_today === null ? NONE : money(overview.cost_today)) },
         { label: t("ops_limits"), cell: ({ limits }) => <Told limits={limits} /> },
