@@ -42,6 +42,7 @@ ROUNDS = 20
 CONNECTED_S = 30
 LOOK_AGAIN_S = 0.2
 MANY = {"command": sys.executable, "args": ["-m", "bench.many_tools"], "env": dict(OUR_MODULES)}
+ASKED = ("query=hello", "query=nowhere", "pinned=true", "archived=true")
 PROGRAM = str(Path(sys.executable).with_name("segue"))
 LONG = ("/events", "/stream", "/export")  # answers that stay open, or hold all there is
 
@@ -129,7 +130,7 @@ def routes(long: Original) -> list[str]:
     filled = [
         path.format_map({**values, "agent_id": "segue"}) for path in paths if _names(path) <= {*values, "agent_id"}
     ]
-    return [*filled, "/ops/overview?window=day", "/sessions?query=hello"]
+    return [*filled, "/ops/overview?window=day", *(f"/sessions?{asked}" for asked in ASKED)]
 
 
 def _names(path: str) -> set[str]:
