@@ -20,14 +20,12 @@ from segue.domain.errors import Unreadable
 from segue.domain.plan import Plan
 from segue.domain.session import Message
 from segue.domain.tool import Reference
-from segue.language.detect_language import ENGLISH
 from segue.memory import short_term
 from segue.memory.history import StoredWindow, last_exchange, load_window
 from segue.memory.history_window import WindowLimits
 from segue.memory.long_term import LongTermMemory
 from segue.memory.short_term import ShortTermMemory
 from segue.memory.token_count import Count
-from segue.plans.conversation_language import conversation_language
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
 from segue.tools.attachments.store import read_attached
 from segue.tools.outcome import Outcome
@@ -149,7 +147,8 @@ async def load_context(
         shown_plan=claim.shown_plan,
         answered_turn_id=claim.answered_turn_id,
         answered=_answered(window, opening, claim.answered_turn_id),
-        language=claim.language or _language(window),
+        language=claim.language,
+        said=_said(window),
         earlier=earlier,
     )
 
@@ -172,11 +171,10 @@ def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) 
     return str(said[-1].content) if said and said[-1].seq < opening.seq else None
 
 
-def _language(window: Sequence[Message]) -> str:
-    """Returns the language of the newest message that shows one, the user's before the assistant's."""
+def _said(window: Sequence[Message]) -> tuple[str, ...]:
+    """Returns the texts, the user's before the assistant's, the newest first."""
     said = [message for message in reversed(window) if isinstance(message.content, str)]
-    users_first = sorted(said, key=lambda message: message.role != "user")
-    return conversation_language(str(message.content) for message in users_first) or ENGLISH
+    return tuple(str(message.content) for message in sorted(said, key=lambda message: message.role != "user"))
 
 
 async def _earlier_attempt(connection: AsyncConnection, claim: Claim) -> EarlierAttempt:

@@ -16,7 +16,7 @@ from segue.agent.llm.answer_schemas import Reading
 from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan
 from segue.agent.prompts import TOO_LATE, VERDICT_NOTES, steers_in, stopped_note, waiting_note
-from segue.agent.state import TurnState, Update, acknowledgement_report, web_search_report
+from segue.agent.state import TurnState, Update, acknowledgement_report, language_of, web_search_report
 from segue.agent.user_answers import read_answer
 from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
 from segue.domain.plan import Decision, Plan, end, replace_open_steps, update_step
@@ -98,7 +98,7 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
         note = TOO_LATE
     skip: Update = {"note": note, "plan_runs": False, "touched_plan": ended, "cautious": weak}
     if ended is not None:
-        skip["postscript"] = plan_messages.ended(ended.plan, state["language"])
+        skip["postscript"] = plan_messages.ended(ended.plan, language_of(state))
     mode = context.limits.planning
     has_called = state["earlier"] is not None and bool(state["earlier"].calls)
     if has_called or not should_plan(state["message"], mode=mode, verdict=verdict):
@@ -217,7 +217,7 @@ async def _ask_again(context: TurnContext, state: TurnState, stored: StoredPlan)
     return {
         "touched_plan": stored,
         "plan_runs": False,
-        "answer": plan_messages.ask_again(stored, state["language"]),
+        "answer": plan_messages.ask_again(stored, language_of(state)),
     }
 
 
@@ -230,7 +230,7 @@ async def _answer_beside(context: TurnContext, state: TurnState, stored: StoredP
     if not stored.reminded:
         async with context.transaction() as connection:
             await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=True)
-        update["postscript"] = plan_messages.still_waiting(stored, state["language"])
+        update["postscript"] = plan_messages.still_waiting(stored, language_of(state))
     return update
 
 
@@ -272,5 +272,5 @@ def _run(stored: StoredPlan) -> Update:
 
 
 def _close(stored: StoredPlan, state: TurnState) -> Update:
-    answer = plan_messages.ended(stored.plan, state["language"])
+    answer = plan_messages.ended(stored.plan, language_of(state))
     return {"touched_plan": stored, "plan_runs": False, "answer": answer}

@@ -6,7 +6,7 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages, prompts
 from segue.agent.context import TurnContext
 from segue.agent.llm.reply import Reply
-from segue.agent.state import TurnState, Update
+from segue.agent.state import TurnState, Update, language_of
 from segue.agent.stream_reply import StartedMessage, emit_message, stream_reply
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan
@@ -27,7 +27,7 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         answer = reply.text or prompts.NO_ANSWER
     postscript, beside = state.get("postscript"), state.get("beside")
     if beside is not None and touched is not None and touched.plan.id != beside.plan.id:
-        postscript = plan_messages.superseded(beside.plan, state["language"])
+        postscript = plan_messages.superseded(beside.plan, language_of(state))
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     return {"answer": answer, "answer_id": emit_message(context, answer, started)}
 
@@ -37,8 +37,8 @@ async def _synthesis(context: TurnContext, state: TurnState, plan: Plan) -> tupl
         reply, started = await _last_words(context, state, prompts.synthesis_note(plan))
     except AppError as error:  # the steps have had their effects: the turn must not look as if they had not
         log.warning("synthesis_failed", code=error.code, plan_id=plan.id)
-        return plan_messages.ended(plan, state["language"]), None
-    return reply.text or plan_messages.ended(plan, state["language"]), started
+        return plan_messages.ended(plan, language_of(state)), None
+    return reply.text or plan_messages.ended(plan, language_of(state)), started
 
 
 async def _last_words(context: TurnContext, state: TurnState, instruction: str) -> tuple[Reply, StartedMessage | None]:

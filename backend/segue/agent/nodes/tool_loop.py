@@ -17,7 +17,7 @@ from segue.agent.context import TurnContext
 from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.plan_executor import blocked_tools, execute_plan, offer_asking, offer_plan
 from segue.agent.refused_tools import mark_refused
-from segue.agent.state import EarlierAttempt, TurnState, Update, web_search_report
+from segue.agent.state import EarlierAttempt, TurnState, Update, language_of, web_search_report
 from segue.agent.steering import read_steers
 from segue.agent.stream_reply import stream_reply
 from segue.agent.told import told_about
@@ -135,7 +135,7 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
         told = await told_about(turn, run.plan, state["earlier_results"])
         answer = plan_messages.ask(
             run.stored,
-            state["language"],
+            language_of(state),
             changed=run.differences if run.changed else None,
             blocked=blocked,
             told=told,
@@ -204,7 +204,7 @@ async def _ask_for_yes(
         return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
     run = await execute_plan(turn, stored, None)
     told = await told_about(turn, run.plan, state["earlier_results"])
-    question = plan_messages.ask(run.stored, state["language"], told=told, results=_tools_by_result(turn, state))
+    question = plan_messages.ask(run.stored, language_of(state), told=told, results=_tools_by_result(turn, state))
     answer = "\n\n".join(part for part in (reply.text, question) if part)
     return {"touched_plan": run.stored, "answer": answer}
 
@@ -231,7 +231,7 @@ async def _ask_for_answer(
         async with context.transaction() as connection:
             stored = await store.swap(connection, stored, add_steps(stored.plan, steps), tool_hash=stored.tool_hash)
     context.emit(PlanChanged(stored.plan))
-    return {"touched_plan": stored, "answer": plan_messages.ask(stored, state["language"]), "started": None}
+    return {"touched_plan": stored, "answer": plan_messages.ask(stored, language_of(state)), "started": None}
 
 
 def _distinct(held: Sequence[HeldCall]) -> list[HeldCall]:
