@@ -52,6 +52,7 @@ _NOT_SHARED = """DO $$ BEGIN
 END $$; """
 # Statements without a name are sent whole each time, so that it does not matter which connection has seen them before.
 UNNAMED: Final[Mapping[str, Any]] = {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
+IN_TRANSACTIONS: Final = "READ COMMITTED"
 RETRY_S = 0.25
 # What does not fit into this little memory goes to a file, which is gone with the statement.
 _WRITES_TO_DISK = """DO $$ BEGIN
@@ -95,11 +96,10 @@ class Database:
         self._alone = _make_engine(url, is_shared=self._is_shared, poolclass=NullPool)
         self._outages = Outages(self._alone.connect)
         event.listen(writing_engine.sync_engine, "handle_error", self._note_refusal)
-        self._writing = writing_engine.execution_options(**options)
-        self._autocommit = self._writing.execution_options(isolation_level="AUTOCOMMIT")
+        self._autocommit = writing_engine.execution_options(**options)
+        self._writing = self._autocommit.execution_options(isolation_level=IN_TRANSACTIONS)
         # A setting of the connection, because BEGIN READ ONLY and COMMIT would cost two round trips for each reading.
-        reading_engine = self._engine(url, pool_size=reading, default_transaction_read_only="on")
-        self._reading = reading_engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._reading = self._engine(url, pool_size=reading, default_transaction_read_only="on")
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
@@ -191,6 +191,7 @@ class Database:
         engine = _make_engine(
             url,
             is_shared=self._is_shared,
+            isolation_level="AUTOCOMMIT",  # in each connection once: as an option it is set for each use, and unset
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=POOL_TIMEOUT_S,
@@ -237,7 +238,7 @@ def _sets(session_settings: Mapping[str, str]) -> Callable[[Any, ConnectionPoolE
 
 
 def _limit_transaction(connection: Connection) -> None:
-    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+    if connection.get_execution_options().get("isolation_level") == IN_TRANSACTIONS:
         limits = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SESSION_SETTINGS.items())
         connection.exec_driver_sql(f"SELECT {limits}")
 
