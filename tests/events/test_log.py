@@ -361,6 +361,15 @@ async def test_a_turn_that_ends_before_it_ran_has_a_log_of_its_end_alone(setting
     assert (end.id, end.type) == (END, "RUN_ERROR")
 
 
+async def test_a_follower_that_is_behind_the_end_is_told_that_no_more_comes(settings: Settings) -> None:
+    async with log_of(settings) as here:
+        await here.open(TURN, epoch=1, stream=False)
+        late = asyncio.create_task(followed(here, after=END))
+        await asyncio.create_task(followed(here, until=1))  # by then the other waits
+        here.end(TURN, turn_errors.interrupted())
+        assert await late == []
+
+
 async def test_a_position_that_was_trimmed_is_a_gap_and_then_what_follows(settings: Settings, redis: Redis) -> None:
     async with log_of(settings) as here, log_of(settings) as there:
         writer = await here.open(TURN, epoch=1, stream=False)

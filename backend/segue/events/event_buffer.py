@@ -81,7 +81,7 @@ class EventBuffer:
         self._postgres_lost_at: float | None = None
         self._shutting_down = shutting_down
         self._wakeups = wakeups
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waiting: dict[asyncio.Future[None], int] = {}  # for entries after a position
 
     @property
     def last(self) -> int:
@@ -101,7 +101,7 @@ class EventBuffer:
             self.entries.append(Entry(position - 1, agui.replay_gap()))
         self.entries.append(Entry(position, event))
         self.next_check = time.monotonic() + CHECK_ROW_S
-        self._notify()
+        self._notify(position)
 
     def end_from_row(self, event: bytes) -> None:
         """Appends the terminal event that Postgres knows, after a gap: Redis has lost the events before it."""
@@ -121,12 +121,12 @@ class EventBuffer:
         self._postgres_lost_at = self._postgres_lost_at or now
         self._postgres_lost = now - self._postgres_lost_at >= outage_s
         self.next_check = now + CHECK_ROW_S
-        self._notify()
+        self._notify(self.end)
 
     def shut_down(self) -> None:
         """The process stops; the turn may go on in another one."""
         self._shutting_down = True
-        self._notify()
+        self._notify(self.end)
 
     async def after(self, position: int, *, patient: bool) -> AsyncGenerator[Sequence[Entry]]:
         """Yields the entries after a position up to the terminal event, all that there are at a time.
@@ -149,16 +149,19 @@ class EventBuffer:
                 raise turn_errors.interrupted()
             if self._postgres_lost and not patient and not self.published_here:
                 raise turn_errors.storage_lost()
-            await self._change()
+            await self._change(position)
 
-    async def _change(self) -> None:
+    async def _change(self, position: int) -> None:
         waiting = asyncio.get_running_loop().create_future()
-        self._waiting[waiting] = None
+        self._waiting[waiting] = min(position, self.end - 1)  # the end is told to all
         try:
             await waiting
         finally:
             self._waiting.pop(waiting, None)
 
-    def _notify(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        self._wakeups.wake(waiting)
+    def _notify(self, position: int) -> None:
+        """Wakes the followers that have not read up to this position."""
+        due = [waiting for waiting, read in self._waiting.items() if read < position]
+        for waiting in due:
+            del self._waiting[waiting]
+        self._wakeups.wake(due)
