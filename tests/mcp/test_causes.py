@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,13 +16,13 @@ from starlette.routing import Route
 
 from segue.config import Settings
 from segue.domain.tool import ToolFailed
-from segue.mcp import supervisor
+from segue.mcp import connection, supervisor
 from segue.mcp.config import read_mcp_config
 from segue.mcp.servers import McpServers
 from segue.tools.run import RunLimits, run_tool
 from tests.mcp.test_connection import TOOL, Peer, connected, listening, said
 from tests.mcp.test_live_config import SMALL
-from tests.mcp.test_servers import WHO, tool, until
+from tests.mcp.test_servers import WHO, call, tool, until
 from tests.support import logs
 from tests.support.health import state, states
 from tests.support.patience import PATIENCE_S
@@ -163,6 +165,53 @@ async def test_tools_of_a_server_that_dies_or_returns_are_taken_away_and_given_b
     assert (away["reason_code"], away["reason"]) == ("server_away", f"Its MCP server is not connected ({why}).")
     assert (ready["mcp"]["peer"], set(ready["mcp_stderr"]["dead"].split("\n"))) == (why, {"no TOKEN is set"})
     assert peer.asked == ()
+
+
+async def test_a_process_that_hangs_is_replaced_without_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_QUIET_S", 0.1)
+    monkeypatch.setattr(connection, "_SIGN_S", 0.1)
+    async with connected(tmp_path, {**SMALL, "timeout_s": 0.5}) as servers:
+        pid = int(str(await tool(servers, "pid").run({}, WHO)))
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: servers.statuses()[0].last_error == "it stopped answering; look into its own log")
+        await until(lambda: servers.states()["peer"] == "ready")
+        assert await tool(servers, "pid").run({}, WHO) != str(pid)
+
+
+class Slow(Peer):
+    """Runs calls until `stop`, and answers pings meanwhile. `asked` are the methods since a call began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.stop = asyncio.Event(), asyncio.Event()
+        self.asked: list[str] = []
+
+    async def serve(self, request: Request) -> Response:
+        body = json.loads(await request.body() or b"{}")
+        self.asked.append(body.get("method"))
+        if body.get("method") == "tools/call":
+            self.asked.clear()
+            self.begun.set()
+            await self.stop.wait()
+            return said(body, {"content": []})
+        return await super().serve(request)
+
+
+async def test_a_server_that_runs_a_call_is_not_asked_for_a_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_QUIET_S", 0.05)
+    busy, idle = Slow(), Slow()
+    async with listening(busy) as of_busy, listening(idle) as of_idle, AsyncExitStack() as stack:
+        servers = await stack.enter_async_context(connected(tmp_path, {"url": f"http://127.0.0.1:{of_busy}/mcp"}))
+        await stack.enter_async_context(connected(tmp_path, {"url": f"http://127.0.0.1:{of_idle}/mcp"}))
+        calling = asyncio.create_task(call(servers, "look"))
+        await busy.begun.wait()
+        idle.asked.clear()
+        await until(lambda: idle.asked.count("ping") >= 5)
+        assert busy.asked.count("ping") <= 1  # one may have been on its way
+        busy.stop.set()
+        await calling
 
 
 async def _is(client: Client, session: str, *, available: bool) -> bool:

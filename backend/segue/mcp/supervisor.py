@@ -49,7 +49,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 _LIST_PAUSE_S: Final = 0.2
 _CLOSE_S: Final = 2.0
 _AGAIN_S: Final = 5.0  # how long a call that has to wait for the next connection does so
-_QUIET_S: Final = 30.0  # between two signs of life of a server over HTTP, whose end nothing tells
+_QUIET_S: Final = 30.0  # between two signs of life: nothing tells that a server hangs, or that one over HTTP is gone
 
 log = structlog.get_logger()
 
@@ -324,9 +324,10 @@ class Supervisor:
         """
         pause, listed_at = _LIST_PAUSE_S, -math.inf
         while True:
-            with anyio.move_on_after(math.inf if self.config.url is None else _QUIET_S):
+            with anyio.move_on_after(_QUIET_S):
                 await self._in_doubt.wait()
-            if not self._in_doubt.is_set() and await is_alive(client):
+            # A server may do one thing at a time: while it runs a call, that call's time limit finds out.
+            if not self._in_doubt.is_set() and (self._calls or await is_alive(client)):
                 continue
             self._in_doubt.clear()
             is_quiet = anyio.current_time() - listed_at > 2 * pause
@@ -347,7 +348,7 @@ class Supervisor:
                 await self._hurry.wait()
 
     async def _load_tools(self, client: Client) -> None:
-        listed = await list_tools(client)
+        listed = await list_tools(self.name, client)
         if listed == self.listed:
             return
         names = {tool.name for tool in listed}
