@@ -287,6 +287,32 @@ async def test_the_first_call_of_a_user_asks_for_a_login_and_the_tools_come_with
     assert "This is ada." in await asks_who(service, provider)
 
 
+async def test_of_a_list_that_is_too_long_all_instances_offer_the_same_first_tools(
+    with_logins: Settings, server: LoginServer, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.mcp.connection.MAX_LIST_BYTES", 120)
+    monkeypatch.setattr("segue.mcp.oauth.personal_server.LOOK_EVERY_S", 0.05)
+    async with running(with_logins) as first, running(with_logins) as second:
+        for client, other in ((first, second), (second, first)):
+            await log_in(client, "ada")
+            await until(lambda other=other: offers_whoami(other))  # type: ignore[misc]
+            assert "This is ada." in await asks_who(client, provider)
+        for client in (first, second):
+            assert await tools_at(client) == ["mcp_log_in_to_diary", "mcp_whoami"]
+    async with looking_into(with_logins) as stores:
+        stored = await stores.database.fetchval("SELECT tools FROM mcp_tool_lists")
+        assert [tool["name"] for tool in orjson.loads(stored)] == ["whoami"]
+
+
+async def tools_at(client: Client) -> list[str]:
+    [listed] = (await client.get("/mcp/servers"))["items"]
+    return list(listed["tools"])
+
+
+async def offers_whoami(client: Client) -> bool:
+    return "mcp_whoami" in await tools_at(client)
+
+
 async def test_what_a_login_may_not_do_is_asked_for_with_a_login_that_may(
     service: Client, server: LoginServer, provider: Provider
 ) -> None:

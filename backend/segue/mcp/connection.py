@@ -6,10 +6,12 @@ tool list for one malformed entry.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import accumulate
 from typing import Any, Final, TypeVar, cast
 
 import anyio
 import httpx2
+import structlog
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp import Client, MCPError
 from mcp.client.session import ElicitationFnT, MessageHandlerFnT
@@ -18,6 +20,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import METHOD_NOT_FOUND, Implementation, JSONRPCResponse, PaginatedRequestParams, PaginatedResult
 from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic_core import to_json
 
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone
 from segue.mcp.causes import WEB_PAGE, answered, members_of
@@ -25,7 +28,7 @@ from segue.mcp.config import McpServerConfig
 from segue.mcp.delivery import carried
 from segue.mcp.large_answers import light_body
 from segue.mcp.legacy_sse import sse_transport
-from segue.mcp.packing import MAX_TOOLS
+from segue.mcp.packing import MAX_LIST_BYTES, MAX_TOOLS
 from segue.mcp.stderr import Stderr
 from segue.mcp.stdio import Incoming, stdio_transport
 from segue.mcp.tool_mapping import without_broken_tools
@@ -44,6 +47,8 @@ _MAX_PAGES: Final = 50
 _GET_BYTES: Final = 64 * 1024
 _CHUNK_BYTES: Final = 500
 _LINE_BYTES: Final = 20
+
+log = structlog.get_logger()
 
 Page = TypeVar("Page", bound=PaginatedResult)
 Item = TypeVar("Item")
@@ -137,10 +142,15 @@ async def all_pages(
     return listed[:most]
 
 
-async def list_tools(client: Client) -> list[McpTool]:
-    """Returns the tools of all pages, at most MAX_TOOLS. Raises as `all_pages` does."""
+async def list_tools(server: str, client: Client) -> list[McpTool]:
+    """Returns the first tools of all pages, at most MAX_TOOLS and MAX_LIST_BYTES. Raises as `all_pages` does."""
     session = client.session
-    return await all_pages(lambda page: session.list_tools(params=page), lambda of: of.tools, most=MAX_TOOLS)
+    listed = await all_pages(lambda page: session.list_tools(params=page), lambda of: of.tools, most=MAX_TOOLS)
+    sizes = accumulate(len(to_json(tool, by_alias=True, exclude_none=True)) for tool in listed)
+    kept = [tool for tool, size in zip(listed, sizes, strict=True) if size <= MAX_LIST_BYTES]
+    if len(kept) < len(listed):
+        log.warning("mcp_tools_cut", server=server, announced=len(listed), kept=len(kept))
+    return kept
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import orjson
 from segue.tools.apart import has_many
 
 MAX_TOOLS: Final = 1000
+MAX_LIST_BYTES: Final = 4_000_000
 MAX_TOOL_BYTES: Final = 64 * 1024
 UNREAD: Final = "segue.unread"
 _OF_A_RESOURCE: Final = ("resultType", "cacheScope", "ttlMs")

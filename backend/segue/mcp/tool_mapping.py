@@ -121,7 +121,8 @@ def tools_of(
         room -= len(to_json([tool.description, tool.input_schema]))
         if room < 0:
             log.warning("mcp_tools_cut", server=server, announced=len(listed), kept=len(tools))
-            break
+            cut = LeftOut(_visible(tool.name)[:64], "with it, and all after it, the list is over 2 MB")
+            return list(tools.values()), [cut, *left_out][:_MAX_LEFT_OUT]
         try:
             spec = _spec(server, config, tool, timeout_s)
         except _Unfit as unfit:

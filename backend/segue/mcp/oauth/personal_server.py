@@ -15,7 +15,6 @@ from typing import Any, Final
 import anyio
 import structlog
 from mcp_types import Tool as McpTool
-from pydantic_core import to_json
 
 from segue.db.causes import StorageUnavailable
 from segue.db.engine import Database
@@ -35,7 +34,6 @@ from segue.mcp.supervisor import Supervisor
 from segue.mcp.tool_mapping import tools_of
 
 LOOK_EVERY_S: Final = 10.0
-MAX_LIST_BYTES: Final = 4_000_000
 _LOGIN_TOOL: Final = "log_in_to_"
 
 log = structlog.get_logger()
@@ -144,10 +142,8 @@ class PersonalServer:
         listed = supervisor.listed
         if listed is None or listed == self._listed:
             return
-        at = None
-        if len(to_json(listed)) <= MAX_LIST_BYTES:
-            async with self._database.transaction() as connection:
-                at = await tool_lists.save_list(connection, self.name, self.config.url or "", listed)
+        async with self._database.transaction() as connection:
+            at = await tool_lists.save_list(connection, self.name, self.config.url or "", listed)
         await self._offer(listed, at)
         log.info("mcp_tools_listed", server=self.name, tools=len(self.tools))
 
