@@ -6,7 +6,7 @@ from tests.support import garbage  # before the modules with much to import
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import asyncpg
@@ -90,6 +90,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(module) if module in LONGEST else len(LONGEST)
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """To show where a test failed, its source is parsed."""
+    with garbage.left_alone():
+        return (yield)
 
 
 def pytest_collection_finish() -> None:

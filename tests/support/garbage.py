@@ -1,6 +1,8 @@
 """Importing this stops the garbage collector: what modules make stays, and a quarter of their time went into it."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 gc.disable()
 
@@ -9,3 +11,17 @@ def collect_again() -> None:
     """Starts it again, for what is made from now on."""
     gc.freeze()
     gc.enable()
+
+
+@contextmanager
+def left_alone() -> Iterator[None]:
+    """Stops it for a while. Python 3.11 parses source to format a traceback; a finalizer that does so while something
+    else is parsed makes that fail with a SystemError (python/cpython#106905).
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
