@@ -288,7 +288,7 @@ async def test_the_first_call_of_a_user_asks_for_a_login_and_the_tools_come_with
 
 
 async def test_of_a_list_that_is_too_long_all_instances_offer_the_same_first_tools(
-    with_logins: Settings, server: LoginServer, provider: Provider, monkeypatch: pytest.MonkeyPatch
+    with_logins: Settings, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segue.mcp.connection.MAX_LIST_BYTES", 120)
     monkeypatch.setattr("segue.mcp.oauth.personal_server.LOOK_EVERY_S", 0.05)

@@ -216,6 +216,24 @@ async def test_a_failure_is_told_with_its_reason(client: Client) -> None:
     assert re.match("Non ci sono riuscito: .*There is no mail with the id 'eml-000000'", text)
 
 
+@pytest.mark.parametrize(
+    ("message", "language", "told"),
+    [
+        ("find the emails about bananas, then read the first", "en", "To use mcp_get_email I still need: email_id."),
+        ("cerca le mail sulle banane, poi leggi la prima", "it", "Per usare mcp_get_email mi manca ancora: email_id."),
+        ("查找关于香蕉的邮件，然后打开第一封", "zh", "要使用 mcp_get_email，还缺少：email_id。"),
+        ("ابحث عن رسائل الموز ثم افتح الأولى", "ar", "لاستخدام mcp_get_email ما زلت أحتاج إلى: email_id."),
+    ],
+)
+async def test_a_step_that_finds_nothing_to_work_on_says_so_in_the_users_language(
+    client: Client, message: str, language: str, told: str
+) -> None:
+    text, called = await say(client, await client.new_session(), message, language)
+    assert told in text
+    assert "could not be found" not in text
+    assert [name for name, _ in called] == ["search_emails"]
+
+
 async def test_small_talk_is_answered_with_what_can_be_done(client: Client) -> None:
     session = await client.new_session()
     text, _ = await say(client, session, "buongiorno", "it")

@@ -31,6 +31,7 @@ _CLAUSE_END = re.compile(r"[,;:.!，；：。！،؛]")
 _FIRST_CLAUSE = re.compile(r"^([^,;:.!，；。！،؛]{1,24})[,;:.!，；。！،؛]\s*(\S.*)$", re.DOTALL)
 _STEP = re.compile(r"^Do step \d+ now: (.*)$", re.MULTILINE)
 _FAILED_STEP = re.compile(r'^\{"id":\d+,.*"status":"(?:failed|unknown)".*\}$', re.MULTILINE)
+_NOT_FOUND = re.compile(r"(.+) could not be found for (\S+)")  # as the engine says it
 # It needs none of these: results and facts are in its prompt, and facts are extracted after the turn.
 UNUSED_TOOLS = frozenset({"get_tool_result", "remember", "search_memory"})
 
@@ -142,10 +143,14 @@ def _account(talk: Talk) -> str:
     parts += [text for text in said if text]
     steps = (orjson.loads(line) for line in _FAILED_STEP.findall(talk.instruction))
     told = "\n".join(parts)
-    parts += [
-        talk.say("failed", error=step["error"]) for step in steps if step.get("error") and step["error"] not in told
-    ]
+    parts += [_failure(talk, step["error"]) for step in steps if step.get("error") and step["error"] not in told]
     return "\n\n".join(parts) or talk.say("idle", tools=talk.listed(sorted(tool.name for tool in talk.tools)))
+
+
+def _failure(talk: Talk, error: str) -> str:
+    if not_found := _NOT_FOUND.fullmatch(error):
+        return talk.say("missing", arguments=not_found[1], tool=not_found[2])
+    return talk.say("failed", error=error)
 
 
 def _without_yes(message: str) -> tuple[str, bool]:
