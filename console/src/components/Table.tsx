@@ -23,10 +23,12 @@ const HEIGHT = 58;
 export function Table<T>({ label, columns, items, keyOf }: Given<T>) {
   return (
     <div class="table" role="table" aria-label={label} aria-rowcount={items.length + 1} style={{ "--columns": columns.map(({ width }) => width).join(" ") }}>
-      <div role="rowgroup">
-        <div class="row head" role="row" aria-rowindex={1}>{columns.map(({ label: name }) => <div key={name} class="cell" role="columnheader">{name}</div>)}</div>
-      </div>
       <Windowed as="table" items={items} height={HEIGHT} keyOf={keyOf}
+        head={
+          <div class="heads" role="rowgroup">
+            <div class="row head" role="row" aria-rowindex={1}>{columns.map(({ label: name }) => <div key={name} class="cell" role="columnheader">{name}</div>)}</div>
+          </div>
+        }
         row={(item) => <div class="row">{columns.map(({ label: name, cell, spare }) => <div key={name} class={spare ? "cell spare" : "cell"} role="cell">{cell(item)}</div>)}</div>} />
     </div>
   );

@@ -11,14 +11,16 @@ interface Given<T> {
   onEnd?: () => void;
   label?: string;
   class?: string;
-  /** The rows of a table, which has its head and its name elsewhere. */
+  /** The rows of a table, which has its name elsewhere. */
   as?: "list" | "table";
+  /** Stays at the top while the rows scroll, as wide as they are. */
+  head?: ComponentChildren;
 }
 
 const SPARE = 8;
 
 /** A list that scrolls, of which only what is seen is in the document. */
-export function Windowed<T>({ items, height, row, keyOf, onEnd, label, class: more = "", as = "list" }: Given<T>) {
+export function Windowed<T>({ items, height, row, keyOf, onEnd, label, class: more = "", as = "list", head }: Given<T>) {
   const box = useRef<HTMLDivElement>(null);
   const [seen, setSeen] = useState({ from: 0, to: 40 });
   const measure = (): void => {
@@ -39,6 +41,7 @@ export function Windowed<T>({ items, height, row, keyOf, onEnd, label, class: mo
   }, [seen.to, items.length, onEnd]);
   return (
     <div ref={box} class={`windowed ${more}`} onScroll={measure} {...(as === "list" && { tabIndex: -1 })}>
+      {head}
       <div role={as === "list" ? "list" : "rowgroup"} aria-label={label} class="window" style={{ height: `${items.length * height}px` }}>
         {items.slice(seen.from, seen.to).map((item, index) => (
           <div key={keyOf(item)} {...(as === "list" ? { role: "listitem" } : { role: "row", "aria-rowindex": seen.from + index + 2 })} class="windowed-row" style={{ top: `${(seen.from + index) * height}px`, height: `${height}px` }}>
