@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +19,9 @@ from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Process, running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import looking_into
+
+if TYPE_CHECKING:
+    from playwright.async_api import Route
 
 pytestmark = pytest.mark.sweep
 
@@ -252,6 +255,32 @@ async def test_files_are_sent_with_a_message_and_a_refused_one_says_why(
         await window.say("What does Rossi pay?")
         await window.sees("Rossi pays 12.")
         assert await window.page.locator(".history .chip").get_by_text("costs.csv").count() == 1
+
+
+async def test_enter_while_a_file_is_sent_keeps_the_message_and_says_why(
+    browsing: Browsing, settings: Settings, provider: Provider, tmp_path: Path
+) -> None:
+    provider.will(says("Rossi pays 12."))
+    (tmp_path / "costs.csv").write_text("name,amount\nRossi,12\n")
+    arrived, go = asyncio.Event(), asyncio.Event()
+
+    async def later(route: "Route") -> None:
+        arrived.set()
+        await go.wait()
+        await route.continue_()
+
+    async with console(browsing, settings) as window:
+        await window.page.route("**/attachments", later)
+        await window.page.locator("input[type=file]").set_input_files(tmp_path / "costs.csv")
+        await arrived.wait()
+        await window.say("What does Rossi pay?")
+        await window.page.get_by_role("status").get_by_text("A file is still being sent.").wait_for()
+        assert await window.page.get_by_role("textbox", name="Write a message").input_value() == "What does Rossi pay?"
+        assert provider.requests == []
+        go.set()
+        await window.page.locator(".composer .chip[data-busy=false]").get_by_text("costs.csv").wait_for()
+        await window.press("Send", exact=True)
+        await window.sees("Rossi pays 12.")
 
 
 async def test_thoughts_are_folded(browsing: Browsing, settings: Settings, provider: Provider) -> None:
