@@ -91,7 +91,10 @@ async def test_each_cause_says_what_helps(tmp_path: Path) -> None:
             "program": ({"command": "./gone"}, f"there is no program {tmp_path}/gone; correct its command"),
             "closed": ({"command": str(plain)}, "may not be run; make it executable"),
             "interpreter": ({"command": str(script)}, "names an interpreter that is not there; correct its first line"),
-            "killed": ({"command": "sh", "args": ["-c", "kill -KILL $$"]}, "was ended by SIGKILL; if that was no one"),
+            "killed": (
+                {"command": "sh", "args": ["-c", "kill -KILL $$"]},
+                "was ended by SIGKILL; if no person did that",
+            ),
         }
         file = tmp_path / "mcp.json"
         file.write_text(json.dumps({"mcpServers": {name: server for name, (server, _) in servers.items()}}))
