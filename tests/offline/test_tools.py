@@ -289,3 +289,16 @@ FIRST_READ: Steps = [("mcp_search_emails", {}), ("mcp_get_email", {}), ("web_sea
 )
 def test_a_plan_has_a_step_for_each_part_and_reads_first_what_a_part_needs(message: str, steps: Steps) -> None:
     assert planned(message, TOOLS) == steps
+
+
+@pytest.mark.parametrize(
+    ("message", "query"),
+    [
+        ("trova le fatture e poi apri la prima", "fatture"),
+        ("find the invoices, then open the first", "invoices"),
+        ("查找发票，然后打开第一封", "发票"),
+        ("ابحث عن الفواتير ثم افتح الأولى", "الفواتير"),
+    ],
+)
+def test_a_part_that_names_nothing_is_about_what_the_tool_before_it_gives(message: str, query: str) -> None:
+    assert planned(message, MAIL) == [("mcp_search_emails", {"query": query}), ("mcp_get_email", {})]

@@ -30,10 +30,13 @@ def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[OfferedTool]) 
     usable = [tool for tool in offered if barred is None or tool.name not in barred[1].split(", ")]
     talk = replace(talk, tools=[*usable, *_locked_tools(talk.instruction)])
     steps: list[dict[str, Any]] = []
+    named = {tool.name: tool.named for tool in talk.tools}
     about: frozenset[str] = frozenset()
     for part in split_steps(talk.message):
         about |= concepts(part) & NOUNS
-        steps += _steps_for(part, about, talk)
+        made = _steps_for(part, about, talk)
+        about = about.union(*(named[step["tool"]] for step in made if step["tool"]))
+        steps += made
     if len(steps) < 2 or steps[0]["tool"] is None:  # noqa: PLR2004 (one step is no plan)
         return NO_STEPS
     return orjson.dumps({"steps": [{"id": at, **step} for at, step in enumerate(steps, start=1)]}).decode()
