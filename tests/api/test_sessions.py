@@ -75,6 +75,17 @@ async def test_a_session_needs_neither_title_nor_metadata(client: Client) -> Non
     assert (session["title"], session["metadata"]) == (None, {})
 
 
+async def test_metadata_is_bounded_as_a_list_carries_that_of_every_session(client: Client) -> None:
+    session = await client.new_session(metadata={"notes": "x" * 16_000})
+    more = {"metadata": {"notes": "x" * 17_000}}
+    for response in (
+        await client.http.post("/sessions", json=more),
+        await client.http.patch(f"/sessions/{session}", json=more),
+    ):
+        assert response.status_code == 422
+        assert "may have 16384" in response.json()["detail"]
+
+
 async def test_metadata_keeps_the_numbers_it_was_given(client: Client) -> None:
     numbers = {"largest": 2**63, "smallest": -(2**63), "tiny": 5e-324, "large": 1e18, "zero": 0}
     session = await client.new_session(metadata=numbers)

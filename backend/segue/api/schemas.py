@@ -36,9 +36,18 @@ from segue.turns.store import OnBusy
 
 MAX_MESSAGE_CHARS = 32_000
 MAX_METADATA_KEYS = 64
+MAX_METADATA_BYTES = 16_384  # a list has up to 200 sessions, each with its own
 MAX_COMMENT_CHARS = 2000
 MAX_DECISIONS = 50
 MAX_VERSION = 2**31 - 1
+
+
+def _bounded(metadata: dict[str, Any]) -> dict[str, Any]:
+    size = len(canonical_args(metadata).encode())
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(f"The metadata has {size} bytes as JSON, and may have {MAX_METADATA_BYTES}.")
+    return metadata
+
 
 Item = TypeVar("Item")
 Position = TypeVar("Position")
@@ -52,7 +61,7 @@ _ISO = TypeAdapter(Annotated[str, Field(strict=True, pattern=r"^\d{4}-\d\d-\d\dT
 Moment = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_ISO.validate_python)]
 User = Annotated[str, Field(max_length=MAX_USER_CHARS), AfterValidator(known_user)]
 UserLimit = Annotated[int, Field(ge=0, le=2**53)]
-Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)]
+Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS), AfterValidator(_bounded)]
 
 
 class Body(BaseModel):
@@ -66,7 +75,7 @@ class NewSession(Body):
     agent: Annotated[str, Field(max_length=200), doc("One of `GET /agents`.")] = DEFAULT_AGENT
     language: Annotated[Language | None, doc("The tag of the language to answer in; null for the user's own.")] = None
     time_zone: Annotated[TimeZone | None, doc("An IANA name; null for the setting TIME_ZONE.")] = None
-    metadata: Annotated[Metadata, doc("What the client keeps with it. The agent does not see it.")] = {}
+    metadata: Annotated[Metadata, doc("What the client keeps with it, at most 16 kB. The agent does not see it.")] = {}
 
 
 class SessionChanges(NewSession):
