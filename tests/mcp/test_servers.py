@@ -13,13 +13,16 @@ from typing import Any
 
 import psutil
 import pytest
+from mcp_types import Tool as McpTool
 from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
 from segue.domain.tool import DependencyGroup, Tool, ToolContext, ToolFailed, ToolRetry
-from segue.mcp.config import McpConfig, read_mcp_config
+from segue.mcp.config import McpConfig, McpServerConfig, read_mcp_config
 from segue.mcp.servers import McpServers
+from segue.mcp.status import LeftOut
 from segue.mcp.stderr import Stderr
+from segue.mcp.tool_mapping import tools_of
 from segue.tools.normalize import Unread
 from segue.tools.run import RunLimits, run_tool
 from tests.support import logs
@@ -388,6 +391,18 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
     reasons = {log["reason"] for log in logs if log["event"] == "mcp_tool_skipped"}
     assert any("another document" in reason for reason in reasons)
     assert any(log["event"] == "mcp_tools_cut" for log in logs)
+
+
+def test_of_tools_over_two_megabytes_the_first_are_offered_and_it_is_said_where_they_end() -> None:
+    async def never(*_: object, **__: object) -> object:
+        raise AssertionError("no tool is called")
+
+    schema = {"type": "object", "description": "x" * 30_000}
+    listed = [McpTool(name=f"t{number}", input_schema=schema) for number in range(100)]
+    tools, left_out = tools_of("ours", McpServerConfig(command="python"), listed, never, 1)
+    assert [each.spec.original_name for each in tools] == [f"t{number}" for number in range(len(tools))]
+    assert 0 < len(tools) < 100
+    assert left_out == [LeftOut(f"t{len(tools)}", "with it, and all after it, the list is over 2 MB")]
 
 
 async def test_secrets_reach_the_child_and_no_log_or_repr(
