@@ -247,8 +247,11 @@ async def test_files_are_sent_with_a_message_and_a_refused_one_says_why(
     provider.will(says("Rossi pays 12."))
     (tmp_path / "costs.csv").write_text("name,amount\nRossi,12\n")
     (tmp_path / "evil.sh").write_text("#!/bin/sh\n")
-    async with console(browsing, settings) as window:
+    (tmp_path / "film.txt").write_text("a" * 200_000)
+    async with console(browsing, settings.model_copy(update={"attachment_max_bytes": 100_000})) as window:
         files = window.page.locator("input[type=file]")
+        await files.set_input_files(tmp_path / "film.txt")
+        await window.page.get_by_role("status").get_by_text("film.txt: This is too large to send.").wait_for()
         await files.set_input_files([tmp_path / "evil.sh", tmp_path / "costs.csv"])
         await window.page.get_by_role("status").get_by_text("evil.sh").wait_for()
         await window.page.locator(".composer .chip[data-busy=false]").get_by_text("costs.csv").wait_for()

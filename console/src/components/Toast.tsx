@@ -37,7 +37,8 @@ export async function attempt(act: () => Promise<unknown>): Promise<boolean> {
 
 export function explained(error: unknown): string {
   if (!(error instanceof Problem)) return String(error);
-  return error.code === "unreachable" ? t("unreachable") : visible(error.detail || error.title || error.code);
+  if (error.code === "unreachable") return t("unreachable");
+  return error.code === "body_too_large" ? t("too_large") : visible(error.detail || error.title || error.code);
 }
 
 export function Toasts() {

@@ -45,6 +45,7 @@ export const ar: Texts = {
   tool_asks: "‏{source} يسألك عن شيء. الكلمات كلماته:",
   try_again: "حاول مجددًا",
   unreachable: "يتعذر الوصول إلى الخدمة. تعيد هذه الصفحة المحاولة تلقائيًا.",
+  too_large: "هذا أكبر من أن يُرسل.",
   // Chat
   ack_amend: "فُهم كتعديل للخطة",
   ack_confirm: "فُهم كموافقة",

@@ -45,6 +45,7 @@ export const en = {
   tool_asks: "{source} asks you something. The words are its own:",
   try_again: "Try again",
   unreachable: "The service cannot be reached. This page tries again by itself.",
+  too_large: "This is too large to send.",
   // Chat
   ack_amend: "Read as a change of the plan",
   ack_confirm: "Read as a yes",

@@ -45,6 +45,7 @@ export const it: Texts = {
   tool_asks: "{source} ti chiede qualcosa. Le parole sono sue:",
   try_again: "Riprova",
   unreachable: "Il servizio non è raggiungibile. Questa pagina riprova da sola.",
+  too_large: "È troppo grande per essere inviato.",
   // Chat
   ack_amend: "Letto come modifica del piano",
   ack_confirm: "Letto come un sì",

@@ -45,6 +45,7 @@ export const zh: Texts = {
   tool_asks: "{source} 有问题要问您。以下是它的话：",
   try_again: "重试",
   unreachable: "无法连接到服务。此页面会自动重试。",
+  too_large: "内容过大，无法发送。",
   // Chat
   ack_amend: "理解为修改计划",
   ack_confirm: "理解为同意",
