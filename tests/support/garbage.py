@@ -15,8 +15,8 @@ def collect_again() -> None:
 
 @contextmanager
 def left_alone() -> Iterator[None]:
-    """Stops it for a while. Python 3.11 parses source to format a traceback; a finalizer that does so while something
-    else is parsed makes that fail with a SystemError (python/cpython#106905).
+    """Stops it for a while. Python 3.11 parses source to format a traceback, and has one count of depth for all that is
+    parsed (python/cpython#95185): a finalizer that does so makes what is parsed around it fail with a SystemError.
     """
     was_on = gc.isenabled()
     gc.disable()
