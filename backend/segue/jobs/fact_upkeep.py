@@ -33,7 +33,8 @@ class FactUpkeep:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def mark_used(self, owner: str, memories: Iterable[Memory]) -> None:
-        self._used[owner].update(memory.id for memory in memories)
+        if ids := {memory.id for memory in memories}:
+            self._used[owner] |= ids
 
     async def _work(self) -> None:
         used, self._used = self._used, defaultdict(set)
