@@ -8,7 +8,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 from typing import Final
 
@@ -78,13 +78,18 @@ def _language_by_words(sample: str, known: Clues) -> str | None:
     return likeliest[0] if best >= _LEAST_SCORE and len(likeliest) == 1 else None
 
 
-def _scores(by_language: Mapping[str, Iterable[str]]) -> dict[str, dict[str, float]]:
+def _scores(by_language: Mapping[str, Iterable[str]]) -> dict[str, Mapping[str, float]]:
     """Returns what a clue counts for each of its languages: 1 for the only one, a half each for two of them."""
     speakers: dict[str, dict[str, None]] = defaultdict(dict)
     for language, clues in by_language.items():
         for clue in clues:
             speakers[clue][language] = None
-    return {clue: dict.fromkeys(languages, 1 / len(languages)) for clue, languages in speakers.items()}
+    return {clue: _shares(tuple(languages)) for clue, languages in speakers.items()}
+
+
+@cache  # clues of the same languages have the same
+def _shares(languages: tuple[str, ...]) -> Mapping[str, float]:
+    return dict.fromkeys(languages, 1 / len(languages))
 
 
 def _read_clues(sections: Mapping[str, Mapping[str, str]]) -> Clues:
