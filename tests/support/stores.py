@@ -18,7 +18,7 @@ TABLES = ("sessions", "turns", "messages", "tool_calls", "tool_results")
 CHANNEL = "rows"
 NOTIFY_CHANGES = """
 CREATE FUNCTION notify_test() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN PERFORM pg_notify('rows', TG_TABLE_NAME); RETURN NULL; END $$;
+    $$ BEGIN PERFORM pg_notify('rows', TG_TABLE_NAME || ' ' || left(current_query(), 1000)); RETURN NULL; END $$;
 DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' LOOP
         EXECUTE format('CREATE TRIGGER notify_test AFTER INSERT OR UPDATE OR DELETE ON %I
@@ -81,18 +81,18 @@ class Stores:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[list[str]]:
-        """Gets the name of a table for each transaction that writes to it, or would, until the block ends."""
-        tables: list[str] = []
+        """Gets a table and the statement for each transaction that writes to it, or would, until the block ends."""
+        writes: list[str] = []
         ended = asyncio.Event()
 
         def note(*notification: Any) -> None:
-            if table := notification[-1]:
-                tables.append(table)
+            if write := notification[-1]:
+                writes.append(write)
             else:
                 ended.set()
 
         await self.database.add_listener(CHANNEL, note)
-        yield tables
+        yield writes
         await self.database.execute("SELECT pg_notify($1, '')", CHANNEL)
         async with asyncio.timeout(PATIENCE_S):
             await ended.wait()
