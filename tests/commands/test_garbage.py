@@ -7,8 +7,8 @@ import httpx2
 from tests.support.metrics import Scrape
 from tests.support.service import Process
 
-LISTS = 40_000  # in a body of less than 1 MiB
-BODIES = 6
+LISTS = 5_000  # in metadata of less than 16 kB
+BODIES = 48
 
 
 def collections(http: httpx2.Client) -> list[float]:
