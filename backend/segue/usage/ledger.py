@@ -78,11 +78,10 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an owner has spent on a day, and what other calls of theirs hold. `reserved` says whether it fitted."""
+    """What an owner has spent on a day, and the cost that other calls of theirs hold. `reserved`: whether it fitted."""
 
     reserved: bool
     tokens: int
-    held_tokens: int
     cost: Decimal
     held_cost: Decimal
 
@@ -205,7 +204,6 @@ def _reserve() -> Select[Any]:
     standing = (
         select(reserved.cte("reserved")).exists().label("reserved"),
         spent_rows.c.tokens,
-        held_rows.c.tokens.label("held_tokens"),
         spent_rows.c.cost,
         held_rows.c.cost.label("held_cost"),
     )
