@@ -369,10 +369,4 @@ def _is_owned(owner: str) -> ColumnElement[bool]:
 
 
 def error_row(error: AppError) -> dict[str, Any]:
-    return {
-        "code": error.code,
-        "status": error.status,
-        "title": error.title,
-        "detail": error.detail,
-        "retryable": error.retryable,
-    }
+    return {name: getattr(error, name) for name in ("code", "status", "title", "detail", "retryable")}
