@@ -61,6 +61,9 @@ class TurnMetrics:
     def stop(self) -> Usage:
         """Ends the measured time, before the outcome is stored. Returns what the run used."""
         self._seconds = time.monotonic() - self._started
+        return self._usage()
+
+    def _usage(self) -> Usage:
         spent = self._model.account.total
         return Usage(
             llm_calls=spent.calls,
@@ -70,7 +73,7 @@ class TurnMetrics:
             reasoning_tokens=spent.reasoning_tokens,
             estimated=spent.estimated,
             cost=None if spent.cost is None else float(spent.cost),
-            duration_ms=round(self._seconds * 1000),
+            duration_ms=round((self._seconds or 0) * 1000),
         )
 
     @property
@@ -84,7 +87,7 @@ class TurnMetrics:
 
     def record_end(self, error: AppError | None = None) -> None:
         claim, model, plan = self._claim, self._model, self._plan
-        spent = model.account.total
+        used = asdict(self._usage()) | {"llm_calls": model.llm_calls}  # calls that failed too, which take no tokens
         ended = TurnEnded(
             outcome_of(error),
             error.code if error else None,
@@ -100,19 +103,11 @@ class TurnMetrics:
             request_id=claim.origin.request_id,
             attempt=claim.attempt,
             epoch=claim.epoch,
-            duration_ms=round((self._seconds or 0) * 1000),
             queued_ms=round(claim.queued_s * 1000),
             model=model.name,
             model_ms=round(model.seconds * 1000),
             tools_ms=self._tools_ms,
-            llm_calls=model.llm_calls,
             llm_retries=model.retried,
-            input_tokens=spent.input_tokens,
-            cached_tokens=spent.cached_tokens,
-            output_tokens=spent.output_tokens,
-            reasoning_tokens=spent.reasoning_tokens,
-            estimated=spent.estimated,
-            cost=None if spent.cost is None else float(spent.cost),
             tool_calls=self._calls.total(),
             tool_outcomes=dict(self._calls),
             plan_id=plan and plan.id,
@@ -120,6 +115,7 @@ class TurnMetrics:
             verdict=self._verdict,
             web_search=self._web_search and self._web_search.reason,
             memory=self._memory and asdict(self._memory),
+            **used,
             **self._tools(),
         )
 
