@@ -37,7 +37,7 @@ from segue.domain.errors import AppError
 from segue.domain.memory import Memory
 from segue.domain.providers import OFFLINE
 from segue.domain.telemetry import GlobalToolStateChanged, Observation, Observe, OpenSpan, TurnEnded
-from segue.embedded.urls import ServerUrls, server_urls
+from segue.embedded.urls import server_urls
 from segue.events.log import EventLog
 from segue.events.outbox import Outbox
 from segue.events.user_feed import UserFeeds, fact_noted
@@ -89,14 +89,10 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
+class Stores(OpenStores):
     """The clients of PostgreSQL and Redis, and the event log, which uses both."""
 
-    urls: ServerUrls
     redis: RedisServer
-    database: Database
-    cache: Cache
-    streams: Streams
     events: EventLog
     feeds: UserFeeds
 
@@ -202,7 +198,7 @@ async def stores(stack: AsyncExitStack, settings: Settings) -> Stores:
         EventLog(streams, partial(outcomes_of, database), outage_s=settings.turn_lease_s)
     )
     feeds = await stack.enter_async_context(UserFeeds(streams))
-    return Stores(urls, redis, database, cache, streams, events, feeds)
+    return Stores(urls, database, cache, streams, redis, events, feeds)
 
 
 async def authenticator(stack: AsyncExitStack, base: Foundation) -> Authenticator:
@@ -420,9 +416,7 @@ def turn_deps(
 
 
 def doctor(base: Foundation, tooling: Tooling) -> Doctor:
-    opened = base.stores
-    stores = OpenStores(opened.urls, opened.database, opened.cache, opened.streams)
-    return Doctor(base.settings, stores, tooling.mcp, tooling.availability, base.clock)
+    return Doctor(base.settings, base.stores, tooling.mcp, tooling.availability, base.clock)
 
 
 def gauges(stores: Stores, turns: TurnService, mcp_states: Callable[[], dict[str, str]]) -> Callable[[], ProcessState]:
