@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 from segue.api.deps import Caller, IdentityDep, ServicesDep, router_of
 from segue.api.problem_codes import problems
 from segue.db.engine import Database
-from segue.db.erasure import erase_user
+from segue.db.erasure import ErasedRows, erase_user
 from segue.db.personal_data import line_of, rows_of_user
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
@@ -26,14 +26,6 @@ class Me:
 
     user: Annotated[str, doc("The id that rows of the caller's belong to.")]
     scopes: Annotated[list[str], doc("As the token has them, also words that mean nothing to Segue.")]
-
-
-@dataclass(frozen=True, slots=True)
-class ErasedRows:
-    """What was removed."""
-
-    rows: Annotated[dict[str, int], doc("How many, by table.")]
-    redis_keys: Annotated[int | None, doc("null if Redis could not be asked: its keys go within a day.")]
 
 
 Confirm = Annotated[str, Query(max_length=200, description="The caller's `user`, as `GET /me` tells it.")]
@@ -70,8 +62,7 @@ async def erase_me(services: ServicesDep, caller: Caller, confirm: Confirm) -> E
         )
     if services.mcp_logins is not None:
         await services.mcp_logins.end_all(caller)
-    erased = await erase_user(services.database, services.cache, caller)
-    return ErasedRows(erased.rows, erased.redis_keys)
+    return await erase_user(services.database, services.cache, caller)
 
 
 async def _lines(database: Database, owner: str) -> AsyncIterator[str]:

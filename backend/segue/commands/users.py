@@ -17,7 +17,7 @@ from segue.commands.stores import on_the_stores
 from segue.commands.terminal import refusal
 from segue.db.adoption import Adoption
 from segue.db.engine import Database
-from segue.db.erasure import Erased, erase_user
+from segue.db.erasure import ErasedRows, erase_user
 from segue.db.personal_data import line_of, rows_of_user
 from segue.db.redis import Cache
 from segue.domain.identity import LOCAL_USER, is_owner
@@ -134,7 +134,7 @@ def erase(user: User) -> None:
     """Removes all that a user has, and prints how many rows of each table and keys of Redis that was."""
     owner = one_user(user)
 
-    async def run(database: Database, cache: Cache) -> Erased:
+    async def run(database: Database, cache: Cache) -> ErasedRows:
         return await erase_user(database, cache, owner)
 
     erased = on_the_stores(run)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Annotated
 
 from sqlalchemy import ColumnElement, Table, delete, func, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,6 +16,7 @@ from segue.db import rate_limits
 from segue.db.engine import Database
 from segue.db.models import metadata, sessions, turns
 from segue.db.redis import Cache, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
+from segue.domain.doc import doc
 
 BATCH = 20
 
@@ -23,14 +25,14 @@ TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in
 
 
 @dataclass(frozen=True, slots=True)
-class Erased:
-    """`rows` by table. `redis_keys` is None if Redis could not be asked; then the keys expire by their TTL."""
+class ErasedRows:
+    """What was removed."""
 
-    rows: dict[str, int]
-    redis_keys: int | None
+    rows: Annotated[dict[str, int], doc("How many, by table.")]
+    redis_keys: Annotated[int | None, doc("null if Redis could not be asked: its keys go within a day.")]
 
 
-async def erase_user(database: Database, cache: Cache, owner: str) -> Erased:
+async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows:
     """Deletes API keys first, so that no new request comes; then sessions, in batches within a statement's time limit.
 
     A process that runs a turn of the user stops it when it finds the row deleted.
@@ -48,7 +50,7 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> Erased:
             rows.update(await _count(connection, batch))
             await connection.execute(delete(sessions).where(sessions.c.id.in_(batch)))
     await _delete_owned(database, owner, rows)  # a fact may have come from a session that was deleted later
-    return Erased(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
+    return ErasedRows(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
 
 
 def belongs_to_sessions(table: Table, session_ids: Collection[str]) -> ColumnElement[bool] | None:
