@@ -11,21 +11,15 @@ from segue.api.problem_codes import problems
 from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.plans.approvals import count_approvals
 from segue.turns.figures import Window, WindowFigures, figures_of
-from segue.turns.queries import overview
+from segue.turns.queries import TurnsOverview, overview
 
 router = router_of("ops", "/ops/overview")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenWork:
+class OpenWork(TurnsOverview):
     """What there is to do at this moment, in all processes together."""
 
-    queued: Annotated[int, doc("Turns that wait for a process, or for another turn of their session.")]
-    running: Annotated[int, doc("Turns that run.")]
-    running_on: Annotated[int, doc("Processes that run one.")]
-    leases_passed: Annotated[int, doc("Running turns whose process has died or hangs.")]
-    oldest_queued_s: Annotated[float | None, doc("How long the first of the queue has waited; null if none waits.")]
-    longest_running_s: Annotated[float | None, doc("How long the longest runs; null if none runs.")]
     approvals_waiting: Annotated[int, doc("Plans that wait for their user's yes.")]
     instances: Annotated[int | None, doc("Processes that take turns; null if Redis does not say.")]
 

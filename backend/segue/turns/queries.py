@@ -6,7 +6,7 @@ Ages are by the database's clock, as leases are.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 from sqlalchemy import ColumnElement, Float, Row, Select, distinct, false, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,6 +15,7 @@ from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
 from segue.db.reading import readable, reader
 from segue.domain import turn_errors
+from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound, Unreadable
 from segue.domain.plan import decision_of
 from segue.domain.session import (
@@ -51,14 +52,14 @@ _UNREADABLE = TurnError(**{name: getattr(Unreadable("turn"), name) for name in T
 
 @dataclass(frozen=True, slots=True)
 class TurnsOverview:
-    """`leases_passed` are running turns whose lease has lapsed; `running_on` counts the processes that run one."""
+    """The open turns of all processes."""
 
-    queued: int
-    running: int
-    running_on: int
-    leases_passed: int
-    oldest_queued_s: float | None
-    longest_running_s: float | None
+    queued: Annotated[int, doc("Turns that wait for a process, or for another turn of their session.")]
+    running: Annotated[int, doc("Turns that run.")]
+    running_on: Annotated[int, doc("Processes that run one.")]
+    leases_passed: Annotated[int, doc("Running turns whose process has died or hangs.")]
+    oldest_queued_s: Annotated[float | None, doc("How long the first of the queue has waited; null if none waits.")]
+    longest_running_s: Annotated[float | None, doc("How long the longest runs; null if none runs.")]
 
 
 @dataclass(frozen=True, slots=True)
