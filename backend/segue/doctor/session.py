@@ -71,20 +71,15 @@ async def look_at_session(
 ) -> None:
     """Fills the report; without `words` there is nothing in it of what was said. Raises NotFound."""
     try:
-        await _look_at_session(session_id, stores, tools, clock, report, words=words)
+        rows = await _read(stores, session_id)
+        states = await tools.session_states(session_id)
     except NotFound:
         raise
     except AppError as error:
         report.problem("session", f"It could not be read: {error.detail}", "Ask again in a moment.")
-
-
-async def _look_at_session(
-    session_id: str, stores: OpenStores, tools: ToolAvailability, clock: Clock, report: Report, *, words: bool
-) -> None:
-    rows = await _read(stores, session_id)
+        return
     if not words:
         rows = _without_words(rows)
-    states = await tools.session_states(session_id)
     if isinstance(rows.session, UnreadableSession):
         report.problem("session", "Its metadata cannot be read.", "Set it anew: PATCH /sessions/… with `metadata`.")
     _judge_turns(rows, report)
