@@ -8,7 +8,7 @@ from typing import Final
 from segue.agents.config import AgentsFile, add_agents, agents_invalid, read_agents_file
 from segue.config import Settings
 from segue.domain.agent import DEFAULT_AGENT, OF_THE_ENGINE, Agent
-from segue.mcp.config import McpConfig, read_mcp_config
+from segue.mcp.config import read_mcp_config
 from segue.plans.policy import WEB_SEARCH
 from segue.secret_files import read_secrets
 from segue.tools.catalog import BUILTIN
@@ -84,12 +84,8 @@ def tools_before_start(settings: Settings) -> MayExist:
     """Returns what is known of tools before any server has been asked for its own. Raises AppError for mcp.json
     and for a native tool.
     """
-    prefixes = tuple(mcp_prefixes(read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir))).values())
+    servers = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir)).servers.values()
+    prefixes = tuple(server.prefix for server in servers if not server.off)
     off = {*settings.disabled_tools, *([WEB_SEARCH] if settings.web_search_provider == "none" else [])}
     known = (BUILTIN - off) | {tool.spec.name for tool in native_tools(disabled=settings.disabled_tools)}
     return lambda name: name in known or name.startswith(prefixes)
-
-
-def mcp_prefixes(config: McpConfig) -> dict[str, str]:
-    """Returns what the names of a server's tools begin with, by server."""
-    return {name: server.prefix for name, server in config.servers.items() if not server.off}
