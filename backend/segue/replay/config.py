@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from segue.domain.recording import RecordedSettings, RecordedTool, Recording
 from segue.mcp.packing import MAX_TOOLS
 
+RESULTS_IN_VIEW = 5  # of the newest; how many more there is room for depends on their size
 MANY = 10**6
 OUTSIDE = ("web_fetch", "remember")  # built-in tools with effects that a recording cannot stand in for
 
@@ -25,9 +26,12 @@ class RealModel:
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
+    """The model must be shown the newest `results_in_view` results of earlier turns; equal calls count once."""
+
     tools: tuple[RecordedTool, ...]
     settings: RecordedSettings
     model: RealModel | None = None
+    results_in_view: int = RESULTS_IN_VIEW
 
     @property
     def model_name(self) -> str:

@@ -21,7 +21,6 @@ READY_TIMEOUT_S = 90.0  # an MCP server that was not there at first is tried aga
 PAUSE_S = 0.1
 TURN_TIMEOUT_S = 930.0
 SHOWN_CHARS = 500
-RESULTS_IN_VIEW = 5  # of the newest; how many more there is room for depends on their size
 
 _USAGE = RecordedUsage.model_fields.keys()
 
@@ -55,12 +54,8 @@ async def play(
     config: ReplayConfig,
     *,
     restart: Restart | None = None,
-    results_in_view: int = RESULTS_IN_VIEW,
 ) -> None:
-    """The model must be shown the newest `results_in_view` results of earlier turns; equal calls count once.
-
-    Raises CannotPlay if the service does not use the fake servers.
-    """
+    """Raises CannotPlay if the service does not use the fake servers."""
     for playback in playbacks:
         recording = playback.recording
         opening = recording.model_dump(include={"title", "language", "time_zone", "metadata"})
@@ -70,7 +65,7 @@ async def play(
             await restart()
         for playback in playbacks:
             if index < len(playback.recording.turns):
-                await _play_turn(client, servers, playback, config, index, results_in_view)
+                await _play_turn(client, servers, playback, config, index)
 
 
 async def wait_until_ready(client: httpx2.AsyncClient, config: ReplayConfig, check: Check) -> None:
@@ -105,7 +100,6 @@ async def _play_turn(
     playback: Playback,
     config: ReplayConfig,
     index: int,
-    results_in_view: int,
 ) -> None:
     turn = playback.recording.turns[index]
     if config.model is not None:
@@ -113,7 +107,7 @@ async def _play_turn(
         return
     before = playback.plans.get(turn.plan.number) if turn.plan else None
     playback.sent.append(turn.message.strip())
-    earlier = tuple(playback.results.values())[-results_in_view:]
+    earlier = tuple(playback.results.values())[-config.results_in_view :]
 
     async def say(text: str) -> None:
         body = {"message": text, "on_busy": "steer", "background": True}

@@ -7,7 +7,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
 from segue.embedded.service_process import OwnService
 from segue.embedded.urls import server_urls
-from segue.replay.config import CannotPlay, RealModel, ReplayConfig, replay_config
+from segue.replay.config import RESULTS_IN_VIEW, CannotPlay, RealModel, ReplayConfig, replay_config
 from segue.replay.differences import usage_line
 from segue.replay.fake_servers import FakeServers
-from segue.replay.play import RESULTS_IN_VIEW, TURN_TIMEOUT_S, Playback, delete_sessions, play, wait_until_ready
+from segue.replay.play import TURN_TIMEOUT_S, Playback, delete_sessions, play, wait_until_ready
 
 LOOPBACK = "127.0.0.1"
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
@@ -81,17 +81,15 @@ async def replay(
     `model` is asked in place of the recording.
     """
     recordings = {str(file): _read(file) for file in files}
-    config = replay_config(recordings, model)
+    config = replace(replay_config(recordings, model), results_in_view=results_in_view)
     playbacks = [Playback(name, recording) for name, recording in recordings.items()]
     with _ending_on_sigterm():
         if given is None:
-            return await _on_own_service(config, playbacks, restarting=restarting, results_in_view=results_in_view)
-        return await _on_given_service(config, playbacks, given, results_in_view=results_in_view)
+            return await _on_own_service(config, playbacks, restarting=restarting)
+        return await _on_given_service(config, playbacks, given)
 
 
-async def _on_own_service(
-    config: ReplayConfig, playbacks: list[Playback], *, restarting: bool, results_in_view: int
-) -> ReplayReport:
+async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, restarting: bool) -> ReplayReport:
     servers = FakeServers(config.tools)
     async with _serving(servers, (LOOPBACK, 0)) as base_url:
         try:
@@ -112,7 +110,7 @@ async def _on_own_service(
 
                 await wait_until_ready(client, config, check)
                 again = restart if restarting else None
-                await play(client, servers, playbacks, config, restart=again, results_in_view=results_in_view)
+                await play(client, servers, playbacks, config, restart=again)
                 return ReplayReport(playbacks, restarts)
         except AppError as error:
             raise CannotPlay(error.detail) from error
@@ -138,9 +136,7 @@ async def _own_service(config: ReplayConfig, base_url: str) -> AsyncIterator[Own
                 await asyncio.to_thread(service.stop)
 
 
-async def _on_given_service(
-    config: ReplayConfig, playbacks: list[Playback], given: GivenService, *, results_in_view: int
-) -> ReplayReport:
+async def _on_given_service(config: ReplayConfig, playbacks: list[Playback], given: GivenService) -> ReplayReport:
     servers = FakeServers(config.tools)
     headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}
     async with (
@@ -152,7 +148,7 @@ async def _on_given_service(
         given.note(config.mcp_config(base_url))
         try:
             await wait_until_ready(client, config, lambda: None)
-            await play(client, servers, playbacks, config, results_in_view=results_in_view)
+            await play(client, servers, playbacks, config)
             await delete_sessions(client, playbacks)
         except httpx2.TransportError as error:
             raise CannotPlay(f"{given.url} was lost on the way ({type(error).__name__}).") from error
