@@ -158,17 +158,13 @@ class EventLog:
             raise
         return await self.answer(reader)
 
-    async def follow(
-        self, turn: TurnKey, *, after: int = 0, tokens: bool = True, patient: bool = True
-    ) -> AsyncGenerator[Sequence[Entry]]:
+    async def follow(self, turn: TurnKey, *, after: int = 0, patient: bool = True) -> AsyncGenerator[Sequence[Entry]]:
         """Yields the entries after a position, then what is new; `EventBuffer.after` says how it ends. If another turn
         reads the message of this one, they are that turn's, from its start.
-
-        `tokens`: the follower wants the answer token by token, not only when it is complete.
         """
         while True:
             reader: TurnKey | None = None
-            async with aclosing(self._follow(turn, after=after, tokens=tokens, patient=patient)) as parts:
+            async with aclosing(self._follow(turn, after=after, tokens=True, patient=patient)) as parts:
                 async for entries in parts:
                     if (reader := agui.read_by(entries[-1].event)) is None:
                         yield entries
@@ -177,8 +173,9 @@ class EventLog:
             turn, after = reader, 0
 
     async def _follow(
-        self, turn: TurnKey, *, after: int = 0, tokens: bool, patient: bool
+        self, turn: TurnKey, *, after: int, tokens: bool, patient: bool
     ) -> AsyncGenerator[Sequence[Entry]]:
+        """`tokens`: the follower wants the answer token by token, not only when it is complete."""
         buffer = self._buffer(turn)
         buffer.followers += 1
         buffer.token_followers += tokens
