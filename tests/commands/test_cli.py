@@ -22,7 +22,7 @@ JWT = {"AUTH": "jwt", "JWT_AUDIENCE": "segue", "JWT_ISSUER": "us"}
 
 def refused(**environment: str) -> str:
     """What `segue serve` says of settings it does not even start with."""
-    result = CliRunner().invoke(app, ["serve"], env={"OPENAI_API_KEY": "sk-canary", **environment})
+    result = CliRunner().invoke(app, ["serve"], env={"OPENAI_API_KEY": "sk-canary", "PORT": "0", **environment})
     assert result.exit_code == 2
     assert "sk-canary" not in result.output
     assert result.output.count("\n") == 1, result.output
