@@ -35,7 +35,7 @@ from pydantic_settings import (
 from segue.domain.clock import known_zone
 from segue.domain.identity import is_loopback
 from segue.domain.plan import Confirm, Planning
-from segue.domain.providers import Api, Provider, provider_and_id
+from segue.domain.providers import PROVIDERS, Api, Provider, provider_and_id
 from segue.domain.redaction import header_secrets, is_recognisable
 from segue.secret_files import read_secrets
 from segue.usage.prices import ANSWER_TOKENS, read_prices
@@ -48,7 +48,7 @@ _PASSWORD_IN_URL = re.compile(r"(?:://[^/:@]*:|[?&]password=)([^/@&]+)(?=@|&|$)"
 _WEBHOOK_SECRET_BYTES = (24, 64)
 _KEY_BYTES = 32
 _HOW_TO_MAKE_ONE = "Make one: echo whsec_$(openssl rand -base64 32)"
-_HTTP = ("openai_base_url", "anthropic_base_url", "google_base_url", "searxng_url", "jwt_jwks_url")
+_BASE_URLS = tuple(provider.base_url.lower() for provider in PROVIDERS.values())
 
 # The settings that name a model. What they name may be the same, or nothing.
 MODEL_SETTINGS: Final = ("llm_model", "llm_small_model", "llm_fallback_model")
@@ -186,7 +186,9 @@ class Settings(BaseSettings):
     def _split_commas(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator(*_HTTP, "public_url", "otel_exporter_otlp_endpoint", "webhook_url")
+    @field_validator(
+        *_BASE_URLS, "searxng_url", "jwt_jwks_url", "public_url", "otel_exporter_otlp_endpoint", "webhook_url"
+    )
     @classmethod
     def _is_a_url(cls, value: str | SecretStr | None) -> str | SecretStr | None:
         url = value.get_secret_value() if isinstance(value, SecretStr) else value

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from segue.commands.cli import COMMANDS, app
 from segue.commands.terminal import settings_with
+from segue.domain.providers import PROVIDERS
 from tests.support.commands import ROOT, segue
 from tests.support.service import Process
 
@@ -44,7 +45,7 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"TIME_ZONE": "Rome"}, "TIME_ZONE: This time zone is unknown."),
         ({"LLM_TIMEOUT_S": "inf"}, "LLM_TIMEOUT_S should be a finite number"),
         ({"LLM_API": "completions"}, "LLM_API should be 'auto', 'chat' or 'responses'"),
-        ({"OPENAI_BASE_URL": "api.example.com/v1"}, "OPENAI_BASE_URL has to be a URL"),
+        *(({each.base_url: "api.example.com/v1"}, f"{each.base_url} has to be a URL") for each in PROVIDERS.values()),
         ({"PRICES_FILE": "/nowhere.toml"}, "PRICES_FILE=/nowhere.toml cannot be read"),
         ({"LLM_EXTRA_BODY": "{top_k: 3}"}, "LLM_EXTRA_BODY has to be a JSON object"),
         ({"LLM_EXTRA_BODY": '{"messages": [], "tools": []}'}, "LLM_EXTRA_BODY cannot set messages, tools"),
