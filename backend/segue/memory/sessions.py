@@ -22,7 +22,7 @@ from segue.domain.session import FoundSession, Session, UnreadableSession
 
 Position = tuple[datetime, str]
 
-SHOWN = ("id", "title", "agent", "language", "time_zone", "archived", "pinned", "metadata", "created_at", "updated_at")
+SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
 MAX_TITLE_WORDS_CHARS = 60
 
 _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
