@@ -60,6 +60,7 @@ async def test_every_operation_describes_what_it_answers(client: Client) -> None
         answers = {"200", "201", "202", "204"} & set(operation["responses"])
         assert answers, name
         for status in answers - {"204"}:
+            assert "content" in operation["responses"][status], f"{name}: say in `responses` what a {status} holds"
             for content in operation["responses"][status]["content"].values():
                 assert {"$ref", "type", "anyOf"} & content["schema"].keys(), name
         assert operation["tags"], name
