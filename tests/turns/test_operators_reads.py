@@ -27,6 +27,12 @@ SELECT 'turn_' || right(sessions.id, 6) || lpad(n::text, 20, '0'), sessions.id, 
 FROM sessions, generate_series(1, CASE owner WHEN 'ada' THEN 1 ELSE 3000 END) AS n,
 LATERAL (SELECT CASE n % 1000 WHEN 5 THEN 'failed' ELSE 'completed' END AS status) AS ended
 """
+FAILED = """
+INSERT INTO turns (id, session_id, seq, status, request, created_at, error)
+SELECT 'turn_' || lpad(n::text, 26, '0'), 'ses_' || lpad((1 + n % 3000)::text, 26, '0'), 10000 + n, 'failed', '{}', $1,
+       '{"code": "internal_error"}'
+FROM generate_series(1, 5000) AS n
+"""
 
 
 @pytest.fixture
@@ -57,5 +63,18 @@ async def test_failed_turns_are_read_from_an_index_of_those(database: Database, 
     async with database.read_only() as connection, explained(connection) as reading:
         found = await list_any(connection, status="failed", session_id=session_id, limit=50)
     assert len(found) == (3 if session_id else 6)
-    assert "turns_failed_idx" in reading.indexes
+    assert reading.indexes & {"turns_failed_idx", "turns_failed_id_idx"}
     assert reading.rows < 50
+
+
+async def test_a_page_of_failed_turns_does_not_read_every_failed_turn(database: Database, settings: Settings) -> None:
+    async with looking_into(settings) as stores:
+        await stores.database.execute(FAILED, NOON)
+        await stores.database.execute("VACUUM ANALYZE turns")
+    async with database.read_only() as connection, explained(connection) as reading:
+        newest = await list_any(connection, status="failed", limit=50)
+        following = await list_any(connection, status="failed", before=newest[-1].turn_id, limit=50)
+    ids = [each.turn_id for each in (*newest, *following)]
+    assert ids == sorted(set(ids), reverse=True)
+    assert len(ids) == 100
+    assert reading.rows <= 2 * len(ids)

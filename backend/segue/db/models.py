@@ -175,6 +175,7 @@ turns = Table(
     Index("turns_one_running_key", "session_id", unique=True, postgresql_where=text("status = 'running'")),
     Index("turns_open_idx", "session_id", "seq", postgresql_where=text("status IN ('queued', 'running')")),
     Index("turns_failed_idx", "session_id", "seq", postgresql_where=text("error IS NOT NULL")),
+    Index("turns_failed_id_idx", "id", postgresql_where=text("error IS NOT NULL")),
     Index("turns_facts_due_idx", "facts_due_at", postgresql_where=text("facts_due_at IS NOT NULL")),
 )
 

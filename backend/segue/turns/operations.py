@@ -67,7 +67,7 @@ async def list_any(
     """Returns open turns, or those of a status, newest first. Of a tool: those that wait for it, or had called it."""
     statement = _turns().where(turns.c.status == status if status else turns.c.status.in_(OPEN_TURNS))
     if status == "failed":
-        statement = statement.where(turns.c.error.is_not(None))  # so that it is read from the index of those
+        statement = statement.where(turns.c.error.is_not(None))  # so that it is read from an index of those
     if session_id is not None:
         statement = statement.where(turns.c.session_id == session_id)
     if owner is not None:
