@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -139,6 +140,8 @@ async def test_without_a_service_it_starts_one_and_stops_it(tmp_path: Path, home
     assert "No service answers at http://127.0.0.1:1; starting one" in done.stderr
     assert "offline" in done.stdout
     [port] = re.findall(r"It serves at http://127.0.0.1:(\d+) until", done.stderr)
-    left = ["pgrep", "-f", f"{tmp_path}|-m segue serve .*--port {port}"]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port)), timeout=5)
+    left = ["pgrep", "-f", str(tmp_path)]
     found = await asyncio.to_thread(subprocess.run, left, capture_output=True, text=True, check=False, timeout=10)
     assert found.stdout == ""

@@ -52,12 +52,17 @@ class _Server(uvicorn.Server):
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on. [HOST]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [PORT]")] = None,
+    fd: Annotated[int | None, typer.Option(help="A bound TCP socket to listen on instead, by its descriptor.")] = None,
     *,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the turns to `segue worker`.")] = False,
 ) -> None:
     """Serves the HTTP API, and runs turns. Exits with 3 if the service cannot start."""
+    bound = None if fd is None else _bound_socket(fd)
+    if bound is not None:
+        host, port = bound.getsockname()[:2]  # so that what a public address asks for is asked of it too
     settings = _settings_with(host=host, port=port)
-    _refuse_unusable_address(settings.host, settings.port)
+    if bound is None:
+        _refuse_unusable_address(settings.host, settings.port)
     try:
         application = create_app(settings, takes_turns=not no_worker)
     except AppError as error:
@@ -78,7 +83,7 @@ def serve(
     )
     server = _Server(config)
     with suppress(KeyboardInterrupt):
-        server.run()
+        server.run(None if bound is None else [bound])
     if not server.started:
         raise typer.Exit(code=STARTUP_FAILURE)
 
@@ -95,6 +100,14 @@ def _settings_with(**flags: object) -> Settings:
     except AppError as error:
         raise refusal(error.detail) from None
     return settings
+
+
+def _bound_socket(fd: int) -> socket.socket:
+    with suppress(OSError):
+        given = socket.socket(fileno=fd)
+        if given.type == socket.SOCK_STREAM and given.family in (socket.AF_INET, socket.AF_INET6):
+            return given
+    raise refusal(f"--fd {fd} is no TCP socket that this process was given.")
 
 
 def _refuse_unusable_address(host: str, port: int) -> None:

@@ -19,9 +19,10 @@ class OwnService:
     """`environment` is all of its environment, apart from the path of Segue's code. It runs in `folder`."""
 
     def __init__(self, log: Path, environment: Mapping[str, str], *, folder: Path | None = None) -> None:
-        with socket.create_server((HOST, 0)) as listener:
-            self._port = int(listener.getsockname()[1])
-        self.url = f"http://{HOST}:{self._port}"
+        # Bound until the service has stopped: a port that was only found free may be another program's by its start.
+        self._listener = socket.socket()
+        self._listener.bind((HOST, 0))
+        self.url = f"http://{HOST}:{self._listener.getsockname()[1]}"
         self._log = log
         self._folder = folder
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), environment.get("PYTHONPATH"))))
@@ -29,10 +30,14 @@ class OwnService:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it in a process session of its own, which Ctrl-C does not reach. It may not answer yet."""
+        """Starts it in a process session of its own, which Ctrl-C does not reach. It may not answer yet, and once it
+        has been killed, requests wait for the next start.
+        """
+        fd = self._listener.fileno()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 (our own program)
-                [sys.executable, "-P", "-m", "segue", "serve", "--host", HOST, "--port", str(self._port)],
+                [sys.executable, "-P", "-m", "segue", "serve", "--fd", str(fd)],
+                pass_fds=(fd,),
                 cwd=self._folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -54,7 +59,8 @@ class OwnService:
             self._process.wait()
 
     def stop(self) -> None:
-        """Blocks until it has ended, for half a minute at most."""
+        """Blocks until it has ended, for half a minute at most. It does not start again."""
+        self._listener.close()
         if self._process is None:
             return
         self._process.terminate()

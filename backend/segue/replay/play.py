@@ -19,6 +19,7 @@ from segue.replay.fake_servers import FakeServers, TurnPlayback
 
 READY_TIMEOUT_S = 90.0  # an MCP server that was not there at first is tried again every 30 s
 PAUSE_S = 0.1
+ASK_S = 5.0  # of one look whether it is ready: between two it is seen whether it has stopped
 TURN_TIMEOUT_S = 930.0
 SHOWN_CHARS = 500
 
@@ -76,7 +77,7 @@ async def wait_until_ready(client: httpx2.AsyncClient, config: ReplayConfig, che
             while missing is None or missing:
                 check()
                 try:
-                    missing = tools_missing(config, (await _json(client.get("/tools")))["items"])
+                    missing = tools_missing(config, (await _json(client.get("/tools", timeout=ASK_S)))["items"])
                 except httpx2.TransportError:
                     missing = None
                 if missing is None or missing:
