@@ -194,16 +194,16 @@ def test_a_port_that_is_taken_is_a_sentence_that_names_the_setting() -> None:
 
 
 def test_a_descriptor_that_is_no_tcp_socket_is_a_sentence_that_names_the_flag(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("w") as file:
-        for fd in (file.fileno(), socket.socket(socket.AF_UNIX).detach(), 4095):
+    with (tmp_path / "file").open("w") as file, socket.socket(socket.AF_UNIX) as local:
+        for fd in (file.fileno(), local.fileno(), 4095):
             result = CliRunner().invoke(app, ["serve", "--fd", str(fd)])
             said = f"--fd {fd} is no TCP socket that this process was given.\n"
             assert (result.exit_code, result.output) == (2, said)
 
 
 def test_a_given_socket_of_the_network_needs_identity_as_an_address_does() -> None:
-    public = socket.create_server(("0.0.0.0", 0))  # noqa: S104 (it is what is refused)
-    result = CliRunner().invoke(app, ["serve", "--fd", str(public.detach())], env={"AUTH": "none"})
+    with socket.create_server(("0.0.0.0", 0)) as public:  # noqa: S104 (it is what is refused)
+        result = CliRunner().invoke(app, ["serve", "--fd", str(public.fileno())], env={"AUTH": "none"})
     assert result.exit_code == 2
     assert "AUTH=api_key" in result.output
 

@@ -57,11 +57,10 @@ def serve(
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the turns to `segue worker`.")] = False,
 ) -> None:
     """Serves the HTTP API, and runs turns. Exits with 3 if the service cannot start."""
-    bound = None if fd is None else _bound_socket(fd)
-    if bound is not None:
-        host, port = bound.getsockname()[:2]  # so that what a public address asks for is asked of it too
+    if fd is not None:
+        host, port = _address_of(fd)  # so that what a public address asks for is asked of it too
     settings = _settings_with(host=host, port=port)
-    if bound is None:
+    if fd is None:
         _refuse_unusable_address(settings.host, settings.port)
     try:
         application = create_app(settings, takes_turns=not no_worker)
@@ -83,7 +82,7 @@ def serve(
     )
     server = _Server(config)
     with suppress(KeyboardInterrupt):
-        server.run(None if bound is None else [bound])
+        server.run(None if fd is None else [socket.socket(fileno=fd)])
     if not server.started:
         raise typer.Exit(code=STARTUP_FAILURE)
 
@@ -102,11 +101,11 @@ def _settings_with(**flags: object) -> Settings:
     return settings
 
 
-def _bound_socket(fd: int) -> socket.socket:
-    with suppress(OSError):
-        given = socket.socket(fileno=fd)
-        if given.type == socket.SOCK_STREAM and given.family in (socket.AF_INET, socket.AF_INET6):
-            return given
+def _address_of(fd: int) -> tuple[str, int]:
+    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as bound:
+        if bound.type == socket.SOCK_STREAM and bound.family in (socket.AF_INET, socket.AF_INET6):
+            host, port = bound.getsockname()[:2]
+            return host, port
     raise refusal(f"--fd {fd} is no TCP socket that this process was given.")
 
 
