@@ -32,6 +32,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from segue.domain.agent import ParallelCalls, Rounds, ToolCalls
 from segue.domain.clock import known_zone
 from segue.domain.identity import is_loopback
 from segue.domain.plan import Confirm, Planning
@@ -138,6 +139,9 @@ class Settings(BaseSettings):
     plan_ttl_s: Count = 86_400
 
     turn_timeout_s: Seconds = 900
+    max_rounds: Rounds = 50
+    max_tool_calls: ToolCalls = 100
+    max_parallel_calls: ParallelCalls = 8
     turn_lease_s: Seconds = 30
     worker_concurrency: Count = 64
     history_limit: Count = 80

@@ -31,7 +31,7 @@ from segue.db.redis_server import RedisServer
 from segue.db.revision import is_newest
 from segue.doctor.examination import Doctor
 from segue.doctor.stores import OpenStores
-from segue.domain.agent import Agent
+from segue.domain.agent import LIMITS, Agent
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.memory import Memory
@@ -334,8 +334,8 @@ async def agents(base: Foundation, tooling: Tooling, extensions: Extensions) -> 
     usual = limits.agent_limits(base.settings)
 
     async def speaker(agent_id: str, agent: Agent) -> Speaker:
-        own = replace(usual, planning=agent.planning or usual.planning, confirm=agent.confirm or usual.confirm)
-        return Speaker(agent_id, agent, agent.digest, await base.chat_models.of(agent), own)
+        own = {name: value for name in LIMITS if (value := getattr(agent, name)) is not None}
+        return Speaker(agent_id, agent, agent.digest, await base.chat_models.of(agent), replace(usual, **own))
 
     async def load() -> dict[str, Speaker]:
         declared = await asyncio.to_thread(declared_agents, base.settings, tooling.may_exist, extensions.agents)

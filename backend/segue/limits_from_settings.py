@@ -5,6 +5,7 @@ import sys
 from segue.agent.context import AgentLimits
 from segue.agent.tool_choice.choice import FIND_TOOLS, ChoiceLimits, ToolTokens
 from segue.config import Settings
+from segue.domain.agent import LIMITS
 from segue.domain.providers import provider_and_id
 from segue.memory.history_window import WindowLimits
 from segue.memory.token_count import Count, counter_for
@@ -63,11 +64,10 @@ def agent_limits(settings: Settings) -> AgentLimits:
         ),
         memory_ttl_s=settings.short_term_memory_ttl,
         fresh_result_bytes=fresh_result_bytes(settings),
-        planning=settings.planning,
-        confirm=settings.confirm,
         before_call=settings.before_call,
         plan_ttl_s=settings.plan_ttl_s,
         show_reasoning=settings.show_reasoning,
+        **{name: getattr(settings, name) for name in LIMITS},
     )
 
 

@@ -5,7 +5,7 @@ What a turn learns and changes is in `state.py`.
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -27,12 +27,14 @@ from segue.tools.results import PlanStep
 from segue.tools.retention import Retention
 from segue.tools.run import RunLimits
 
+CALLS_BESIDE_ROUNDS = 30  # for readers of the message, planners, those who fill in the steps of plans, the last words
+
 WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLimits:
-    """Bounds of one turn. `max_rounds` are rounds of model and tools, `model` bounds all its model calls together.
+    """Bounds of one turn. `max_rounds` are rounds of model and tools; `max_parallel_calls` run at once.
 
     The model is shown at most `fresh_result_bytes` of a result in the turn that made it. `before_call` is the
     operator's policy, if there is one.
@@ -45,12 +47,16 @@ class AgentLimits:
     planning: Planning
     confirm: Confirm
     plan_ttl_s: int
+    max_rounds: int
+    max_tool_calls: int
+    max_parallel_calls: int
     before_call: BeforeCall | None = None
     show_reasoning: bool = False
-    model: ModelBudget = field(default_factory=ModelBudget)
-    max_rounds: int = 10
-    max_calls: int = 40
-    max_parallel_calls: int = 8
+
+    @property
+    def model(self) -> ModelBudget:
+        """What bounds all model calls of the turn together; their number leaves room for every round."""
+        return ModelBudget(max_calls=self.max_rounds + CALLS_BESIDE_ROUNDS)
 
 
 class StartCalls(Protocol):

@@ -109,7 +109,7 @@ async def run_tool_calls(
     """
     context = turn.context
     await context.guard.refresh()
-    prepared = [await _prepare(turn, call) for call in reply.calls[: context.limits.max_calls - turn.count]]
+    prepared = [await _prepare(turn, call) for call in reply.calls[: context.limits.max_tool_calls - turn.count]]
     held = [call for call in prepared if isinstance(call, HeldCall)]
     runs = [call for call in prepared if not isinstance(call, HeldCall)]
     if not runs:

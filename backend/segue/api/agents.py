@@ -9,6 +9,7 @@ from segue.api.deps import IdentityDep, Ops, Services, ServicesDep
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.api.schemas import Page
+from segue.domain.agent import LIMITS
 from segue.domain.doc import doc
 from segue.domain.identity import Identity
 from segue.domain.plan import Confirm, Planning
@@ -41,6 +42,9 @@ class AgentDescription:
     not_tools: Annotated[tuple[str, ...], doc("Patterns of those it may not.")]
     confirm: Annotated[Confirm, doc("Which calls wait for the user's yes.")]
     planning: Annotated[Planning, doc("When it makes a plan.")]
+    max_rounds: Annotated[int, doc("How often a turn may ask the model what to do next.")]
+    max_tool_calls: Annotated[int, doc("How many calls of tools a turn may make.")]
+    max_parallel_calls: Annotated[int, doc("How many of them run at once.")]
     web_search: Annotated[bool, doc("Whether it can search the web.")]
     greeting: Annotated[str | None, doc("To show in an empty session.")]
     examples: Annotated[tuple[str, ...], doc("Messages to offer there.")]
@@ -80,8 +84,7 @@ def _described(services: Services, speaker: Speaker, identity: Identity) -> Agen
         instructions=agent.instructions if "ops" in identity.scopes else None,
         model=speaker.models.main.name,
         small_model=speaker.models.small.name,
-        confirm=speaker.limits.confirm,
-        planning=speaker.limits.planning,
         web_search=WEB_SEARCH in services.tools.tools() and agent.may_use(WEB_SEARCH),
         **{name: getattr(agent, name) for name in _AS_DECLARED},
+        **{name: getattr(speaker.limits, name) for name in LIMITS},
     )

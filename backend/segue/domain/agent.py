@@ -16,10 +16,15 @@ MAX_INSTRUCTIONS_CHARS: Final = 32_000
 # They only find what a session has or may use, so patterns of `tools` need not name them; `not_tools` may.
 OF_THE_ENGINE: Final = frozenset({"get_tool_result", "find_tools"})
 FOR_CLIENTS: Final = frozenset({"description", "greeting", "examples"})
+# In the place of the service's own.
+LIMITS: Final = ("planning", "confirm", "max_rounds", "max_tool_calls", "max_parallel_calls")
 
 Line = Annotated[str, Field(max_length=200, pattern=r"^\S.*$")]
 Lines = Annotated[tuple[Line, ...], Field(max_length=200)]
 Paragraph = Annotated[str, Field(max_length=2000)]
+Rounds = Annotated[int, Field(ge=1, le=1000)]
+ToolCalls = Annotated[int, Field(ge=1, le=10_000)]
+ParallelCalls = Annotated[int, Field(ge=1, le=100)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,9 @@ class Agent:
     not_tools: Lines = ()
     confirm: Confirm | None = None
     planning: Planning | None = None
+    max_rounds: Rounds | None = None
+    max_tool_calls: ToolCalls | None = None
+    max_parallel_calls: ParallelCalls | None = None
     web_search: bool | None = None
     greeting: Paragraph | None = None
     examples: Lines = ()

@@ -19,13 +19,14 @@ from segue.domain.tool import ToolSpec
 from segue.usage.account import Account
 
 RESERVED_CALLS = 2
+RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
 
 
 @dataclass(frozen=True, slots=True)
 class ModelBudget:
     """What one turn may ask of the model, all its calls together."""
 
-    max_calls: int = 40
+    max_calls: int
     max_tokens: int = 1_000_000
     max_retries: int = 6
 
@@ -59,10 +60,9 @@ class MeteredModel:
     @property
     def nearly_spent(self) -> bool:
         """Whether only enough is left for a last answer."""
-        budget = self._budget
-        return (
-            self.llm_calls >= budget.max_calls - RESERVED_CALLS or self.account.total.tokens >= budget.max_tokens // 2
-        )
+        left = self._budget.max_tokens - self.account.total.tokens
+        largest = max((call.input_tokens + call.output_tokens for call in self.calls), default=0)
+        return self.llm_calls >= self._budget.max_calls - RESERVED_CALLS or left <= max(RESERVED_TOKENS, 2 * largest)
 
     async def reply(
         self,

@@ -149,7 +149,7 @@ async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[Ba
     for _ in range(context.limits.max_rounds):
         if has_called:
             await read_steers(turn, conversation)
-        if turn.count >= context.limits.max_calls or context.model.nearly_spent:
+        if turn.count >= context.limits.max_tool_calls or context.model.nearly_spent:
             break
         # Made anew each round: a call may have unlocked one tool and broken another.
         reply, started = await stream_reply(context, *plain_request(context.guard, turn.tools, conversation))
