@@ -35,7 +35,7 @@ from pydantic_settings import (
 from segue.domain.agent import ParallelCalls, Rounds, ToolCalls
 from segue.domain.clock import known_zone
 from segue.domain.identity import is_loopback
-from segue.domain.plan import Confirm, Planning
+from segue.domain.plan import Confirm, ConfirmWords, Planning
 from segue.domain.providers import PROVIDERS, Api, Provider, provider_and_id
 from segue.domain.redaction import header_secrets, is_recognisable
 from segue.secret_files import read_secrets
@@ -134,6 +134,7 @@ class Settings(BaseSettings):
     instructions_file: Path | None = None
     planning: Planning = "auto"
     confirm: Confirm = "destructive"
+    confirm_words: ConfirmWords = "shown"
     language_dir: Path | None = None
     before_call: ImportString[Callable[..., object]] | None = None
     plan_ttl_s: Count = 86_400

@@ -15,7 +15,7 @@ from segue.agent.tool_choice.choice import ToolChooser
 from segue.db.redis import Cache
 from segue.domain.clock import Clock
 from segue.domain.events import Emit, SteerRead
-from segue.domain.plan import Confirm, Planning
+from segue.domain.plan import Confirm, ConfirmWords, Planning
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import OpenSpan
 from segue.domain.tool import ToolContext
@@ -46,6 +46,7 @@ class AgentLimits:
     fresh_result_bytes: int
     planning: Planning
     confirm: Confirm
+    confirm_words: ConfirmWords
     plan_ttl_s: int
     max_rounds: int
     max_tool_calls: int

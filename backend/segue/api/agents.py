@@ -12,7 +12,7 @@ from segue.api.schemas import Page
 from segue.domain.agent import LIMITS
 from segue.domain.doc import doc
 from segue.domain.identity import Identity
-from segue.domain.plan import Confirm, Planning
+from segue.domain.plan import Confirm, ConfirmWords, Planning
 from segue.identity.audit import record_act
 from segue.plans.policy import WEB_SEARCH
 from segue.turns.agents import Speaker
@@ -41,6 +41,7 @@ class AgentDescription:
     tools: Annotated[tuple[str, ...] | None, doc("Patterns of the tools it may use; null for all.")]
     not_tools: Annotated[tuple[str, ...], doc("Patterns of those it may not.")]
     confirm: Annotated[Confirm, doc("Which calls wait for the user's yes.")]
+    confirm_words: Annotated[ConfirmWords, doc("Whether a yes to what it has shown in its own words covers a call.")]
     planning: Annotated[Planning, doc("When it makes a plan.")]
     max_rounds: Annotated[int, doc("How often a turn may ask the model what to do next.")]
     max_tool_calls: Annotated[int, doc("How many calls of tools a turn may make.")]

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import orjson
 from pydantic import ConfigDict, Field
 
-from segue.domain.plan import Confirm, Planning
+from segue.domain.plan import Confirm, ConfirmWords, Planning
 
 DEFAULT_AGENT: Final = "segue"  # there always is one of this id
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
@@ -17,7 +17,7 @@ MAX_INSTRUCTIONS_CHARS: Final = 32_000
 OF_THE_ENGINE: Final = frozenset({"get_tool_result", "find_tools"})
 FOR_CLIENTS: Final = frozenset({"description", "greeting", "examples"})
 # In the place of the service's own.
-LIMITS: Final = ("planning", "confirm", "max_rounds", "max_tool_calls", "max_parallel_calls")
+LIMITS: Final = ("planning", "confirm", "confirm_words", "max_rounds", "max_tool_calls", "max_parallel_calls")
 
 Line = Annotated[str, Field(max_length=200, pattern=r"^\S.*$")]
 Lines = Annotated[tuple[Line, ...], Field(max_length=200)]
@@ -45,6 +45,7 @@ class Agent:
     tools: Lines | None = None
     not_tools: Lines = ()
     confirm: Confirm | None = None
+    confirm_words: ConfirmWords | None = None
     planning: Planning | None = None
     max_rounds: Rounds | None = None
     max_tool_calls: ToolCalls | None = None

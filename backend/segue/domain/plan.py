@@ -18,6 +18,7 @@ Decision = Literal["confirm", "reject"]
 Pressed = Literal["confirm", "reject", "amend"]
 Planning = Literal["auto", "always", "never"]
 Confirm = Literal["destructive", "always", "never"]
+ConfirmWords = Literal["shown", "never"]  # which yes to the model's own words counts
 
 MAX_STEPS = 5
 # What stands in the history for a button.
