@@ -77,21 +77,28 @@ def unstretch(word: str, lexicon: Lexicon) -> str:
     return plain if plain and is_stretched(word, plain) else word
 
 
-def kinds_of(words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preference | None = None) -> list[str]:
-    """Returns the kind of every phrase in order, with `unknown` for each word that is in no phrase.
+def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
+    """Returns the kind of every phrase in order, with `unknown` for each word that is in no phrase."""
+    return [kind for kind, _ in phrases_of(words, language, lexicon)]
+
+
+def phrases_of(
+    words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preference | None = None
+) -> list[tuple[str, Phrase]]:
+    """Returns every phrase in order with its kind, which is `unknown` for each word that is in no phrase.
 
     `prefer` may take words that the lexicon gives another kind or length.
     """
     matcher = lexicon.phrases[language if language in lexicon.phrases else ANY_LANGUAGE]
-    kinds: list[str] = []
+    phrases: list[tuple[str, Phrase]] = []
     at = 0
     while at < len(words):
         length, kind = matcher.longest_at(words, at) or (1, UNKNOWN)
         if prefer is not None:
             length, kind = prefer(words, at, length, kind)
-        kinds.append(kind)
+        phrases.append((kind, words[at : at + length]))
         at += length
-    return kinds
+    return phrases
 
 
 def _speakers(by_language: Mapping[str, Mapping[Joined, str]]) -> dict[str, tuple[str, ...]]:

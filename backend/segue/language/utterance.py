@@ -25,6 +25,7 @@ _QUOTATION: Final = re.compile(
     '"([^"]*)"|“([^“”]*)”|„([^„“”]*)[“”]|«([^«»]*)»|「([^「」]*)」|『([^『』]*)』|《([^《》]*)》'
     r"|(?<!\w)'([^'\n]+)'(?!\w)|(?<!\w)‘([^‘’\n]+)’(?!\w)"
 )
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?؟…;])\s+|(?<=[。！？；।\n])")
 _QUOTED_LINE: Final = re.compile(r"^\s*[>＞].*$", re.MULTILINE)
 
 _MARKS: Final = (
@@ -82,6 +83,11 @@ def parse_own_words(text: str) -> Utterance:
         for word in parse_utterance(part).words
     ]
     return Utterance(tuple(words), parse_utterance(own).asks, quotes=len(parts) > 1 or own != text)
+
+
+def sentences_of(text: str) -> list[str]:
+    """Returns the sentences and lines of a text that have something in them, with their punctuation."""
+    return [sentence for sentence in map(str.strip, _SENTENCE_END.split(text)) if sentence]
 
 
 def words_of(text: str) -> tuple[str, ...]:

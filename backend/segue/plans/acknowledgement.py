@@ -5,18 +5,20 @@ holds for these kinds decides. Each word counts: a yes with anything more in it 
 accounts for it. Pure.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Final
 
 from segue.domain.session import Strength, Verdict
 from segue.language.detect_language import detect_language
-from segue.language.lexicon import ANY_LANGUAGE, UNKNOWN, Lexicon, kinds_of, languages_of, parse_lexicon, unstretch
+from segue.language.lexicon import (
+    ANY_LANGUAGE, UNKNOWN, Lexicon, kinds_of, languages_of, parse_lexicon, phrases_of, unstretch,
+)  # fmt: skip
 from segue.language.misspelling import WordsByLetter, by_first_letter, words_near
-from segue.language.utterance import is_emoji, parse_own_words, words_of
+from segue.language.utterance import Utterance, is_emoji, parse_own_words, sentences_of, words_of
 from segue.language.word_lists import Phrase, WordList
-from segue.plans.question import Question, asked_in, kind_beside, names_call
+from segue.plans.question import BESIDE, Question, asked_in, kind_beside, names_call
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 MOST_WORDS: Final = 60
@@ -31,15 +33,27 @@ MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 # Rules whose yes is not enough for what changes the world.
 WEAK: Final = frozenset({"praise", "praise_of_a_deed", "statement", "no_elsewhere"})
 NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
-CHANGES: Final = frozenset({"condition", "detail"})
+POSTPONES: Final = frozenset({"later", "not_before"})  # rules whose no leaves the plan waiting
+CHANGES: Final = frozenset({"addition", "change", "condition", "detail"})
 TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # what a question with them asks is not plain
+UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carried on
+# Of a sentence beside a yes, what it may be read as and what it may be made of, if it asks for nothing.
+BESIDE_A_YES: Final = frozenset(
+    {"yes", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
+)
+MOST_REMARKED: Final = 4  # unknown words in a remark
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
 RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
+CONTENT: Final = RESTATEMENTS | {BESIDE, "detail", "other", UNKNOWN}
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
+REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
+POSTPONEMENT: Final = (APPROVALS - {"go_ahead"}) | PREAMBLE | STATEMENTS | {"later", "no", "closing", "copula"}
+POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "thing"}
 STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
-    "cancel", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue", "indefinite", "later",
-    "negator", "object", "other", "past", "question", "reported", "verdict_frame", "why_not",
+    "addition", "cancel", "change", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue",
+    "indefinite", "later", "negator", "object", "other", "past", "question", "remark", "reported", "verdict_frame",
+    "why_not",
 }  # fmt: skip
 LEXICON: Final = WordList("lexicon.toml", partial(parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
 ONLY_ALONE: Final = APPROVALS | {"applause"}
@@ -50,13 +64,17 @@ _SAFEST_FIRST: Final = ("reject", "amend", "confirm", "none")
 class Acknowledgement:
     """`rule` is the name of the rule that decided, for logs and the answer; `language` is an ISO 639-1 code.
 
-    Of a `confirm`, `strength` says whether it is enough for a step that changes the world.
+    Of a `confirm`, `strength` says whether it is enough for a step that changes the world. Of any other but a `reject`,
+    `carries_yes` says whether there is an explicit yes in it that nothing takes back, and `added` has the words, folded,
+    that neither the lexicon nor the question accounts for.
     """
 
     verdict: Verdict
     rule: str
     language: str | None = None
     strength: Strength | None = None
+    carries_yes: bool = False
+    added: tuple[str, ...] = ()
 
 
 def detect_acknowledgement(message: str) -> bool:
@@ -71,26 +89,64 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     utterance = parse_own_words(text)
     if len(utterance.words) > MOST_WORDS:
         return Acknowledgement("none", "too_long")
+    whole = _read(utterance, text, question)
+    found = whole.found
+    if utterance.quotes:
+        return replace(found, rule="quoted") if found.rule in ("more_than_a_reply", "nothing_decided") else found
+    if found.verdict == "reject" or found.strength == "strong":
+        return found
+    sentences = sentences_of(text)
+    parts = [_read(parse_own_words(each), each, question) for each in sentences] if len(sentences) > 1 else [whole]
+    if any(part.found.strength == "strong" for part in parts) and all(map(_asks_for_nothing, parts, sentences)):
+        return Acknowledgement("confirm", "yes_and_remarks", found.language, "strong")
+    if found.verdict == "confirm":
+        return found
+    return replace(found, carries_yes=_carries_yes(parts), added=whole.added)
+
+
+def _asks_for_nothing(part: "_Reading", sentence: str) -> bool:
+    """Returns whether a sentence beside a yes changes nothing: it repeats the question, praises, thanks or remarks."""
+    if part.reply.is_whole:
+        return part.found.rule in BESIDE_A_YES
+    return part.reply.is_remark and not any(map(_is_value, sentence.split()[1:]))
+
+
+def _is_value(word: str) -> bool:
+    """Returns whether a word within a sentence may be a name, an id or a number."""
+    return any(map(str.isdigit, word)) or (word[0].isupper() and word.split("'")[0].split("’")[0].strip(".,!") != "I")
+
+
+def _carries_yes(parts: "Sequence[_Reading]") -> bool:
+    """Returns whether one of the sentences is a yes, and none takes it back."""
+    return not any(part.reply.has(*UNSETTLED) for part in parts) and any(
+        part.reply.approves
+        and not part.reply.asks
+        and not part.reply.has("reported", "past")
+        and part.reply.may_change_the_plan
+        for part in parts
+    )
+
+
+def _read(utterance: Utterance, text: str, question: Question | None) -> "_Reading":
+    """Returns the reading in the language that fits best."""
     words = _without_decoration([unstretch(word, LEXICON.now) for word in utterance.words])
-    read = partial(_read, asks=utterance.asks, question=question)
+    read = partial(_read_in, asks=utterance.asks, question=question)
     readings = [read(words, language) for language in languages_of(words, LEXICON.now)]
     likely = detect_language(text) if len(readings) > 1 else None
     best = min(readings, key=lambda reading: (*reading.misfit, reading.found.language != likely))
-    if utterance.quotes and best.found.rule in ("more_than_a_reply", "nothing_decided"):
-        return replace(best.found, rule="quoted")
     if best.found.strength == "strong" and best.found.language and _says_no_elsewhere(words, best.found.language):
-        return replace(best.found, rule="no_elsewhere", strength="weak")
-    return _as_misspelt(words, read) or best.found if best.unknown == 1 else best.found
+        return replace(best, found=replace(best.found, rule="no_elsewhere", strength="weak"))
+    return (_as_misspelt(words, read) if best.unknown == 1 else None) or best
 
 
-def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> Acknowledgement | None:
+def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> "_Reading | None":
     """Returns the weak yes that the message is if its one unknown word is a misspelt one."""
     for at, word in enumerate(words):
         near = () if word in LEXICON.now.speakers else words_near(word, _approvals(LEXICON.now))
         for plain, language in near:
             corrected = read((*words[:at], plain, *words[at + 1 :]), language)
-            if corrected.found.strength == "strong" and corrected.opening in APPROVALS and not corrected.unknown:
-                return replace(corrected.found, rule="misspelt", strength="weak")
+            if corrected.found.strength == "strong" and corrected.reply.opening in APPROVALS and not corrected.unknown:
+                return replace(corrected, found=replace(corrected.found, rule="misspelt", strength="weak"))
     return None
 
 
@@ -140,12 +196,13 @@ def _without_decoration(words: list[str]) -> Phrase:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A message read in one language: the verdict, and how many words and phrases it was read as."""
+    """Words read in one language: the verdict, and what they were read as."""
 
     found: Acknowledgement
+    reply: "_Reply"
     unknown: int
     phrases: int
-    opening: str
+    added: tuple[str, ...]
 
     @property
     def misfit(self) -> tuple[int, int, int]:
@@ -153,14 +210,16 @@ class _Reading:
         return self.unknown, self.phrases, _SAFEST_FIRST.index(self.found.verdict)
 
 
-def _read(words: Phrase, language: str, *, asks: bool, question: Question | None) -> _Reading:
+def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | None) -> _Reading:
     prefer = partial(kind_beside, question, language) if question else None
-    kinds = kinds_of(words, language, LEXICON.now, prefer=prefer)
+    phrases = phrases_of(words, language, LEXICON.now, prefer=prefer)
+    kinds = [kind for kind, _ in phrases]
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None
     found = Acknowledgement(verdict, rule, None if language == ANY_LANGUAGE else language, strength)
-    return _Reading(found, unknown=kinds.count(UNKNOWN), phrases=len(kinds), opening=reply.opening)
+    added = tuple(word for kind, phrase in phrases if kind in CONTENT for word in phrase)
+    return _Reading(found, reply, unknown=kinds.count(UNKNOWN), phrases=len(kinds), added=added)
 
 
 def _after_change_of_mind(kinds: list[str]) -> list[str]:
@@ -208,6 +267,11 @@ class _Reply:
         return not self.added and self.kinds.isdisjoint(CHANGES)
 
     @property
+    def is_remark(self) -> bool:
+        """It begins as what asks for nothing does, and has little more in it."""
+        return self.opening == "remark" and self.added <= MOST_REMARKED and self.kinds <= REMARKS
+
+    @property
     def may_change_the_plan(self) -> bool:
         """It opens with a decision, and what it adds is short enough to be about the plan."""
         most = MOST_WORDS_ADDED_TO_AN_ORDER if self.opening == "go_ahead" else MOST_ADDED_WORDS
@@ -220,6 +284,8 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.add("accept")  # `sounds perfect`
     if "why_not" in found:
         found.add("yes")
+    if found & {"named", "repeats"}:
+        found.discard("addition")  # `yes, and cancel it`
     if kinds[-2:] in (["no", "repeats"], ["negator", "repeats"]):
         found.discard("condition")  # `ok, but don't send it` of a plan to send it
     if kinds.count("no") > 1:
@@ -229,8 +295,7 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
     return _Reply(
         kinds=frozenset(found),
         opening=next((kind for kind in kinds if kind not in PREAMBLE), ""),
-        added=kinds.count(UNKNOWN)
-        + kinds.count("other")
+        added=sum(kind in (UNKNOWN, BESIDE, "other") for kind in kinds)
         + sum(kind in RESTATEMENTS and not _restates(at, kinds) for at, kind in enumerate(kinds)),
         talk=sum(kind in STATEMENTS for kind in kinds),
         asks="question" in found or (asks and "why_not" not in found),
@@ -263,6 +328,8 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("question", "none", lambda r: r.asks and r.added > 0),
     ("doubt", "none", lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
     ("reported", "none", lambda r: r.has("reported") and r.opening != "no"),
+    ("later", "reject", lambda r: r.has("later") and r.kinds <= POSTPONEMENT),
+    ("not_before", "reject", lambda r: r.opening == "later" and r.added <= 1 and r.kinds <= POSTPONEMENT_UNTIL),
     (
         "no_with_a_reason",
         "reject",
@@ -286,7 +353,6 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("yes_with_a_change", "amend", lambda r: r.approves and r.has(*CHANGES, "later") and r.may_change_the_plan),
     ("repeats_or_cancels", "none", lambda r: r.has("repeats_cancel") and not r.approves and not r.has("negator")),
     ("cancel", "reject", lambda r: r.has("cancel") and r.is_whole),
-    ("later", "reject", lambda r: r.has("later") and r.is_whole),
     ("negated", "reject", lambda r: r.has("negator") and r.is_whole),
     # A content word makes a yes a change unless the question has it: another booking number would be another deed.
     ("yes_and_more", "amend", lambda r: r.approves and r.added > 0 and r.may_change_the_plan),

@@ -4,7 +4,7 @@ The words are `actions.toml`. Pure; knows nothing of yes and no.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -12,40 +12,56 @@ from typing import Any, Final
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN
 from segue.language.phrase_matcher import PhraseMatcher, match_phrases
-from segue.language.utterance import QUOTED, fold, split_folded, words_of
+from segue.language.utterance import QUOTED, fold, sentences_of, split_folded, words_of
 from segue.language.word_lists import Phrase, WordList, split_list
 
 LONGEST_DESCRIPTION: Final = 400  # characters
 LONGEST_TRANSLATED: Final = 400  # characters
 LONGEST_ARGUMENT: Final = 80  # characters; who is named in the text of a mail is not who it goes to
+LONGEST_OFFER: Final = 1_000  # characters
+LONGEST_ANSWER: Final = 4_000  # characters
+MOST_SENTENCES: Final = 3  # an offer stands in the last ones of an answer
 ANY_ACTION: Final = "do"
 CANCEL: Final = "cancel"
 # Kinds of words that add nothing if the question has the words too.
-ACCOUNTED: Final = frozenset({"act", "detail", "glue", "other", "task", "thing", UNKNOWN})
+ACCOUNTED: Final = frozenset({"act", "change", "detail", "glue", "other", "task", "thing", UNKNOWN})
+BESIDE: Final = "beside"
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _SENTENCE_END: Final = re.compile(r"[.!?؟](?=\s)|[。！？\n]")
 _QUESTION_MARKS: Final = "?？؟"
+_PLAIN_WORD: Final = re.compile(r"(?<![\w@./-])[^\W\d_]+(?![\w@]|\.\w)")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the step does and to what, as names of lists in `actions.toml`, and the words that tell it."""
+    """What the step does and to what, as names of lists in `actions.toml`, and the words that tell it.
+
+    `beside` are plain words of what was said before the question: no names, ids, numbers or days.
+    """
 
     actions: frozenset[str] = frozenset()
     things: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
+    beside: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ActionWords:
-    """A language's words for actions and things, and the pronouns on, after and before an action."""
+    """A language's words for actions and things, and the pronouns on, after and before an action.
+
+    `cues` are words that offer to do something or ask for something else, `asked` are actions in the first person.
+    `covers` names what a tool that is named after a general action may do: `update_booking` may upgrade it.
+    """
 
     actions: PhraseMatcher[str]
     things: PhraseMatcher[str]
     attached: tuple[str, ...]
     after: PhraseMatcher[str]
     before: PhraseMatcher[str]
+    cues: PhraseMatcher[str]
+    asked: PhraseMatcher[str]
+    covers: Mapping[str, frozenset[str]]
 
     def action_at(self, words: Phrase, at: int) -> tuple[int, frozenset[str]]:
         """Returns how many words from this one on name an action, pronouns included, and the names of that action."""
@@ -63,6 +79,24 @@ class ActionWords:
     def thing_at(self, words: Phrase, at: int) -> tuple[int, frozenset[str]]:
         """Returns how many words from this one on name a thing, and the names of its kinds."""
         return _longest(self.things, words, at)
+
+    def offers(self, sentence: str) -> bool:
+        """Returns whether a sentence offers to do something. The first cue in it decides."""
+        words = words_of(sentence)
+        asks, framed = sentence.rstrip().endswith(tuple(_QUESTION_MARKS)), False
+        for at in range(len(words)):
+            cues = _longest(self.cues, words, at)[1]
+            if cues & {"asks", "offer"}:
+                return "offer" in cues
+            if (asks and "asked" in cues) or ((framed or (asks and at == 0)) and self.action_at(words, at)[0]):
+                return True
+            framed = framed or "frame" in cues
+        return False
+
+    def meant(self, words: Phrase) -> frozenset[str]:
+        """Returns the names of the actions that an offer names, by a verb in any person or by a noun."""
+        named = _named_by(self, words)
+        return named.actions.union(named.things, *(_longest(self.asked, words, at)[1] for at in range(len(words))))
 
     def forms(self, action: str) -> frozenset[str]:
         """Returns the words for an action, those of one word also with a pronoun; none that names a thing as well."""
@@ -91,10 +125,27 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     return Question(named.actions | told.actions, named.things | told.things, words)
 
 
+def question_in(answer: str | None) -> Question | None:
+    """Returns what the offer shows that an answer ends with, None if it ends with none."""
+    offer = offer_in(answer)
+    if answer is None or offer is None:
+        return None
+    words, language = words_of(offer), detect_language(offer, default=detect_language(answer))
+    lists = ACTIONS.now.get(language, ACTIONS.now[ENGLISH])
+    plain = (word for word in _PLAIN_WORD.findall(answer[-LONGEST_ANSWER:]) if word.islower())
+    return Question(
+        lists.meant(words) - {ANY_ACTION},
+        _named_by(lists, words).things,
+        frozenset(words),
+        frozenset(chain.from_iterable(map(words_of, plain))),
+    )
+
+
 def kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:
     """Returns how many words to take here and their kind, given what the question asks and the lexicon says.
 
-    `repeats` is the action asked about, `named` a word of the question; another action or thing is `other`.
+    `repeats` is the action asked about, `named` a word of the question, `beside` one of what was said before it; another
+    action or thing is `other`.
     """
     here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
     lists = ACTIONS.now.get(language)
@@ -110,7 +161,32 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
         return length, "named"
     if naming >= length:
         return naming, "other"
-    return length, UNKNOWN if kind == "act" else kind
+    if kind == UNKNOWN and here <= question.beside:
+        return length, BESIDE
+    return length, UNKNOWN if kind in ("act", "thing") else kind
+
+
+def offer_in(text: str | None) -> str | None:
+    """Returns the sentences from the first one on, of the last few of a text, that offers to do something, None if none
+    does: a question for something else is no offer.
+    """
+    said = (text or "")[-LONGEST_OFFER:]
+    closing = [each for each in sentences_of(said) if any(map(str.isalpha, each))][-MOST_SENTENCES:]
+    for at, sentence in enumerate(closing):
+        if any(lists.offers(sentence) for lists in _lists_for(said)):
+            return " ".join(closing[at:])
+    return None
+
+
+def is_about(text: str, tool: str) -> bool:
+    """Returns whether a text names the action of a tool or, of a tool that is named after none, each word in its name."""
+    name = tuple(word for word in tool_words(tool) if word != "mcp")
+    actions = _named(name, ENGLISH).actions
+    if not actions:
+        return set(name) <= set(words_of(text))
+    actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
+    sentences = map(words_of, sentences_of(text[-LONGEST_OFFER:]))
+    return any(not actions.isdisjoint(lists.meant(each)) for each in sentences for lists in _lists_for(text))
 
 
 def asked_in(text: str | None) -> str | None:
@@ -178,9 +254,18 @@ def _occurs(value: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
 
 
+def _lists_for(text: str) -> Collection[ActionWords]:
+    """Returns the words of the language of a text, those of all languages if none shows."""
+    lists = ACTIONS.now.get(detect_language(text, default=""))
+    return ACTIONS.now.values() if lists is None else [lists]
+
+
 def _named(words: Phrase, language: str) -> Question:
+    return _named_by(ACTIONS.now.get(language, ACTIONS.now[ENGLISH]), words)
+
+
+def _named_by(lists: ActionWords, words: Phrase) -> Question:
     """A word that also names a thing names an action only if no other word does: `delete_order` buys nothing."""
-    lists = ACTIONS.now.get(language, ACTIONS.now[ENGLISH])
     things = [lists.thing_at(words, at)[1] for at in range(len(words))]
     actions = [lists.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
     plain = [found for found, thing in zip(actions, things, strict=True) if found and not thing]
@@ -208,12 +293,18 @@ def _matcher(lists: Mapping[str, str]) -> PhraseMatcher[str]:
 
 
 def _action_words(section: Mapping[str, Any]) -> ActionWords:
+    asked = section.get("asked", {})
     return ActionWords(
         actions=_matcher(section["actions"]),
         things=_matcher(section["things"]),
         attached=tuple(chain.from_iterable(map(words_of, split_list(section.get("attached", ""))))),
         after=_matcher({"after": section.get("after", "")}),
         before=_matcher({"before": section.get("before", "")}),
+        cues=_matcher(
+            {kind: section.get(kind, "") for kind in ("offer", "frame", "asks")} | {"asked": ", ".join(asked.values())}
+        ),
+        asked=_matcher(asked),
+        covers={action: frozenset(split_list(covered)) for action, covered in section.get("covers", {}).items()},
     )
 
 
