@@ -12,7 +12,7 @@ from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
 from segue.memory.history import NewMessage
 from segue.turns.call_starts import start_calls
-from tests.support.plans import planned
+from tests.support.plans import planned, reads
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.turns.test_recovery import abandoned
@@ -124,7 +124,7 @@ async def test_it_rules_over_the_steps_of_a_plan_and_of_a_changed_one(settings: 
         provider.will(planned(steps))
         asked = await client.chat(session, "Pay the first invoice of Anna, then find the second and pay it")
         changed = {"id": 2, "description": "Pay", "tool": "pay", "args": {"euros": 600, "to": "Bruno"}}
-        provider.will(planned([changed]), says("It was denied."))
+        provider.will(reads("amend"), planned([changed]), says("It was denied."))
         denied = await client.chat(session, "yes, but pay Bruno")
     assert [step["status"] for step in asked["plan"]["steps"]] == ["complete", "waiting"]
     assert [step["status"] for step in denied["plan"]["steps"]] == ["complete", "failed"]

@@ -24,6 +24,11 @@ def planned(steps: list[dict[str, Any]]) -> Any:
     return says(json.dumps({"steps": steps}))
 
 
+def reads(verdict: str) -> Any:
+    """How a model reads a reply."""
+    return says(json.dumps({"verdict": verdict}))
+
+
 def deletion(number: int) -> dict[str, Any]:
     return {
         "id": number,

@@ -19,14 +19,14 @@ from segue.agent.refused_tools import mark_refused
 from segue.agent.session_grants import runs_under_grant
 from segue.agent.steering import read_steers
 from segue.agent.stream_reply import emit_message, stream_reply
-from segue.agent.tool_executor import ReadyCall, SettledCall, interrupted_call, record_start, run_call
+from segue.agent.tool_executor import ReadyCall, SettledCall, interrupted_call, keep_answer, record_start, run_call
 from segue.agent.turn_calls import TurnCalls
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, add_steps, end, new_plan, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import Tool, ToolFailed, ToolRetry, definition_of
+from segue.domain.tool import Tool, ToolFailed, ToolRetry, canonical_args, definition_of
 from segue.domain.turn_errors import RATE_LIMITED
 from segue.domain.user_request import ToolAsks, UserAnswer, answers_to, with_question
 from segue.memory.history import NewMessage, append_message
@@ -152,13 +152,35 @@ async def _hold_asking(
     )
 
 
-async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[BaseMessage] | None) -> PlanRun:
+async def hold_calls(turn: TurnCalls, stored: StoredPlan) -> StoredPlan:
+    """Leaves all calls of a plan that was made of them to one yes of the user. Returns the plan as it waits."""
+    moved, tools = stored.plan, turn.context.guard.tools()
+    for step in stored.plan.steps:
+        origin = await find_origins(turn, step.args or {})
+        moved = update_step(moved, step.id, "waiting", requires_confirmation=True, args_origin=origin)
+    first = tools.get(stored.plan.steps[0].tool or "")
+    async with turn.context.transaction() as connection:
+        stored = await store.swap(
+            connection,
+            stored,
+            moved,
+            tool_hash=definition_of(first.spec) if first else None,
+            asked_in=turn.context.turn.turn_id,
+            blocked_tools=tuple(blocked_tools(turn, moved)),
+        )
+    turn.context.emit(PlanChanged(stored.plan))
+    return stored
+
+
+async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[BaseMessage]) -> PlanRun:
     """Runs steps until the plan waits or is over; what the user says to the turn between two of them ends it. Adds
-    their calls and answers to the conversation. Without one nothing is read: the plan has just been made to wait.
+    their calls and answers to the conversation. Calls that the user approved and a failure before them kept from
+    running may still be made in the turn, each once.
 
     Raises StalePlan if the plan was changed meanwhile.
     """
-    run = PlanRun(turn, stored, conversation if conversation is not None else [])
+    run = PlanRun(turn, stored, conversation)
+    granted = [step for step in run.plan.steps if step.status in NOT_STARTED and stored.grants(step, run.turn_id)]
     if (step := run.plan.running_step) is not None:
         # Its process died in the call, which is in the ledger: it runs again under its id, or is unknown.
         await run.context.guard.refresh()
@@ -176,8 +198,10 @@ async def execute_plan(turn: TurnCalls, stored: StoredPlan, conversation: list[B
             await _hold(run, step, tool_hash=run.stored.tool_hash)
         else:
             await _run_step(run, step)
-        if conversation is not None:
-            await _read_steers(run)
+        await _read_steers(run)
+    if run.plan.status == "failed" and not run.steered:
+        skipped = (step for step in granted if run.plan.steps[step.id - 1].status == "skipped")
+        turn.approved |= {(step.tool or "", canonical_args(step.args or {})) for step in skipped}
     return run
 
 
@@ -312,7 +336,9 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 
     async def move_to_running(connection: AsyncConnection) -> None:
         moved = update_step(run.plan, step.id, "running", args=request.args, tool_call_id=request.id)
-        run.stored = await store.swap(connection, run.stored, moved)
+        left, shown = run.stored.granted_behind(step, run.turn_id), run.stored.made_with
+        tool_hash = shown.get(moved.next_step.tool or "") if left and moved.next_step else None
+        run.stored = await store.swap(connection, run.stored, moved, grant=left, tool_hash=tool_hash)
 
     plan_step, opaque = PlanStep(run.plan.id, step.id), run.stored.opaque_of(step)
     await record_start(run.turn, "", [request], opaque=opaque, step=plan_step, also=move_to_running)
@@ -330,12 +356,14 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
             moved = update_step(run.plan, step.id, "complete", result_preview=outcome.gist)
         else:
             moved = update_step(run.plan, step.id, outcome.status, error=outcome.error)
-        run.stored = await store.swap(connection, replace(run.stored, answers=()), moved)
+        left = run.stored.granted_behind(step, run.turn_id)
+        ended = replace(run.stored, answers=())
+        run.stored = await store.swap(connection, ended, moved, grant=left, tool_hash=run.stored.tool_hash)
 
     outcome = await run_call(run.turn, call, also=move_to_end)
     run.context.emit(PlanChanged(run.plan))
     run.values[step.id] = StoredResult(outcome.payload.kind, outcome.payload.text)
-    answer = render_messages.fresh_result(call.request.id, outcome, max_bytes=run.context.limits.fresh_result_bytes)
+    answer = keep_answer(run.turn, call.request, call.tool, outcome)
     opaque = run.stored.opaque_of(step)  # it goes back with the arguments as the model wrote them
     shown = call.request if opaque else render_messages.shown_call(call.request, brief=False)
     render_messages.add_result(run.conversation, shown, answer, opaque=opaque)

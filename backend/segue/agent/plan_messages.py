@@ -5,7 +5,9 @@ The user approves what is shown here, so the engine writes it and the model does
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from segue.domain.plan import Plan, Step
@@ -39,14 +41,17 @@ def ask(
     *,
     changed: Mapping[str, Sequence[str]] | None = None,
     blocked: Mapping[str, str] = MappingProxyType({}),
-    told: KnownThing | None = None,
+    is_away: bool = False,
+    told: Mapping[int, KnownThing] = MappingProxyType({}),
     results: Mapping[str, str] = MappingProxyType({}),
+    unseen: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Returns what is done, the step that waits with its exact arguments, and the question that a plain yes answers.
+    """Returns what is done, the steps that wait with their exact arguments, and the question that a plain yes answers.
 
     `changed`, unless it is None, says that it differs from what was approved, and by tool what of its definition.
-    `blocked` holds tools that cannot run now and the reasons, `told` is what is known of the thing that the call names.
-    `results` are the names of tools by the ids of calls.
+    `blocked` holds tools that cannot run now and the reasons; what was approved `is_away` if it waits for one of these.
+    `told` is by step what is known of the thing that its call names, `results` are the names of tools by the ids of
+    calls. `unseen` are the values that are new to a user who has agreed to the rest already.
     """
     plan, step = stored.plan, stored.plan.waiting_step
     if step is None:
@@ -58,11 +63,15 @@ def ask(
         parts.append(translate("blocked", language, tool=tool, reason=_line(reason)))
     if step.asks is not None:
         return "\n\n".join(part for part in (*parts, *_asked(stored, step, step.asks, language)) if part)
-    parts += [_next_step(step, language), *_call_block(stored, step, language)]
-    if told is not None:
-        parts.append(_told_line(told, language))
-    parts += _not_from_you(stored, step, language, results, shown_above=True)
-    parts.append(translate("ask", language))
+    if unseen:
+        parts.append(translate("unseen", language, values=_view(stored, language).in_line(unseen)))
+    for each in plan.waiting_steps:
+        parts += [*([] if unseen else [_next_step(each, language)]), *_call_block(stored, each, language)]
+        parts += [_told_line(told[each.id], language)] if each.id in told else []
+        parts += _not_from_you(stored, each, language, results, shown_above=True)
+    if len(plan.waiting_steps) > 1:
+        parts.append(translate("ask_several", language, count=len(plan.waiting_steps)))
+    parts.append(translate("waits_for_tool" if is_away else "ask", language))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -79,8 +88,20 @@ def ask_again(stored: StoredPlan, language: str) -> str:
         return ended(stored.plan, language)
     if step.asks is not None:
         return "\n\n".join(_asked(stored, step, step.asks, language))
-    parts = _next_step(step, language), _call_line(stored, step, language), translate("ask_again_plainly", language)
+    steps = ((_next_step(each, language), _call_line(stored, each, language)) for each in stored.plan.waiting_steps)
+    parts = *chain.from_iterable(steps), translate("ask_again_plainly", language)
     return " — ".join(part for part in parts if part)
+
+
+def waits(stored: StoredPlan, language: str) -> str:
+    """Returns that nothing is done until the user says so, and what waits."""
+    return _with_calls(translate("waits", language), stored, language)
+
+
+def not_changed(stored: StoredPlan, language: str) -> str:
+    """Returns that a change could not be made, and what a yes would run as it is."""
+    said = _with_calls(translate("not_changed", language), stored, language)
+    return f"{said}\n\n{translate('ask_again_plainly', language)}"
 
 
 def done(plan: Plan, language: str) -> str:
@@ -111,8 +132,12 @@ def ended(plan: Plan, language: str) -> str:
 
 def still_waiting(stored: StoredPlan, language: str) -> str:
     """Returns the reminder that follows an answer about something else: a yes to it runs what it shows."""
-    reminder, step = translate("still_waiting", language, goal=_line(stored.plan.goal)), stored.plan.waiting_step
-    return " — ".join(part for part in (reminder, _call_line(stored, step, language) if step else "") if part)
+    return _with_calls(translate("still_waiting", language, goal=_line(stored.plan.goal)), stored, language)
+
+
+def _with_calls(said: str, stored: StoredPlan, language: str) -> str:
+    calls = (_call_line(stored, step, language) for step in stored.plan.waiting_steps)
+    return " — ".join(filter(None, (said, *calls)))
 
 
 def superseded(plan: Plan, language: str) -> str:

@@ -42,6 +42,7 @@ class TurnInput(TypedDict):
     open_plan: the session's open plan; `shown_plan` is its id and version when the message arrived.
     decided_plan: the plan whose button was pressed, if a button and not words is the message.
     amends: the message was sent as a change of `shown_plan`, however it reads.
+    approves: a yes in it may be one to what was asked before; in a program's message none is.
     answered_turn_id: the turn that gave the session's last answer.
     answered: that answer, None if it came after the message.
     language: the session's, which is to be answered in; `said` are the texts that show which it is otherwise, those
@@ -62,6 +63,7 @@ class TurnInput(TypedDict):
     open_plan: StoredPlan | None
     decided_plan: StoredPlan | None
     amends: bool
+    approves: bool
     shown_plan: tuple[str, int] | None
     answered_turn_id: str | None
     answered: str | None

@@ -29,5 +29,6 @@ async def read_steers(turn: TurnCalls, conversation: list[BaseMessage], *, also:
         context.emit(steer)
     turn.stored_messages += len(read)
     if read:
-        turn.approved_in = None
+        turn.agreement = None
+        turn.approved.clear()
     return bool(read)

@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from segue.agent.plan_messages import KnownThing
 from segue.agent.turn_calls import TurnCalls
-from segue.domain.plan import Plan
+from segue.domain.plan import Step
 from segue.domain.tool import Reference
 from segue.tools.identifiers import identifiers, object_with
 from segue.tools.results import StoredResult, load_results
@@ -26,11 +26,15 @@ FIELDS = (
 )
 
 
-async def told_about(turn: TurnCalls, plan: Plan, earlier: Sequence[Reference]) -> KnownThing | None:
-    """Returns None if the waiting call names no thing that a recent result has, or changes nothing."""
-    step = plan.waiting_step
-    tool = turn.tools.get(step.tool or "") if step else None
-    wanted = identifiers(step.args) if step and tool and tool.spec.effect != "read_only" else ()
+async def told_about(turn: TurnCalls, steps: Sequence[Step], earlier: Sequence[Reference]) -> dict[int, KnownThing]:
+    """Returns by step what a recent result has of the thing that it names. A step that changes nothing has none."""
+    found = {step.id: await _told_about(turn, step, earlier) for step in steps}
+    return {number: known for number, known in found.items() if known is not None}
+
+
+async def _told_about(turn: TurnCalls, step: Step, earlier: Sequence[Reference]) -> KnownThing | None:
+    tool = turn.tools.get(step.tool or "")
+    wanted = identifiers(step.args) if tool and tool.spec.effect != "read_only" else ()
     if not wanted or tool is None:
         return None
     sources = {name: each.spec.source for name, each in turn.tools.items()}

@@ -6,7 +6,7 @@ hangs, fails or is cancelled does not lose another's result. Knows nothing of pl
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.argument_sources import find_origins
+from segue.agent.agreed_calls import not_covered
 from segue.agent.context import TurnContext, WriteWithStart
 from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.session_grants import runs_under_grant
@@ -36,9 +36,7 @@ from segue.domain.session import RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.memory.history import NewMessage, append_message
-from segue.plans.acknowledgement import asks_about
-from segue.plans.argument_origins import not_from_user
-from segue.plans.call_policy import Deny
+from segue.plans.call_policy import Deny, Ruling
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
@@ -67,11 +65,14 @@ class ReadyCall:
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """A call that must not run before the user approves it. `made` is the call as the model made it."""
+    """A call that must not run before the user approves it. `made` is the call as the model made it, `unseen` its
+    values that are new to a user who agreed to what the model said.
+    """
 
     request: RequestedCall
     tool: Tool
     made: ModelCall
+    unseen: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ async def resume_calls(
             continue
         turn.ledger[request.id] = recorded.call, recorded.reference
         turn.keep_images(request, recorded.outcome)
-        ended.append((request, _keep_answer(turn, request, tool, recorded.outcome)))
+        ended.append((request, keep_answer(turn, request, tool, recorded.outcome)))
     turn.count += len(earlier)
     answers = await _run_together(turn, cut_off, offer)
     return ended + [(call.request, answers[call_key(call.request)]) for call in cut_off]
@@ -177,7 +178,7 @@ async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> list[Ba
         turn.keep_images(call.request, call.outcome)
     turn.count += len(calls)
     said = render_messages.assistant_message("", [call.request for call in calls])
-    given = (_keep_answer(turn, call.request, call.tool, call.outcome) for call in calls)
+    given = (keep_answer(turn, call.request, call.tool, call.outcome) for call in calls)
     return [
         said,
         *(ToolMessage(answer, tool_call_id=each.request.id) for each, answer in zip(calls, given, strict=True)),
@@ -255,22 +256,21 @@ async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | S
         return SettledCall(request, tool, failed(locked))
     # The user is not asked to approve a call that would fail on its arguments anyway, or that is denied.
     ruling = await turn.ruling(request, tool)
-    if turn.needs_yes(tool.spec, ruling) and accepts(tool, request.args):
-        if await _is_approved(turn, request):
-            return ReadyCall(request, tool, approved=True)
-        if not await runs_under_grant(turn, request, tool, ruling):
-            return HeldCall(request, tool, call)
-    return ReadyCall(request, tool)
+    if call_key(request) in turn.answers or not turn.needs_yes(tool.spec, ruling) or not accepts(tool, request.args):
+        return ReadyCall(request, tool)
+    if call_key(request) in turn.approved:
+        turn.approved.remove(call_key(request))
+        return ReadyCall(request, tool, approved=True)
+    return await _agreed_or_held(turn, HeldCall(request, tool, call), ruling)
 
 
-async def _is_approved(turn: TurnCalls, request: RequestedCall) -> bool:
-    """Returns whether the user said yes when the model asked about exactly this call. Of a value that is not from the
-    user the model's question does not say so: then no.
-    """
-    if turn.approved_in is None or not asks_about(turn.approved_in, request.name, request.args):
-        return False
-    turn.approved_in = None  # a yes is for one call
-    return not not_from_user(request.args, await find_origins(turn, request.args))
+async def _agreed_or_held(turn: TurnCalls, held: HeldCall, ruling: Ruling) -> ReadyCall | HeldCall:
+    unseen = await not_covered(turn, held.request, held.tool)
+    if unseen is None:
+        return ReadyCall(held.request, held.tool, approved=True)
+    if await runs_under_grant(turn, held.request, held.tool, ruling):
+        return ReadyCall(held.request, held.tool)
+    return replace(held, unseen=unseen)
 
 
 async def _run_together(
@@ -286,7 +286,7 @@ async def _run_together(
 
         async with gate:
             outcome = await run_call(turn, call, also=hold)
-        return _keep_answer(turn, call.request, call.tool, outcome)
+        return keep_answer(turn, call.request, call.tool, outcome)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -352,7 +352,8 @@ def _tell_end(turn: TurnCalls, end: StoredEnd) -> None:
     turn.context.emit(CallEnded(end.reference, end.message_id))
 
 
-def _keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: Outcome) -> str:
+def keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: Outcome) -> str:
+    """Returns what the model is shown of a call that has ended. One that took effect or may have is not run again."""
     max_bytes = SHOWN_BYTES if request.name == READ_ATTACHMENT else turn.context.limits.fresh_result_bytes
     answer = render_messages.fresh_result(request.id, outcome, max_bytes=max_bytes)
     if outcome.status != "failed" and _is_recorded(tool):

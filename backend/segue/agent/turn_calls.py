@@ -29,15 +29,31 @@ def call_key(request: RequestedCall) -> tuple[str, str]:
 
 
 @dataclass(slots=True)
+class Agreement:
+    """A yes to what the model offered in words: the `answer` that did, and the user's `reply` to it.
+
+    `is_strong` says that the rules read the reply as nothing else. Otherwise `added` are the words that they could not
+    account for. `used` are the calls that were made since, none of which it covers once more.
+    """
+
+    answer: str
+    reply: str
+    is_strong: bool
+    added: tuple[str, ...] = ()
+    used: set[tuple[str, str]] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class TurnCalls:
     """The calls of a turn so far. `count` is all of them, `stored_messages` the messages they added to the history.
 
     `ledger` has them in the order they were made, by id: None for one that has not ended, or leaves no row.
     `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
     have. `images` are by call those that the model has not been shown, in all no more than `image_bytes_left` allows.
-    `approved_in` is an answer that the user said yes to: one call that it asked about needs no second yes. If the turn
-    is `cautious`, every call that changes the world needs a yes. `rulings` are the policy's of calls that have not run,
-    `facts` what the turn knows of the user, `granted` the ids of calls that run under a grant for the session.
+    `agreement` is a yes to what the model offered in words, and `approved` has by tool and canonical arguments calls
+    that the user said yes to and that have not been made: each covers a call once. If the turn is `cautious`, every
+    call that changes the world needs a yes. `rulings` are the policy's of calls that have not run, `facts` what the
+    turn knows of the user, `granted` the ids of calls that run under a grant for the session.
     `asking` is the plan that a call of the loop has made, since its tool asks the user something first.
     """
 
@@ -49,7 +65,8 @@ class TurnCalls:
     image_bytes_left: int = MAX_IMAGES_BYTES
     count: int = 0
     stored_messages: int = 0
-    approved_in: str | None = None
+    agreement: Agreement | None = None
+    approved: set[tuple[str, str]] = field(default_factory=set)
     cautious: bool = False
     rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)
     facts: Sequence[Memory] = ()

@@ -3,7 +3,7 @@
 A transition returns a new Plan with the next version; the store replaces the old one by compare-and-set.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -112,8 +112,13 @@ class Plan:
         return self.status in OPEN
 
     @property
+    def waiting_steps(self) -> tuple[Step, ...]:
+        """The steps that one yes is for. A plan of several calls that the model made at once waits with all of them."""
+        return tuple(step for step in self.steps if step.status == "waiting")
+
+    @property
     def waiting_step(self) -> Step | None:
-        return next((step for step in self.steps if step.status == "waiting"), None)
+        return next(iter(self.waiting_steps), None)
 
     @property
     def running_step(self) -> Step | None:
@@ -188,6 +193,20 @@ def update_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) ->
             return _next_version(plan, "completed" if over else "active", steps)
 
 
+def approve(plan: Plan, chosen: Collection[int] | None = None, **changes: Any) -> Plan:
+    """Frees the steps that wait, or the `chosen` of them, to run; the others are skipped. `changes` are the first's."""
+    first = plan.waiting_step
+
+    def decided(step: Step) -> Step:
+        if step.status != "waiting":
+            return step
+        if chosen is not None and step.id not in chosen:
+            return replace(step, status="skipped", error="the user did not choose it")
+        return replace(step, status="pending", **(changes if step is first else {}))
+
+    return _next_version(plan, "active", list(map(decided, plan.steps)))
+
+
 def end(plan: Plan, status: Literal["cancelled", "expired", "superseded"]) -> Plan:
     """Ends an open plan before its last step; steps that have not started are skipped. Raises IllegalTransition."""
     return _next_version(plan, status, _skip_open(plan.steps, f"the plan was {status}"))
@@ -206,6 +225,11 @@ def replace_open_steps(plan: Plan, steps: Sequence[Step]) -> Plan:
     room = MAX_STEPS - len(kept)
     renumbered = [replace(step, id=len(kept) + index) for index, step in enumerate(steps[:room], start=1)]
     return _next_version(plan, "active", [*kept, *renumbered])
+
+
+def next_version(plan: Plan) -> Plan:
+    """Returns the plan as it is, for a question that no reply sent before it answers."""
+    return _next_version(plan, plan.status, plan.steps)
 
 
 def _skip_open(steps: Sequence[Step], reason: str) -> list[Step]:

@@ -260,6 +260,12 @@ async def recent_user_messages(
     return list(map(_message, (await connection.execute(said.limit(limit))).mappings()))
 
 
+async def recent_texts(connection: AsyncConnection, owner: str, session_id: str, *, limit: int) -> list[Message]:
+    """Returns what the user and the assistant last said to each other in a session, newest first."""
+    said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role.in_(_SPEAKERS)).order_by(messages.c.seq.desc())
+    return list(map(_message, (await connection.execute(said.limit(limit))).mappings()))
+
+
 def _owned(owner: str, session_id: str) -> Select[Any]:
     session = sessions.c.id == messages.c.session_id
     return select(*SHOWN).join(sessions, session).where(sessions.c.id == session_id, sessions.c.owner == owner)

@@ -109,7 +109,7 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[OfferedTool]) -> AIM
     talk = Talk.of(messages, tools)
     if prompts.CARRYING_OUT in talk.instruction and (step := _STEP.search(talk.instruction)):
         return AIMessage(talk.say("no_tool_for_step", part=step.group(1)))
-    if prompts.ENDED in talk.instruction:
+    if prompts.CARRIED_OUT in talk.notes:
         return _reply(talk, _account(talk))
     if talk.fresh:
         shown = (present(result, talk.tools, talk.language) for result in reversed(talk.newest_first[: talk.fresh]))
@@ -141,7 +141,7 @@ def _account(talk: Talk) -> str:
     parts = [f"✓ {brief(result, talk.language)}" for result in results[:-1]]
     parts += [present(results[-1], [], talk.language)] if results else []
     parts += [text for text in said if text]
-    steps = (orjson.loads(line) for line in _FAILED_STEP.findall(talk.instruction))
+    steps = (orjson.loads(line) for line in _FAILED_STEP.findall(talk.notes))
     told = "\n".join(parts)
     parts += [_failure(talk, step["error"]) for step in steps if step.get("error") and step["error"] not in told]
     return "\n\n".join(parts) or talk.say("idle", tools=talk.listed(sorted(tool.name for tool in talk.tools)))

@@ -13,7 +13,14 @@ from typing import Any, Final
 from segue.domain.session import Strength, Verdict
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import (
-    ANY_LANGUAGE, UNKNOWN, Lexicon, kinds_of, languages_of, parse_lexicon, phrases_of, unstretch,
+    ANY_LANGUAGE,
+    UNKNOWN,
+    Lexicon,
+    kinds_of,
+    languages_of,
+    parse_lexicon,
+    phrases_of,
+    unstretch,
 )  # fmt: skip
 from segue.language.misspelling import WordsByLetter, by_first_letter, words_near
 from segue.language.utterance import Utterance, is_emoji, parse_own_words, sentences_of, words_of
@@ -39,7 +46,7 @@ TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # wha
 UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carried on
 # Of a sentence beside a yes, what it may be read as and what it may be made of, if it asks for nothing.
 BESIDE_A_YES: Final = frozenset(
-    {"yes", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
+    {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
 )
 MOST_REMARKED: Final = 4  # unknown words in a remark
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
@@ -113,7 +120,9 @@ def _asks_for_nothing(part: "_Reading", sentence: str) -> bool:
 
 def _is_value(word: str) -> bool:
     """Returns whether a word within a sentence may be a name, an id or a number."""
-    return any(map(str.isdigit, word)) or (word[0].isupper() and word.split("'")[0].split("’")[0].strip(".,!") != "I")
+    return any(map(str.isdigit, word)) or (
+        word[0].isupper() and word.split("'", maxsplit=1)[0].split("’", maxsplit=1)[0].strip(".,!") != "I"
+    )
 
 
 def _carries_yes(parts: "Sequence[_Reading]") -> bool:
@@ -363,7 +372,8 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("opinion", "none", lambda r: r.has("opinion") and (r.opening in STATEMENTS or not r.approves)),
     ("statement", "confirm", lambda r: r.approves and (r.opening in {*STATEMENTS, "named"} or r.talk > MOST_TALK)),
     ("praise_of_a_deed", "confirm", lambda r: r.has("repeats") and r.has("praise") and r.talk > 0),
-    ("yes", "confirm", lambda r: r.has("yes", "accept")),
+    ("yes", "confirm", lambda r: r.has("yes")),
+    ("accept", "confirm", lambda r: r.has("accept") and not r.has("go_ahead", "repeats")),
     ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),
     ("praise", "confirm", lambda r: r.is_praise),
     ("thanks_alone", "none", lambda r: r.has("thanks")),

@@ -43,7 +43,7 @@ def origins_of(args: Mapping[str, Any], sources: Sources) -> dict[str, str]:
 
     def origin_of(path: str, value: Value) -> str:
         wanted = _wanted(value)
-        found = (origin for origin, text in texts if path != REST and _stands_in(wanted, text))
+        found = (origin for origin, text in texts if path != REST and stands_in(wanted, text))
         return next(found, MODEL)
 
     return {path: origin_of(path, value) for path, value in values_of(args).items()}
@@ -63,7 +63,7 @@ def all_said(args: Mapping[str, Any], sources: Sources) -> bool:
     """Returns whether the user said every value, also those that are too short to be named, or no text or number."""
     texts = [_normal(text) for origin, text in sources if origin.startswith(_FROM_USER)]
     wanted = [_wanted(value) for _, value in islice(leaves(args), MAX_VALUES + 1)] if args else []
-    return len(wanted) <= MAX_VALUES and all(any(_stands_in(each, text) for text in texts) for each in wanted)
+    return len(wanted) <= MAX_VALUES and all(any(stands_in(each, text) for text in texts) for each in wanted)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -101,7 +101,7 @@ def _normal(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).lower().split())
 
 
-def _stands_in(value: str, text: str) -> bool:
+def stands_in(value: str, text: str) -> bool:
     """Returns whether a text has a value whole: `ann@a.example` does not stand in `joann@a.example.org`."""
     if not value or value not in text:
         return False

@@ -4,7 +4,7 @@ The words are `actions.toml`. Pure; knows nothing of yes and no.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -125,6 +125,11 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     return Question(named.actions | told.actions, named.things | told.things, words)
 
 
+def joined(questions: Sequence[Question]) -> Question:
+    """Returns what several steps show that are asked about together."""
+    return Question(*(frozenset().union(*(getattr(each, name) for each in questions)) for name in Question.__slots__))
+
+
 def question_in(answer: str | None) -> Question | None:
     """Returns what the offer shows that an answer ends with, None if it ends with none."""
     offer = offer_in(answer)
@@ -187,6 +192,12 @@ def is_about(text: str, tool: str) -> bool:
     actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
     sentences = map(words_of, sentences_of(text[-LONGEST_OFFER:]))
     return any(not actions.isdisjoint(lists.meant(each)) for each in sentences for lists in _lists_for(text))
+
+
+def names_action(text: str) -> bool:
+    """Returns whether a text names something to do, other than to go on with what was said before."""
+    sentences = map(words_of, sentences_of(text[-LONGEST_OFFER:]))
+    return any(lists.meant(each) - {ANY_ACTION} for each in sentences for lists in _lists_for(text))
 
 
 def asked_in(text: str | None) -> str | None:

@@ -4,7 +4,7 @@ Owns the table `plans`. The loser of a race gets StalePlan and reads the plan ag
 in the chat all end in `decide`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -18,7 +18,7 @@ from segue.db.models import plans, sessions, turns, written
 from segue.db.order import came_before, newest_first
 from segue.db.reading import opaque_of, plan_of, readable, reader
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, end, update_step
+from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, end
 from segue.domain.session import TurnKey
 from segue.domain.user_request import UserAnswer, question_of_step, with_answer
 from segue.events.outbox import approval_requested
@@ -43,9 +43,10 @@ class StalePlan(AppError):
 class StoredPlan:
     """A plan and what is not shown of it.
 
-    - A yes is a grant: for the step `granted_step`, in the turn `granted_to`, until that step starts. `granted_seq` is
-      that turn's seq as it was read; it is not stored.
-    - `tool_hash`: of the tool definition that was shown with the waiting step; another one asks again.
+    - A yes is a grant: for the steps that waited, the last of which is `granted_step`, in the turn `granted_to`, until
+      each has started. `granted_seq` is that turn's seq as it was read; it is not stored.
+    - `tool_hash`: of the tool definition that was shown with the first step that waits or is granted; another one asks
+      again.
     - `asked_in`: the turn whose answer asked for a yes last. `blocked_tools`: what that answer said cannot run.
     - `reminded`: an answer about something else has mentioned the plan.
     - `made_with`: digests of the agent and, by name, of the tools of the open steps, as a yes was last asked for or the
@@ -76,7 +77,12 @@ class StoredPlan:
         return {**self.opaque, "calls": self.opaque["calls"][step.id - 1 : step.id]} if self.opaque else None
 
     def grants(self, step: Step, turn_id: str) -> bool:
-        return self.granted_to == turn_id and self.granted_step == step.id
+        return self.granted_to == turn_id and self.granted_step is not None and step.id <= self.granted_step
+
+    def granted_behind(self, step: Step, turn_id: str) -> tuple[str, int] | None:
+        """Returns what is left of the grant once a step has started."""
+        is_left = self.granted_to == turn_id and self.granted_step is not None and step.id < self.granted_step
+        return (turn_id, self.granted_step) if is_left and self.granted_step is not None else None
 
     def is_for_a_later_turn(self, turn: TurnKey) -> bool:
         """Returns whether a button approved it for a turn that comes after this one: then it is not this turn's."""
@@ -231,10 +237,12 @@ async def decide(
     now: datetime,
     args: dict[str, Any] | None = None,
     answer: dict[str, Any] | None = None,
+    chosen: Collection[int] | None = None,
 ) -> StoredPlan:
-    """Applies the user's decision to the waiting step. A yes holds for this step, version and turn, once; `args` are
-    what the user typed in place of the step's, `answer` is what they filled in if the step asks for that. A no to what
-    it asks is told to its tool, if the call may be made again without a yes; else it cancels the plan like any no.
+    """Applies the user's decision to the steps that wait. A yes holds for these, or the `chosen` of them, in this
+    version and turn, once each; `args` are what the user typed in place of the first one's, `answer` is what they
+    filled in if it asks for that. A no to what it asks is told to its tool, if the call may be made again without a
+    yes; else it cancels the plan like any no.
 
     Returns the plan as expired if it has waited too long. Raises StalePlan as `swap`, and if no step waits.
     """
@@ -255,8 +263,8 @@ async def decide(
     return await swap(
         connection,
         stored,
-        update_step(stored.plan, step.id, "pending", **typed),
-        grant=(turn_id, step.id),
+        approve(stored.plan, chosen, **typed),
+        grant=(turn_id, max(each.id for each in stored.plan.waiting_steps)),
         tool_hash=stored.tool_hash,
         taken_on_by=turn_id,
     )
@@ -266,6 +274,12 @@ async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id
     """Stores that this turn's answer asks for a yes again; `reminded` if it does so beside something else."""
     asked = {"asked_in": turn_id, "reminded": stored.reminded or reminded}
     await connection.execute(update(plans).where(plans.c.id == stored.plan.id).values(asked))
+
+
+async def rule_of(connection: AsyncConnection, turn_id: str) -> str | None:
+    """Returns the name of the rule by which the message of a turn that ended was read."""
+    rule = turns.c.report["acknowledgement"]["rule"].astext
+    return await connection.scalar(select(rule).where(turns.c.id == turn_id))
 
 
 def expired() -> AppError:

@@ -53,8 +53,6 @@ class FakeModel:
                 reply = self._arguments(request["tools"][0]["function"]["name"])
             case "step":
                 reply = ModelReply(self.texts.pop(0)) if self.texts else None
-            case "synthesis":
-                reply = self._answer()
             case "loop":
                 reply = self._next_round()
             case "other":
@@ -64,7 +62,8 @@ class FakeModel:
     @property
     def _made(self) -> tuple[RecordedStep, ...]:
         """The steps of the plan that this turn has made."""
-        return self.turn.plan.steps if self.turn.plan and self.before is None else ()
+        made = self.turn.plan
+        return made.steps if made and (self.before is None or self.before.number != made.number) else ()
 
     def _plan(self) -> ModelReply:
         """A plan of calls that had to wait came from the loop; `_next_round` makes it again."""

@@ -15,14 +15,14 @@ from segue.agent import prompts
 from segue.agent.llm.normal_form import ANY_MODEL, Form
 from segue.agent.llm.offered_tools import MAX_TOOLS
 
-RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "synthesis", "other"]
+RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "other"]
 
 # The amender's prompt contains the planner's, so it comes first.
 _NOTES: Final[Mapping[str, RequestKind]] = {
     prompts.AMENDER: "amendment",
     prompts.PLANNER: "plan",
     prompts.READER: "reading",
-    prompts.ENDED: "synthesis",
+    prompts.AGREEMENT: "reading",
     prompts.CARRYING_OUT: "step",
     prompts.OUT_OF_ROUNDS: "loop",
 }

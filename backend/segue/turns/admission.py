@@ -220,8 +220,9 @@ async def begin_decision(
     request = replace(request, decided_plan_id=stored.plan.id, args_changed=changed, remember=remember)
     admitted = await _admit_locked(connection, owner, session_id, request, now=now)
     turn_id = admitted.turn.turn_id
-    typed = {"args": button.args, "answer": button.answer}
-    await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, **typed)
+    await plans.decide(
+        connection, stored, button.decision, turn_id=turn_id, now=now, args=button.args, answer=button.answer
+    )
     if button.remember:
         await _remember(connection, stored, tools, now=now)
     return admitted

@@ -111,6 +111,7 @@ class Claim:
     force_web_search: bool
     decided_plan_id: str | None
     amends: bool
+    approves: bool
     shown_plan: tuple[str, int] | None
     language: str | None
     time_zone: str
@@ -283,7 +284,7 @@ def claim_of(session_id: str, row: dict[str, Any]) -> Claim:
     known = asked or TurnRequest(force_web_search=False)
     # What was said to a turn that worked is no yes to what was asked before, and what a program says to nothing.
     if known.steers is not None or not known.approves:
-        known = replace(known, shown_plan=None)
+        known = replace(known, shown_plan=None, approves=False)
     return Claim(
         key=key,
         references=readable(_read_references, row.pop("summary_references") or (), "sessions", session_id) or (),

@@ -144,6 +144,7 @@ async def load_context(
         open_plan=pending,
         decided_plan=decided,
         amends=claim.amends,
+        approves=claim.approves,
         shown_plan=claim.shown_plan,
         answered_turn_id=claim.answered_turn_id,
         answered=_answered(window, opening, claim.answered_turn_id),

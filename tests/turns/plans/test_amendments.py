@@ -8,7 +8,7 @@ import pytest
 
 from segue.config import Settings
 from segue.plans.plan_parser import parse_plan
-from tests.support.plans import THREE_STEPS, deletion, offered, planned
+from tests.support.plans import THREE_STEPS, deletion, offered, planned, reads
 from tests.support.provider import Provider
 from tests.support.service import Client
 from tests.support.stores import looking_into
@@ -19,7 +19,7 @@ async def test_an_amendment_refers_to_its_own_new_step(client: Client, provider:
     search = {"id": 3, "description": "Cerca", "tool": "mcp_find_items", "args": {"query": "Bianchi"}}
     args = {"to": "Ada", "text": {"$from": 3, "path": "items[0].name"}}
     send = {"id": 4, "description": "Manda", "tool": "mcp_send_note", "args": args}
-    provider.will(planned([search, send]))
+    provider.will(reads("amend"), planned([search, send]))
     answer = await client.chat(session, "sì, ma cerca Bianchi e mandalo ad Ada")
     assert answer["plan"]["steps"][3]["args"] == {"to": "Ada", "text": "Bianchi 1"}
 
@@ -27,7 +27,9 @@ async def test_an_amendment_refers_to_its_own_new_step(client: Client, provider:
 async def test_an_amendment_refers_to_a_step_that_is_done(client: Client, provider: Provider) -> None:
     session, _ = await offered(client, provider, THREE_STEPS)
     args = {"item_id": {"$from": 1, "path": "items[1].id"}}
-    provider.will(planned([{"id": 3, "description": "Cancella", "tool": "mcp_delete_item", "args": args}]))
+    provider.will(
+        reads("amend"), planned([{"id": 3, "description": "Cancella", "tool": "mcp_delete_item", "args": args}])
+    )
     answer = await client.chat(session, "sì, ma la seconda")
     assert answer["plan"]["steps"][2]["args"] == {"item_id": "itm-2"}
 
@@ -39,7 +41,7 @@ async def test_an_amendment_does_not_lift_the_confirmation_of_a_later_step(
 ) -> None:
     read = {"id": 2, "description": "Read", "tool": "mcp_get_item", "args": {"item_id": "itm-9"}}
     session, _ = await offered(client, provider, [deletion(1), {**read, "requires_confirmation": True}])
-    provider.will(planned([read]))
+    provider.will(reads("amend"), planned([read]))
     answer = await client.chat(session, "sì, ma solo la seconda")
     assert answer["plan"]["status"] == "waiting"
     assert effects == []
@@ -55,9 +57,9 @@ async def test_an_amendment_that_a_button_overtakes_leaves_what_the_button_decid
         await go.wait()
         return planned([deletion(2)])
 
-    provider.will(held)
+    provider.will(reads("amend"), held)
     amending = asyncio.create_task(client.send(session, "sì, ma solo la seconda"))
-    await provider.wait_for_requests(2)
+    await provider.wait_for_requests(3)
     body = {"decision": "confirm", "version": asked["plan"]["version"]}
     button = asyncio.create_task(client.http.post(f"/sessions/{session}/plan/decision", json=body))
     async with looking_into(settings) as stores:

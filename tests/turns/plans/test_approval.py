@@ -161,7 +161,7 @@ async def test_an_approved_call_goes_back_to_the_model_with_what_came_with_it_a_
     made = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [asked(1), asked(2)]}
     provider.will(completion(made, "tool_calls"), says("Both are gone."), says("Bye."))
     session = await client.new_session()
-    for message in ("Delete itm-1 and itm-2", "yes", "yes", "Thanks"):
+    for message in ("Delete itm-1 and itm-2", "yes", "Thanks"):
         await client.chat(session, message)
     assert effects == ["delete itm-1", "delete itm-2"]
     for request in (1, 2):

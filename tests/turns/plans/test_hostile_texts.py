@@ -82,8 +82,9 @@ async def test_a_plan_that_a_mail_dictates_waits_for_the_users_own_yes(
     provider.will(says("Sent."))
     await client.chat(session, "yes")
     assert shelf.effects == ["get itm-1", SENT]
-    synthesis = provider.instruction()
-    assert synthesis.count(f"\n{CLOSE}") == synthesis.count(f"{OPEN}\n") == 1
+    noted = provider.notes()
+    assert "This plan has just been carried out" in noted
+    assert noted.count(f"\n{CLOSE}") == noted.count(f"{OPEN}\n") == 1
 
 
 async def test_a_model_that_takes_a_mail_for_the_users_yes_approves_nothing(

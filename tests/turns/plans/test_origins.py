@@ -49,7 +49,7 @@ async def test_a_yes_to_what_the_model_asked_in_words_does_not_cover_what_a_tool
     client: Client, provider: Provider, effects: list[str]
 ) -> None:
     found = calls(("mcp_find_items", {"query": "lampada"}))
-    provider.will(found, says("Vuoi che cancelli itm-2?"), calls(("mcp_delete_item", {"item_id": "itm-2"})))
+    provider.will(found, says("Ce n'è una. Vuoi che la cancelli?"), calls(("mcp_delete_item", {"item_id": "itm-2"})))
     session = await client.new_session()
     await client.chat(session, "Cerca le mie lampade")
     answer = await client.chat(session, "sì, grazie")

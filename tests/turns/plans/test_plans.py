@@ -5,7 +5,7 @@ import json
 from datetime import timedelta
 
 from segue.config import Settings
-from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned
+from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned, reads
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
@@ -95,7 +95,7 @@ async def test_an_amendment_makes_a_new_version_that_asks_again(
     client: Client, provider: Provider, effects: list[str]
 ) -> None:
     session, first = await offered(client, provider, [deletion(1), deletion(2)])
-    provider.will(planned([deletion(2)]))
+    provider.will(reads("amend"), planned([deletion(2)]))
     answer = await client.chat(session, "sì, ma solo la seconda")
     assert answer["acknowledgement"]["verdict"] == "amend"
     assert answer["plan"]["id"] == first["plan"]["id"]

@@ -57,13 +57,17 @@ async def test_a_step_refers_to_what_another_turn_gave_for_as_long_as_that_is_ke
 
 
 @pytest.mark.parametrize("step", [[], {}, None, "1", 1.5])
-async def test_a_reference_to_what_is_no_step_ends_the_step(step: Any, settings: Settings, provider: Provider) -> None:
+async def test_what_looks_like_a_reference_in_a_call_of_the_model_waits_and_runs_as_it_was_shown(
+    step: Any, settings: Settings, provider: Provider
+) -> None:
     use_toolbox(settings, confirm=["echo"])
-    provider.will(calls(("echo", {"id": {"$from": step}})))
+    provider.will(calls(("echo", {"id": {"$from": step}})), says("Echoed."))
     async with running(settings) as client:
-        answer = await client.chat(await client.new_session(), "Echo it.")
-    assert answer["plan"]["status"] == "failed"
-    assert "has no result to refer to" in answer["plan"]["steps"][0]["error"]
+        session = await client.new_session()
+        asked = await client.chat(session, "Echo it.")
+        answer = await client.chat(session, "yes")
+    assert asked["plan"]["steps"][0]["args"] == {"id": {"$from": step}}
+    assert [(call["args"], call["status"]) for call in answer["tool_calls"]] == [({"id": {"$from": step}}, "succeeded")]
 
 
 async def test_long_arguments_are_run_whole_and_shown_to_the_model_in_part(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from segue.config import Settings
-from tests.support.plans import ASK, THREE_STEPS, deletion, offered, planned
+from tests.support.plans import ASK, THREE_STEPS, deletion, offered, planned, reads
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
@@ -106,12 +106,12 @@ async def test_a_yes_with_another_action_or_another_id_changes_the_plan(
 ) -> None:
     session, _ = await offered(client, provider, [deletion(1), deletion(2)])
     for reply in ("sì, inviala pure", "yes, delete itm-2"):
-        provider.will(planned([deletion(1)]))
+        provider.will(reads("amend"), planned([deletion(3)]))
         answer = await client.chat(session, reply)
         assert (answer["acknowledgement"]["verdict"], answer["plan"]["status"], effects) == ("amend", "waiting", [])
     provider.will(says("Gone."))
-    await client.chat(session, "yes, delete itm-1")
-    assert effects == ["delete itm-1"]
+    await client.chat(session, "yes, delete itm-3")
+    assert effects == ["delete itm-3"]
 
 
 async def test_a_yes_to_what_the_model_asked_in_words_counts_for_exactly_that_call(
@@ -135,7 +135,7 @@ async def test_a_yes_to_what_the_model_asked_in_words_counts_for_no_other_call(
     assert effects == ["delete itm-1"]
     [step] = answer["plan"]["steps"]
     assert (step["status"], step["args"], step["description"]) == ("waiting", {"item_id": "itm-2"}, "delete item")
-    assert "Prossimo passo: delete item" in answer["message"]["content"]
+    assert answer["message"]["content"].startswith("Non mostrato prima: `item_id: itm-2`\n\n`mcp_delete_item`\n\n")
 
 
 async def test_praise_of_an_answer_that_asked_for_nothing_orders_nothing(client: Client, provider: Provider) -> None:

@@ -21,18 +21,18 @@ async def test_arguments_typed_with_a_yes_are_what_runs_and_the_message_says_so(
     client: Client, provider: Provider, effects: list[str]
 ) -> None:
     made = [("mcp_delete_item", {"item_id": f"itm-{number}"}) for number in (1, 2)]
-    provider.will(calls(*made))
+    provider.will(calls(*made), says("Both are gone."))
     session = await client.new_session()
     asked = await client.chat(session, "Delete itm-1 and itm-2")
     answer = (await press(client, session, asked, "confirm", args={"item_id": "itm-7"})).json()
-    done, waiting = answer["plan"]["steps"]
+    done, other = answer["plan"]["steps"]
     assert (done["status"], done["args"]) == ("complete", {"item_id": "itm-7"})
     assert done["args_origin"] == {"item_id": "user"}
-    assert (waiting["status"], waiting["args"]) == ("waiting", {"item_id": "itm-2"})
-    assert effects == ["delete itm-7"]
+    assert (other["status"], other["args"]) == ("complete", {"item_id": "itm-2"})
+    assert effects == ["delete itm-7", "delete itm-2"]
     same = await press(client, session, asked, "confirm", args={"item_id": "itm-7"})
-    other = await press(client, session, asked, "confirm", args={"item_id": "itm-8"})
-    assert (same.json(), other.json()["code"]) == (answer, "idempotency_key_reused")
+    reused = await press(client, session, asked, "confirm", args={"item_id": "itm-8"})
+    assert (same.json(), reused.json()["code"]) == (answer, "idempotency_key_reused")
     [said] = [message["metadata"] for message in await client.messages(session) if message["content"] == "👍"]
     plan = {"plan_id": asked["plan"]["id"], "plan_version": asked["plan"]["version"]}
     assert said == {"decision": "confirm", **plan, "args_changed": True}

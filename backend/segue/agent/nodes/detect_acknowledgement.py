@@ -8,7 +8,7 @@ from segue.agent.context import TurnContext
 from segue.agent.state import TurnState, Update
 from segue.plans.acknowledgement import Acknowledgement, classify
 from segue.plans.policy import should_search_web
-from segue.plans.question import Question, asked_in, question_of
+from segue.plans.question import Question, joined, question_in, question_of
 
 
 async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]) -> Update:  # noqa: ARG001 (a node's)
@@ -18,14 +18,15 @@ async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]
         acknowledgement = classify(state["message"], question=_question(state))
         if acknowledgement.verdict == "confirm" and state["attachments"]:
             acknowledgement = replace(acknowledgement, verdict="amend", rule="attachment", strength=None)
+        if state["attachments"]:
+            acknowledgement = replace(acknowledgement, carries_yes=False)
     search = should_search_web(state["message"], force=state["force_web_search"], verdict=acknowledgement.verdict)
     return {"acknowledgement": acknowledgement, "search": search}
 
 
 def _question(state: TurnState) -> Question | None:
-    """Returns what the message may answer: the step that waits, or the question that the last answer ends with."""
+    """Returns what the message may answer: the steps that wait, or the offer that the last answer ends with."""
     stored = state["open_plan"]
-    if stored is not None and (step := stored.plan.waiting_step) is not None:
-        return question_of(step.tool, step.description, step.args)
-    asked = asked_in(state["answered"])
-    return question_of(None, asked, None) if asked else None
+    if stored is not None and (steps := stored.plan.waiting_steps):
+        return joined([question_of(step.tool, step.description, step.args) for step in steps])
+    return question_in(state["answered"])

@@ -4,7 +4,7 @@ A message answers a waiting plan or leaves it as it is; a yes moves it by the sa
 runs here: `tool_loop` runs the plan if this node sets `plan_runs`, and `respond` sends `answer` if it sets that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,20 +15,25 @@ from segue.agent.context import TurnContext
 from segue.agent.llm.answer_schemas import Reading
 from segue.agent.plan_executor import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan
-from segue.agent.prompts import TOO_LATE, VERDICT_NOTES, steers_in, stopped_note, waiting_note
+from segue.agent.prompts import POSTPONED, TOO_LATE, VERDICT_NOTES, steers_in, stopped_note, waiting_note
 from segue.agent.state import TurnState, Update, acknowledgement_report, language_of, web_search_report
 from segue.agent.user_answers import read_answer
 from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
-from segue.domain.plan import Decision, Plan, end, replace_open_steps, update_step
+from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
 from segue.domain.session import Strength, Verdict
+from segue.domain.tool import Effect
 from segue.domain.user_request import UserRequest
 from segue.plans import store
-from segue.plans.acknowledgement import NEVER_A_YES, Acknowledgement
+from segue.plans.acknowledgement import NEVER_A_YES, POSTPONES, Acknowledgement
+from segue.plans.argument_origins import leaves, stands_in
 from segue.plans.policy import should_plan
-from segue.plans.question import asked_in
+from segue.plans.question import offer_in
+from segue.plans.selection import chosen_of
 from segue.plans.store import StalePlan, StoredPlan
 
 SHORT_REPLY_CHARS = 80
+READ_BY_MODEL = "model_confirm"
+NOT_CHANGED = "not_changed"
 
 
 async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
@@ -90,12 +95,14 @@ async def _resume_decided(context: TurnContext, state: TurnState, decided: Store
 
 async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: StoredPlan | None = None) -> Update:
     """Makes a plan if the message asks for several steps. `ended` just did: a postscript of the answer says so."""
-    verdict, weak = state["acknowledgement"].verdict, state["acknowledgement"].strength == "weak"
-    note = VERDICT_NOTES.get(verdict)
-    if weak and asked_in(state["answered"]) is None:
-        note = None  # praise of an answer that asked for nothing
-    elif note is not None and (ended is not None or state["shown_plan"] is not None):
+    read, verdict = state["acknowledgement"], state["acknowledgement"].verdict
+    weak, note = read.strength == "weak", VERDICT_NOTES.get(verdict)
+    if note is not None and (ended is not None or state["shown_plan"] is not None):
         note = TOO_LATE
+    elif offer_in(state["answered"]) is None:
+        note = None  # nothing was offered that the message could answer
+    elif read.rule in POSTPONES:
+        note = POSTPONED
     skip: Update = {"note": note, "plan_runs": False, "touched_plan": ended, "cautious": weak}
     if ended is not None:
         skip["postscript"] = plan_messages.ended(ended.plan, language_of(state))
@@ -111,30 +118,80 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
 
 
 async def _answer_waiting(context: TurnContext, state: TurnState, stored: StoredPlan, *, was_seen: bool) -> Update:
-    """Reads the message as an answer to the waiting plan: by the rules, or by the model if it is short and unclear."""
+    """Reads the message as an answer to the waiting plan."""
+    if state["acknowledgement"].rule in POSTPONES:
+        return await _wait(context, state, stored)
     if stored.plan.waiting_step is not None and stored.plan.waiting_step.asks is not None:
         return await _answer_asking(context, state, stored, stored.plan.waiting_step.asks, was_seen=was_seen)
-    acknowledgement = state["acknowledgement"]
-    reading: Reading = acknowledgement.verdict
-    is_short = len(state["message"]) <= SHORT_REPLY_CHARS
-    if reading == "none" and is_short and acknowledgement.rule not in NEVER_A_YES:
-        reading = await classify_reply(context, state, stored.plan)
-        reading = "amend" if reading == "confirm" and state["attachments"] else reading
-        acknowledgement = _read_by_model(acknowledgement, reading)
-    # What changes the world takes a strong yes, to a question that the last answer asked or mentioned.
-    is_sure = acknowledgement.strength == "strong" and stored.asked_in == state["answered_turn_id"]
-    may_approve = was_seen and (is_sure or not _changes_the_world(context, stored.plan))
-    update: Update = {"replied_to": (stored.plan.id, stored.plan.version), "acknowledgement": acknowledgement}
-    update["cautious"] = acknowledgement.strength == "weak"
-    match reading:
+    read, chosen = await _read_reply(context, state, stored.plan)
+    may_approve = was_seen and await _is_enough(context, state, stored, read)
+    update: Update = {"replied_to": (stored.plan.id, stored.plan.version), "acknowledgement": read}
+    update["cautious"] = read.strength == "weak"
+    match read.verdict:
         case "confirm" if not may_approve:
             return update | await _ask_again(context, state, stored)
         case "confirm" | "reject":
-            return update | await _decide(context, state, stored, reading)
+            return update | await _decide(context, state, stored, read.verdict, chosen=chosen)
         case "amend":
-            return update | await _amend(context, state, stored)
-        case "question" | "none":
+            return update | await _amend(context, state, stored, read, may_approve=may_approve)
+        case "none":
             return update | await _answer_beside(context, state, stored)
+
+
+async def _read_reply(
+    context: TurnContext, state: TurnState, plan: Plan
+) -> tuple[Acknowledgement, frozenset[int] | None]:
+    """Returns how the message is to be read, and which of several steps it picks: by the rules, and by the model too
+    where these see a change, a yes with more in it, or a short message that they cannot tell.
+    """
+    read, waiting = state["acknowledgement"], plan.waiting_steps
+    if state["attachments"] or state["amends"]:
+        return read, None
+    if len(waiting) > 1 and (chosen := chosen_of(state["message"], [step.id for step in waiting])):
+        return replace(read, verdict="confirm", rule="selection", strength="strong"), chosen
+    is_unclear = len(state["message"]) <= SHORT_REPLY_CHARS and read.rule not in NEVER_A_YES
+    if read.verdict not in ("amend", "none") or not (is_unclear or read.carries_yes or read.verdict == "amend"):
+        return read, None
+    reading = await classify_reply(context, state, plan)
+    if reading == "confirm" and read.carries_yes:
+        return replace(read, verdict="confirm", rule="rules_and_model", strength="strong"), None
+    if read.verdict == "amend" and reading != "question":  # a condition, or words that a planner has to read
+        return read, None
+    return _read_by_model(read, reading), None
+
+
+async def _is_enough(context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement) -> bool:
+    """Returns whether a yes is enough for the steps that wait. What changes the world takes a strong one, to a question
+    that the last answer asked or mentioned. A model's reading alone is enough for what can be undone, and for what
+    cannot if it is the second in a row. After a change that could not be made, "ok" alone may not be about the plan.
+    """
+    effects = _effects(context, stored.plan)
+    if effects <= {"read_only"}:
+        return True
+    if stored.asked_in != state["answered_turn_id"]:
+        return False
+    if read.rule == READ_BY_MODEL:
+        return "destructive" not in effects or await _last_rule(context, state) == READ_BY_MODEL
+    is_strong = read.strength == "strong" or read.carries_yes
+    return is_strong and not (read.rule == "accept" and await _last_rule(context, state) == NOT_CHANGED)
+
+
+async def _last_rule(context: TurnContext, state: TurnState) -> str | None:
+    async with context.transaction() as connection:
+        return await store.rule_of(connection, state["answered_turn_id"] or "")
+
+
+async def _wait(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
+    """Leaves the plan waiting: the next yes is for it."""
+    async with context.transaction() as connection:
+        await store.mark_asked(connection, stored, turn_id=context.turn.turn_id, reminded=False)
+    return {
+        "replied_to": (stored.plan.id, stored.plan.version),
+        "acknowledgement": replace(state["acknowledgement"], verdict="none"),
+        "touched_plan": stored,
+        "plan_runs": False,
+        "answer": plan_messages.waits(stored, language_of(state)),
+    }
 
 
 async def _answer_asking(
@@ -148,7 +205,7 @@ async def _answer_asking(
         return update | await _answer_beside(context, state, stored)
     if answer.reading == "decline":
         return update | await _decide(context, state, stored, "reject")
-    if answer.reading == "complete" and was_seen and (asked_last or not _changes_the_world(context, stored.plan)):
+    if answer.reading == "complete" and was_seen and (asked_last or _effects(context, stored.plan) <= {"read_only"}):
         return update | await _decide(context, state, stored, "confirm", answer=dict(answer.values))
     if was_seen:  # else the words are to another question, or a program's
         stored = await _keep_given(context, stored, asks, answer.values)
@@ -186,18 +243,26 @@ async def _decide(
     decision: Decision,
     *,
     answer: dict[str, Any] | None = None,
+    chosen: frozenset[int] | None = None,
 ) -> Update:
     turn_id, now = context.turn.turn_id, context.clock()
     async with context.transaction() as connection:
-        decided = await store.decide(connection, stored, decision, turn_id=turn_id, now=now, answer=answer)
+        decided = await store.decide(
+            connection, stored, decision, turn_id=turn_id, now=now, answer=answer, chosen=chosen
+        )
     return _run(decided) if decided.plan.status == "active" else _close(decided, state)
 
 
-async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    """Replaces the open steps by what the user wants now. Tools that waited for a yes are asked about again."""
+async def _amend(
+    context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement, *, may_approve: bool
+) -> Update:
+    """Replaces the open steps by what the user wants now. Tools that waited for a yes are asked about again, unless the
+    message is a yes to what waited, changed by its own words to the letter and in nothing else.
+    """
     steps = await amend_plan(context, state, stored.plan)
-    if not steps:
-        return await _ask_again(context, state, stored)
+    before = [step for step in stored.plan.steps if step.status in NOT_STARTED]
+    if not steps or list(map(_call_of, steps)) == list(map(_call_of, before)):
+        return await _not_changed(context, state, stored, read)
     asked = {
         step.tool
         for step in stored.plan.steps
@@ -205,10 +270,48 @@ async def _amend(context: TurnContext, state: TurnState, stored: StoredPlan) -> 
     }
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     amended = replace_open_steps(stored.plan, wanted)
+    done, waiting = len(stored.plan.started_steps), len(stored.plan.waiting_steps)
+    is_approved = read.carries_yes and may_approve and _differ_in_words_of(state["message"], wanted, before)
     async with context.transaction() as connection:
         changed = replace(stored, opaque=None, answers=())  # the new steps are not the calls that these are of
-        stored = await store.swap(connection, changed, amended, taken_on_by=context.turn.turn_id)
+        stored = await store.swap(
+            connection,
+            changed,
+            amended,
+            taken_on_by=context.turn.turn_id,
+            grant=(context.turn.turn_id, done + waiting) if is_approved else None,
+            tool_hash=stored.tool_hash if is_approved else None,
+        )
     return _run(stored)
+
+
+async def _not_changed(context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement) -> Update:
+    """Says that the change was not made. Only what is said after that can approve the plan."""
+    async with context.transaction() as connection:
+        same = next_version(stored.plan)
+        stored = await store.swap(connection, stored, same, tool_hash=stored.tool_hash, asked_in=context.turn.turn_id)
+    return {
+        "acknowledgement": replace(read, rule=NOT_CHANGED),
+        "touched_plan": stored,
+        "plan_runs": False,
+        "answer": plan_messages.not_changed(stored, language_of(state)),
+    }
+
+
+def _call_of(step: Step) -> tuple[str | None, object]:
+    return step.tool, step.args if step.tool else step.description
+
+
+def _differ_in_words_of(message: str, steps: Sequence[Step], before: Sequence[Step]) -> bool:
+    """Returns whether steps make the calls of those before, but for values that stand in a message to the letter."""
+    if [step.tool for step in steps] != [step.tool for step in before]:
+        return False
+    for step, other in zip(steps, before, strict=True):
+        values, old = dict(leaves(step.args or {})), dict(leaves(other.args or {}))
+        changed = [value for path, value in values.items() if value != old.get(path)]
+        if values.keys() != old.keys() or not all(stands_in(str(value), message) for value in changed):
+            return False
+    return True
 
 
 async def _ask_again(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
@@ -261,10 +364,11 @@ async def _end_as_expired(context: TurnContext, stored: StoredPlan) -> StoredPla
         return await store.swap(connection, stored, end(stored.plan, "expired"))
 
 
-def _changes_the_world(context: TurnContext, plan: Plan) -> bool:
-    step = plan.waiting_step
-    tool = context.guard.tools().get(step.tool or "") if step else None
-    return step is not None and step.tool is not None and (tool is None or tool.spec.effect != "read_only")
+def _effects(context: TurnContext, plan: Plan) -> set[Effect]:
+    """Returns what the steps that wait may do; a tool that is not there now may do anything."""
+    tools = context.guard.tools()
+    names = (step.tool for step in plan.waiting_steps if step.tool)
+    return {tools[name].spec.effect if name in tools else "destructive" for name in names}
 
 
 def _run(stored: StoredPlan) -> Update:

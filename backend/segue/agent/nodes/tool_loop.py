@@ -1,21 +1,23 @@
-"""Runs the open steps of the plan, or the model and its tools in turn, until something answers or a bound is reached.
+"""Runs the open steps of the plan, then the model and its tools in turn, until something answers or a bound is reached.
 
 A call that needs the user's yes does not run: it becomes a waiting step with its exact arguments, and the question ends
-the turn.
+the turn. Calls of one reply are one question.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+import structlog
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages, prompts, render_messages
+from segue.agent.agreed_calls import agreement_in
 from segue.agent.attachments import show_attachments
 from segue.agent.context import TurnContext
 from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
-from segue.agent.plan_executor import blocked_tools, execute_plan, offer_asking, offer_plan
+from segue.agent.plan_executor import PlanRun, blocked_tools, execute_plan, hold_calls, offer_asking, offer_plan
 from segue.agent.refused_tools import mark_refused
 from segue.agent.state import EarlierAttempt, TurnState, Update, language_of, web_search_report
 from segue.agent.steering import read_steers
@@ -23,6 +25,7 @@ from segue.agent.stream_reply import stream_reply
 from segue.agent.told import told_about
 from segue.agent.tool_executor import HeldCall, Offer, ReadyCall, resume_calls, run_tool_calls
 from segue.agent.turn_calls import TurnCalls, call_key
+from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged, SearchDecided, TextEnded
 from segue.domain.plan import MAX_STEPS, Step, add_steps
 from segue.domain.tool import Tool, ToolSpec
@@ -31,19 +34,22 @@ from segue.memory.fact_cues import FACT_WORDS, index_words
 from segue.plans import store
 from segue.plans.policy import WEB_SEARCH, SearchDecision, is_query, without_forbidden
 from segue.plans.question import tool_words
+from segue.plans.store import StalePlan
 from segue.tools.availability import ToolGuard
 from segue.tools.summaries import one_line
+
+log = structlog.get_logger()
 
 MAX_DESCRIPTION_CHARS = 200
 WEB_TOOLS = frozenset({WEB_SEARCH, "web_fetch"})
 
 
 async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    """Leaves `answer` at None if `respond` has to write it: the plan is over, or the loop reached a bound."""
+    """Leaves `answer` at None if `respond` has to write it: the loop reached a bound."""
     context = runtime.context
     tools = without_forbidden(context.guard.tools(), state["search"])
-    approved_in, cautious = _approved_in(state), state.get("cautious", False)
-    turn = TurnCalls(context, tools, approved_in=approved_in, cautious=cautious, facts=state["facts"])
+    turn = TurnCalls(context, tools, cautious=state.get("cautious", False), facts=state["facts"])
+    turn.agreement = agreement_in(state)
     note = state.get("note")
     conversation = prompts.with_note(state["prompt"], note) if note else list(state["prompt"])
     if state["earlier"] is not None:
@@ -67,19 +73,13 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     }
 
 
-def _approved_in(state: TurnState) -> str | None:
-    """Returns the answer that the user's yes is for, if the model asked in words and no plan waits."""
-    is_sure = state["acknowledgement"].strength == "strong" and state.get("note") == prompts.CONFIRMED
-    return state["answered"] if is_sure and state["earlier"] is None else None
-
-
 async def _resume(turn: TurnCalls, state: TurnState, earlier: EarlierAttempt, conversation: list[BaseMessage]) -> None:
     """Adds the calls of an attempt that was cut off to the conversation; those that had not ended are ended now."""
     # The call of a plan's running step is ended by the plan, which has to move in the same transaction.
     plan = state["touched_plan"].plan if state["plan_runs"] and state["touched_plan"] else None
     step = plan.running_step if plan else None
     calls = [each for each in earlier.calls if step is None or each.call.tool_call_id != step.tool_call_id]
-    offer = None if state["plan_runs"] else _offer(state, conversation)
+    offer = None if plan and plan.is_open else _offer(state, conversation)
     for request, answer in await resume_calls(turn, calls, offer=offer):
         render_messages.add_result(conversation, request, answer)
     conversation += turn.new_images()
@@ -125,23 +125,35 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
     stored = state["touched_plan"]
     if stored is None:
         raise AssertionError("the plan node leaves the plan that runs")
-    had_read = bool(prompts.steers_in(conversation))
     run = await execute_plan(turn, stored, conversation)
-    if run.steered or (had_read and run.plan.status != "waiting"):
-        return {"touched_plan": run.stored, "plan_runs": False, **await _ask_and_call(turn, state, conversation)}
-    answer = None
-    if run.plan.status == "waiting":
-        blocked = blocked_tools(turn, run.plan)
-        told = await told_about(turn, run.plan, state["earlier_results"])
-        answer = plan_messages.ask(
-            run.stored,
-            language_of(state),
-            changed=run.differences if run.changed else None,
-            blocked=blocked,
-            told=told,
-            results=_tools_by_result(turn, state),
-        )
+    if run.plan.status != "waiting":
+        return await _go_on(turn, state, run, conversation)
+    answer = plan_messages.ask(
+        run.stored,
+        language_of(state),
+        changed=run.differences if run.changed and run.changed != "tool_blocked" else None,
+        blocked=blocked_tools(turn, run.plan),
+        is_away=run.changed == "tool_blocked",
+        told=await told_about(turn, run.plan.waiting_steps, state["earlier_results"]),
+        results=_tools_by_result(turn, state),
+    )
     return {"touched_plan": run.stored, "answer": answer, "asked_again": run.changed}
+
+
+async def _go_on(turn: TurnCalls, state: TurnState, run: PlanRun, conversation: list[BaseMessage]) -> Update:
+    """Goes on as any turn does, once the plan is over. If no model can be reached the answer is what the steps did: the
+    turn must not look as if they had done nothing.
+    """
+    if not run.steered:
+        conversation[:] = prompts.with_note(conversation, prompts.carried_out_note(run.plan))
+    try:
+        update = await _ask_and_call(turn, state, conversation)
+    except StalePlan:
+        raise
+    except AppError as error:
+        log.warning("not_gone_on", code=error.code, plan_id=run.plan.id)
+        update = {"answer": plan_messages.ended(run.plan, language_of(state))}
+    return {"touched_plan": run.stored, "plan_runs": not run.steered, **update}
 
 
 async def _ask_and_call(turn: TurnCalls, state: TurnState, conversation: list[BaseMessage]) -> Update:
@@ -182,7 +194,7 @@ def plain_request(
 async def _ask_for_yes(
     turn: TurnCalls, state: TurnState, reply: Reply, held: Sequence[HeldCall], conversation: list[BaseMessage]
 ) -> Update:
-    """Stores the held calls as a plan that waits at its first step, and asks for it after the model's text.
+    """Stores the held calls as a plan that waits for one yes to them all, and asks for it after the model's text.
 
     If an approved plan is about to run, nothing is stored, and the model says so.
     """
@@ -202,11 +214,16 @@ async def _ask_for_yes(
         asked = prompts.with_instruction(conversation, prompts.APPROVED_FIRST)
         said = await context.model.reply(asked, context.guard.offered(turn.tools), tool_choice="none")
         return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
-    run = await execute_plan(turn, stored, None)
-    told = await told_about(turn, run.plan, state["earlier_results"])
-    question = plan_messages.ask(run.stored, language_of(state), told=told, results=_tools_by_result(turn, state))
+    stored = await hold_calls(turn, stored)
+    question = plan_messages.ask(
+        stored,
+        language_of(state),
+        told=await told_about(turn, stored.plan.waiting_steps, state["earlier_results"]),
+        results=_tools_by_result(turn, state),
+        unseen=offered[0].unseen,
+    )
     answer = "\n\n".join(part for part in (reply.text, question) if part)
-    return {"touched_plan": run.stored, "answer": answer}
+    return {"touched_plan": stored, "answer": answer}
 
 
 def _offer(state: TurnState, conversation: Sequence[BaseMessage]) -> Offer:
@@ -261,6 +278,6 @@ def _description(state: TurnState, wanted: str, tool: Tool, *, alone: bool) -> s
     """
     if tool.spec.title:
         return tool.spec.title
-    if alone and state["acknowledgement"].verdict in ("none", "amend"):
+    if alone and state["acknowledgement"].verdict in ("none", "amend") and not state["acknowledgement"].carries_yes:
         return one_line(wanted, MAX_DESCRIPTION_CHARS)
     return " ".join(tool_words(tool.spec.original_name or tool.spec.name))

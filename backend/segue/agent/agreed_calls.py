@@ -1,0 +1,115 @@
+"""Whether the user's yes to what the model offered in its own words covers a call that needs one.
+
+It does if the offer is of that action, the reply is a strong yes, and every value of the call was said by the user in
+this session or shown to them. It covers each call once, and none that the session has made already. See
+docs/security.md for what an operator who leaves CONFIRM_WORDS on relies on.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+from anyio import to_thread
+from pydantic import BaseModel
+
+from segue.agent import prompts
+from segue.agent.llm import answer_schemas
+from segue.agent.llm.answer_schemas import Reading
+from segue.agent.shown_values import SeenText, Shown
+from segue.agent.state import TurnState
+from segue.agent.turn_calls import Agreement, TurnCalls, call_key
+from segue.domain.errors import AppError
+from segue.domain.session import Message, RequestedCall
+from segue.domain.tool import Tool, ToolSpec, canonical_args
+from segue.language.utterance import sentences_of, words_of
+from segue.memory.history import recent_texts
+from segue.plans.argument_origins import leaves
+from segue.plans.plan_parser import first_object
+from segue.plans.question import is_about, names_action, offer_in
+from segue.tools.results import load_results, recent_references
+
+MAX_TEXTS = 200
+MAX_RESULTS = 40
+MAX_RESULT_BYTES = 200_000
+
+log = structlog.get_logger()
+
+
+class _Read(BaseModel):
+    verdict: Reading
+
+
+def agreement_in(state: TurnState) -> Agreement | None:
+    """Returns the yes of the user's message to an offer in the last answer. A plan that waited is what it was for."""
+    read, answer = state["acknowledgement"], state["answered"]
+    is_yes = read.carries_yes or (read.verdict == "confirm" and read.strength == "strong")
+    if not is_yes or not state["approves"] or state["shown_plan"] is not None or answer is None or not offer_in(answer):
+        return None
+    is_strong = read.verdict == "confirm"
+    earlier = state["earlier"].calls if state["earlier"] else ()
+    made = {(each.call.tool_name, canonical_args(each.call.args)) for each in earlier}
+    return Agreement(answer, state["message"], is_strong, read.added, made)
+
+
+async def not_covered(turn: TurnCalls, request: RequestedCall, tool: Tool) -> Mapping[str, Any] | None:
+    """Returns None if the user has agreed to this call, which uses that up; else the values that are new to them."""
+    agreement = turn.agreement
+    if agreement is None or turn.context.limits.confirm_words == "never" or tool.spec.confirm == "always_ask":
+        return {}
+    if call_key(request) in agreement.used or not _offers(agreement, tool.spec):
+        return {}
+    said, results, succeeded = await _seen(turn)
+    if call_key(request) in succeeded:
+        return {}
+    texts = _texts(agreement, tool.spec, said)
+    missing = await to_thread.run_sync(lambda: Shown(texts, results).missing(request.args, tool.spec.input_schema))
+    if missing or not await _is_yes(turn, agreement, request):
+        return missing
+    agreement.used.add(call_key(request))
+    return None
+
+
+def _offers(agreement: Agreement, tool: ToolSpec) -> bool:
+    """Returns whether the action of the call is what was offered, or what the user asks for with their yes. An offer
+    that names no action, as "shall I go on with this?", is about what the answer says before it.
+    """
+    offer = offer_in(agreement.answer) or ""
+    name = tool.original_name or tool.name
+    named = is_about(offer, name) or is_about(agreement.reply, name)
+    return named or (not names_action(offer) and is_about(agreement.answer, name))
+
+
+async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[str, str]]]:
+    """Returns what was said in the session and what its tools gave, the newest first, and the calls that succeeded."""
+    context, session_id = turn.context, turn.context.turn.session_id
+    async with context.transaction() as connection:
+        said = await recent_texts(connection, context.owner, session_id, limit=MAX_TEXTS)
+        references = await recent_references(connection, session_id)
+        ids = [reference.tool_call_id for reference in references[:MAX_RESULTS]]
+        kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
+    made = {(each.tool_name, canonical_args(each.args)) for each in references if each.status == "succeeded"}
+    return said, [kept[each].value() for each in ids if each in kept and kept[each].content], made
+
+
+def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[Message]) -> list[SeenText]:
+    """Returns what the user has read and written, that which the yes is closest to first."""
+    name = tool.original_name or tool.name
+    about = " ".join(sentence for sentence in sentences_of(agreement.reply) if is_about(sentence, name))
+    nearest = [SeenText(about, by_user=True), SeenText(agreement.reply, by_user=True)]
+    nearest += [SeenText(offer_in(agreement.answer) or ""), SeenText(agreement.answer)]
+    return nearest + [SeenText(str(each.content), by_user=each.role == "user") for each in said]
+
+
+async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall) -> bool:
+    """Returns whether the reply is a strong yes to this call: by the rules, or by these and a model together."""
+    values = {word for _, value in leaves(request.args) for word in words_of(str(value))}
+    if agreement.is_strong or (agreement.added and values.issuperset(agreement.added)):
+        return True
+    asked = prompts.agreement_prompt(agreement.answer, agreement.reply, request)
+    try:
+        reply = await turn.context.model.reply(asked, small=True, schema=answer_schemas.READING)
+    except AppError as error:
+        log.warning("agreement_not_read", code=error.code)
+        return False
+    read = first_object(reply.text, _Read)
+    return read is not None and read.verdict == "confirm"
