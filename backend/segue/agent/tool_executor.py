@@ -256,7 +256,7 @@ async def _prepare(turn: TurnCalls, call: ModelCall) -> ReadyCall | HeldCall | S
     # The user is not asked to approve a call that would fail on its arguments anyway, or that is denied.
     ruling = await turn.ruling(request, tool)
     if turn.needs_yes(tool.spec, ruling) and accepts(tool, request.args):
-        if await _is_approved(turn, request):
+        if not tool.spec.always_asks and await _is_approved(turn, request):
             return ReadyCall(request, tool, approved=True)
         if not await runs_under_grant(turn, request, tool, ruling):
             return HeldCall(request, tool, call)

@@ -58,7 +58,7 @@ class ReplayConfig:
         server = {
             "url": f"{base_url}/mcp",
             "prefix": "",
-            "confirm": [tool.name for tool in self.tools if tool.confirm],
+            "confirm": {tool.name: tool.confirm for tool in self.tools if tool.confirm},
             "depends_on": {
                 tool.name: [{"type": group.type, "tools": group.tools, "optional": group.optional} for group in groups]
                 for tool in self.tools
