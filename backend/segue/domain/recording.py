@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segue.domain.doc import doc
-from segue.domain.plan import Confirm, Planning, PlanStatus, Pressed, StepStatus
+from segue.domain.plan import Confirm, ConfirmWords, Planning, PlanStatus, Pressed, StepStatus
 from segue.domain.session import Strength, Verdict
 from segue.domain.tool import DependencyGroup, Effect, Remember, ToolConfirm
 
@@ -135,6 +135,7 @@ class RecordedSettings(Part):
 
     planning: Annotated[Planning, doc("PLANNING as it was.")] = "auto"
     confirm: Annotated[Confirm, doc("CONFIRM as it was.")] = "destructive"
+    confirm_words: Annotated[ConfirmWords, doc("CONFIRM_WORDS as it was.")] = "shown"
 
 
 class Recording(Part):

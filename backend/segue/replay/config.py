@@ -48,6 +48,7 @@ class ReplayConfig:
             "LLM_MODEL": self.model_name,
             "PLANNING": self.settings.planning,
             "CONFIRM": self.settings.confirm,
+            "CONFIRM_WORDS": self.settings.confirm_words,
             "WEB_SEARCH_PROVIDER": "none",
             "DISABLED_TOOLS": ",".join(disabled),
             "TOOL_FLEET_THRESHOLD": str(MANY),  # a failure in one conversation must not reach the others
