@@ -221,6 +221,7 @@ async def _start(
         attachments=factories.attachments(base),
         planning=settings.planning,
         confirm=settings.confirm,
+        confirm_words=settings.confirm_words,
         mcp=tooling.mcp,
         examine=factories.doctor(base, tooling).examine,
         clock=base.clock,

@@ -57,6 +57,10 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"WEB_SEARCH_PROVIDER": "tavily"}, "TAVILY_API_KEY"),
         ({"WEB_SEARCH_PROVIDER": "searxng"}, "SEARXNG_URL"),
         ({"PLANNING": "perhaps"}, "PLANNING"),
+        ({"CONFIRM_WORDS": "all"}, "CONFIRM_WORDS should be 'shown' or 'never'"),
+        ({"MAX_ROUNDS": "0"}, "MAX_ROUNDS should be greater than or equal to 1"),
+        ({"MAX_TOOL_CALLS": "10001"}, "MAX_TOOL_CALLS should be less than or equal to 10000"),
+        ({"MAX_PARALLEL_CALLS": "many"}, "MAX_PARALLEL_CALLS should be a valid integer"),
         ({"LLM_MODEL": "anthropic:claude-sonnet-5"}, "needs ANTHROPIC_API_KEY"),
         ({"LLM_MODEL": "google_genai:gemini-3-flash"}, "needs GOOGLE_API_KEY"),
         (

@@ -136,10 +136,23 @@ def test_keys_of_other_clients_become_those_of_segue(tmp_path: Path) -> None:
         assert (config.url, config.transport) == ("https://a.example", "sse")
 
 
+def test_confirm_is_a_list_of_names_or_says_how_each_asks(tmp_path: Path) -> None:
+    assert server(tmp_path, confirm=["send", "pay"]).confirm == {"send": True, "pay": True}
+    each = {"send": True, "pay": "always_ask"}
+    assert server(tmp_path, confirm=each).confirm == each
+    for wrong, why in (
+        ({"pay": "always"}, "a.confirm.pay: Input should be True or 'always_ask'"),
+        ({"pay": False}, "a.confirm.pay: Input should be True or 'always_ask'"),
+        ("pay", "a.confirm: must be a list of names, or an object such as"),
+        ([["pay"]], "a.confirm: must be a list of names, or an object such as"),
+    ):
+        assert why in refused(tmp_path, mcpServers={"a": {"command": "x", "confirm": wrong}})
+
+
 def test_a_list_of_calls_that_another_client_does_not_ask_about_takes_no_question_away(tmp_path: Path) -> None:
     keys = {"alwaysAllow": ["send"], "autoApprove": ["send"], "trust": True}
     config = read(tmp_path, mcpServers={"a": {"command": "x", "confirm": ["send"], **keys}})
-    assert config.servers["a"].confirm == {"send"}
+    assert config.servers["a"].confirm == {"send": True}
     assert [name.partition(":")[0].rpartition(".")[2] for name in config.ignored] == list(keys)
 
 

@@ -465,7 +465,7 @@ def test_the_documented_config_is_read_as_documented(configure: Configure, tmp_p
     )
     mail, docs, away = config.servers["mail"], config.servers["docs"], config.servers["away"]
     assert (mail.command, mail.cwd, mail.prefix, mail.timeout_s) == (sys.executable, str(tmp_path), "mcp_", None)
-    assert mail.confirm == {"delete_email"}
+    assert mail.confirm == {"delete_email": True}
     assert mail.depends_on == {"get_email": (DependencyGroup("any", ("search_emails",)),)}
     assert docs.disabled == {"search"}
     assert (docs.off, away.off) == (False, True)

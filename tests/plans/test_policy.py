@@ -167,6 +167,7 @@ def test_hostile_text_does_not_make_it_raise(message: str) -> None:
             {"destructive": False, "always": True, "never": False},
         ),
         (ToolSpec("required", "", {}, confirm=True), {"destructive": True, "always": True, "never": False}),
+        (ToolSpec("each", "", {}, confirm="always_ask"), {"destructive": True, "always": True, "never": False}),
     ],
     ids=lambda given: given.name if isinstance(given, ToolSpec) else "",
 )

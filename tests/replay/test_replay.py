@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from segue import tool
 from segue.commands.cli import app
 from segue.config import Settings
-from segue.replay.config import CannotPlay
+from segue.domain.recording import read_recording
+from segue.replay.config import CannotPlay, replay_config
 from tests.support import conversations
 from tests.support.commands import segue
 from tests.support.conversations import export, lamps, played, shelf_service
 from tests.support.provider import Provider, calls, says
-from tests.support.service import Client
+from tests.support.service import Client, running
 
 Conversation = Callable[[Client, Provider], Awaitable[str]]
 Change = Callable[[dict[str, Any]], None]
@@ -49,6 +51,25 @@ async def test_a_conversation_replays_as_it_was_recorded(settings: Settings, pro
     assert list(report.lines())[:-1] == []
     [playback] = report.playbacks
     assert playback.arrived == sum(reached_a_tool(call) for call in calls_in(recording))
+
+
+async def test_what_asks_and_which_words_confirm_are_replayed_as_they_were(
+    settings: Settings, provider: Provider
+) -> None:
+    @tool(effect="write", confirm="always_ask")
+    async def open_door() -> str:
+        """Opens the door."""
+        return "open"
+
+    never = settings.model_copy(update={"confirm_words": "never"})
+    async with running(never, tools=[open_door]) as client:
+        session = await client.new_session()
+        provider.will(calls(("open_door", {})))
+        await client.chat(session, "Open the door")
+        text = await export(client, session)
+    config = replay_config({"one": read_recording(text.encode())})
+    assert config.environment("http://127.0.0.1")["CONFIRM_WORDS"] == "never"
+    assert json.loads(config.mcp_config(""))["mcpServers"]["replay"]["confirm"] == {"open_door": "always_ask"}
 
 
 def change_an_argument(recording: dict[str, Any]) -> None:

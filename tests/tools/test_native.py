@@ -104,6 +104,25 @@ async def test_a_native_tool_goes_the_way_of_every_other_tool(settings: Settings
     assert [("ord-000007", Address(street="Molo 4"), on, Speed.FAST, "local", session)] == SHIPPED
 
 
+@pytest.mark.parametrize("confirm", ["destructive", "always", "never"])
+async def test_a_tool_that_always_asks_is_listed_as_one_unless_nothing_asks(
+    confirm: str, settings: Settings, provider: Provider
+) -> None:
+    @tool(effect="read_only", confirm="always_ask")
+    async def open_door() -> str:
+        """Opens the door."""
+        return "open"
+
+    asks = confirm != "never"
+    async with running(settings.model_copy(update={"confirm": confirm}), tools=[open_door, weigh]) as client:
+        listed = {each["name"]: each for each in (await client.get("/tools"))["items"]}
+        provider.will(calls(("open_door", {})), *([] if asks else [says("It is open.")]))
+        answer = await client.chat(await client.new_session(), "Open the door")
+    assert (listed["open_door"]["confirmation"], listed["open_door"]["always_asks"]) == (asks, asks)
+    assert (listed["weigh"]["confirmation"], listed["weigh"]["always_asks"]) == (confirm == "always", False)
+    assert (answer["plan"] is not None) is asks
+
+
 async def test_how_far_a_call_is_reaches_the_stream(settings: Settings, provider: Provider) -> None:
     @tool(effect="read_only")
     async def count(context: ToolContext) -> str:
@@ -203,6 +222,8 @@ def test_a_decorated_function_can_still_be_called_and_its_name_has_to_fit_every_
     assert asyncio.run(find_order(2))["order_id"] == "ord-000002"
     with pytest.raises(TypeError, match="needs an effect that is one of read_only, write, destructive"):
         tool(effect="destroys")(weigh)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="needs a confirm that is True, False or 'always_ask'"):
+        tool(effect="write", confirm="always-ask")(weigh)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="needs a name of up to 64 letters"):
         tool(effect="write", name="find an order")(weigh)
 

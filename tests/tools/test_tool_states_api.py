@@ -66,6 +66,7 @@ async def test_the_tools_are_listed_with_all_that_is_known_of_them(client: Clien
         "schema": tools["mcp_dependent_tool"]["schema"],
         "effect": "read_only",
         "confirmation": False,
+        "always_asks": False,
         "dependencies": [{"type": "any", "tools": ["mcp_base_tool"], "optional": ["mcp_find_items"]}],
         "source": "mcp:shelf",
         "changed_at": None,

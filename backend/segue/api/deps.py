@@ -22,7 +22,7 @@ from segue.domain.clock import Clock
 from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import Identity, Operator
 from segue.domain.ids import Prefix, is_id
-from segue.domain.plan import Confirm, Planning
+from segue.domain.plan import Confirm, ConfirmWords, Planning
 from segue.domain.telemetry import OpenSpan
 from segue.events.log import EventLog
 from segue.events.user_feed import UserFeeds
@@ -70,6 +70,7 @@ class Services:
     attachments: Attachments
     planning: Planning
     confirm: Confirm
+    confirm_words: ConfirmWords
     mcp: McpServers
     examine: Examine
     clock: Clock

@@ -43,7 +43,9 @@ async def export_session(
         )
     if format == "markdown":
         return Response(await asyncio.to_thread(as_markdown, conversation), media_type="text/markdown")
-    settings = RecordedSettings(planning=services.planning, confirm=services.confirm)
+    settings = RecordedSettings(
+        planning=services.planning, confirm=services.confirm, confirm_words=services.confirm_words
+    )
     tools = services.tools.tools()
     text = await asyncio.to_thread(lambda: recording_text(make_recording(conversation, tools, settings)))
     return Response(text, media_type="application/json")

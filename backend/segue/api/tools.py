@@ -27,6 +27,7 @@ class ToolDescription:
     schema: Annotated[Mapping[str, Any], doc("JSON Schema of its arguments.")]
     effect: Annotated[Effect, doc("What a call does to the world.")]
     confirmation: Annotated[bool, doc("Whether a call waits for the user's yes.")]
+    always_asks: Annotated[bool, doc("Whether only the answer to the question about a call is that yes.")]
     dependencies: Annotated[tuple[DependencyGroup, ...], doc("What has to have succeeded in the session first.")]
     source: Annotated[str, doc("`builtin`, `native` or `mcp:<server>`.")]
     changed_at: Annotated[datetime | None, doc("Since when its server defines it like this; null if it always did.")]
@@ -44,6 +45,7 @@ async def list_tools(services: ServicesDep, caller: Caller) -> Page[ToolDescript
             schema=spec.input_schema,
             effect=spec.effect,
             confirmation=needs_confirmation(spec, services.confirm),
+            always_asks=spec.always_asks and needs_confirmation(spec, services.confirm),
             dependencies=spec.depends_on,
             source=spec.source,
             changed_at=changed.get(spec.name),

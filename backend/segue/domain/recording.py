@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segue.domain.doc import doc
-from segue.domain.plan import Confirm, Planning, PlanStatus, Pressed, StepStatus
+from segue.domain.plan import Confirm, ConfirmWords, Planning, PlanStatus, Pressed, StepStatus
 from segue.domain.session import Strength, Verdict
-from segue.domain.tool import DependencyGroup, Effect, Remember
+from segue.domain.tool import DependencyGroup, Effect, Remember, ToolConfirm
 
 VERSION = 1
 SHOWN_FAULTS = 3
@@ -35,7 +35,7 @@ class RecordedTool(Part):
     source: Annotated[str, doc("`builtin`, `native` or `mcp:<server>`.")] = "builtin"
     effect: Annotated[Effect, doc("What a call does to the world.")] = "write"
     idempotent: Annotated[bool, doc("Whether a second call has no further effect.")] = False
-    confirm: Annotated[bool | None, doc("Whether it waits for a yes; null leaves that to `effect`.")] = None
+    confirm: Annotated[ToolConfirm | None, doc("Whether it waits for a yes; null leaves that to `effect`.")] = None
     depends_on: Annotated[tuple[DependencyGroup, ...], doc("What has to have succeeded first.")] = ()
 
 
@@ -135,6 +135,7 @@ class RecordedSettings(Part):
 
     planning: Annotated[Planning, doc("PLANNING as it was.")] = "auto"
     confirm: Annotated[Confirm, doc("CONFIRM as it was.")] = "destructive"
+    confirm_words: Annotated[ConfirmWords, doc("CONFIRM_WORDS as it was.")] = "shown"
 
 
 class Recording(Part):

@@ -13,6 +13,7 @@ from segue.domain.doc import doc
 from segue.domain.user_request import UserAnswer
 
 Effect = Literal["read_only", "write", "destructive"]
+ToolConfirm = bool | Literal["always_ask"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
 Remember = Literal["session"]
 GroupType = Literal["any", "all", "sequence"]
@@ -79,10 +80,10 @@ class ToolSpec:
     """The description of a tool, without the function.
 
     `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin`, `native` or `mcp:<server>`;
-    `confirm` requires (True) or waives (False) the user's confirmation, None leaves it to `effect`. Calls of an
-    `ephemeral` tool have no row in the ledger. `original_name` is the name at the source, `title` one for people, if it
-    has any. Every group of `depends_on` must be satisfied. A call that reports progress
-    may take `max_timeout_s` instead of `timeout_s`.
+    `confirm` requires (True) or waives (False) the user's confirmation, None leaves it to `effect`; under `always_ask`
+    each call is asked about by itself, whatever the user has granted or said before. Calls of an `ephemeral` tool have
+    no row in the ledger. `original_name` is the name at the source, `title` one for people, if it has any. Every group
+    of `depends_on` must be satisfied. A call that reports progress may take `max_timeout_s` instead of `timeout_s`.
     """
 
     name: str
@@ -91,13 +92,18 @@ class ToolSpec:
     source: str = "builtin"
     effect: Effect = "read_only"
     idempotent: bool = False
-    confirm: bool | None = None
+    confirm: ToolConfirm | None = None
     timeout_s: float | None = None
     max_timeout_s: float | None = None
     ephemeral: bool = False
     original_name: str = ""
     title: str = ""
     depends_on: tuple[DependencyGroup, ...] = ()
+
+    @property
+    def always_asks(self) -> bool:
+        """Whether only a yes to the service's own question about a call lets it run, if anything has to."""
+        return self.confirm == "always_ask"
 
     @property
     def may_repeat(self) -> bool:

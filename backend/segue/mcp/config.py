@@ -51,7 +51,7 @@ class McpServerConfig(BaseModel):
     prefix: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{0,32}$")] = "mcp_"
     timeout_s: Annotated[float, Field(gt=0, le=3600)] | None = None
     max_timeout_s: Annotated[float, Field(gt=0, le=86400)] | None = None
-    confirm: frozenset[str] = frozenset()
+    confirm: dict[str, Literal[True, "always_ask"]] = {}
     disabled: frozenset[str] = frozenset()
     only: frozenset[str] | None = None
     off: bool = False
@@ -80,6 +80,15 @@ class McpServerConfig(BaseModel):
 
     def offers(self, tool: str) -> bool:
         return tool not in self.disabled and (self.only is None or tool in self.only)
+
+    @field_validator("confirm", mode="before")
+    @classmethod
+    def _names_or_how_each_asks(cls, given: object) -> object:
+        if isinstance(given, list) and all(isinstance(name, str) for name in given):
+            return dict.fromkeys(given, True)
+        if not isinstance(given, Mapping):
+            raise ValueError('must be a list of names, or an object such as {"pay": "always_ask"}')  # noqa: TRY004 (pydantic's own)
+        return given
 
     @field_validator("url")
     @classmethod

@@ -353,7 +353,7 @@ class Supervisor:
             return
         names = {tool.name for tool in listed}
         for setting in ("confirm", "disabled"):
-            if unknown := sorted(getattr(self.config, setting) - names):
+            if unknown := sorted(set(getattr(self.config, setting)) - names):
                 log.warning("mcp_config_unknown_tools", server=self.name, setting=setting, tools=unknown)
         # In a thread: two hundred large schemas take seconds.
         tools, self._left_out = await asyncio.to_thread(

@@ -158,7 +158,7 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         source=f"mcp:{server}",
         effect=effect_of(tool.name, hints),
         idempotent=bool(hints and hints.idempotent_hint),
-        confirm=True if tool.name in config.confirm else None,
+        confirm=config.confirm.get(tool.name),
         timeout_s=timeout_s,
         max_timeout_s=config.max_timeout_s,
         original_name=tool.name,

@@ -23,7 +23,7 @@ class Grant:
 
     tool: Annotated[str, doc("The tool that runs unasked.")]
     definition: Annotated[str, doc("The digest of its definition as the question showed it.")]
-    in_force: Annotated[bool, doc("Whether the tool still has that definition. If not, it is asked about again.")]
+    in_force: Annotated[bool, doc("Whether the tool still has that definition, and may be granted. If not, it asks.")]
     plan_id: Annotated[str, doc("The plan whose step was approved.")]
     created_at: Annotated[datetime, doc("When the user decided.")]
 
@@ -43,10 +43,15 @@ async def revoke(connection: AsyncConnection, session_id: str, tool: str) -> boo
     return (await connection.execute(removed)).one_or_none() is not None
 
 
+def covers(spec: ToolSpec, granted: str | None) -> bool:
+    """Returns whether a grant for the definition `granted` is one for the tool as it is now."""
+    return granted == definition_of(spec) and not spec.always_asks
+
+
 async def is_granted(connection: AsyncConnection, session_id: str, spec: ToolSpec) -> bool:
     """Returns whether the session has a grant for the tool as it is defined now."""
     found = select(grants.c.definition).where(grants.c.session_id == session_id, grants.c.tool == spec.name)
-    return bool(await connection.scalar(found) == definition_of(spec))
+    return covers(spec, await connection.scalar(found))
 
 
 async def list_grants(
@@ -58,7 +63,7 @@ async def list_grants(
         statement = statement.where(grants.c.tool > after)
 
     def in_force(tool: str, definition: str) -> bool:
-        return tool in tools and definition_of(tools[tool].spec) == definition
+        return tool in tools and covers(tools[tool].spec, definition)
 
     return [
         Grant(row.tool, row.definition, in_force(row.tool, row.definition), row.plan_id, row.created_at)

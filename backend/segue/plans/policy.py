@@ -109,7 +109,7 @@ def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:
         case "always":
             return not tool.ephemeral
         case "destructive":
-            return tool.confirm if tool.confirm is not None else tool.effect == "destructive"
+            return bool(tool.confirm) if tool.confirm is not None else tool.effect == "destructive"
         case _:
             assert_never(mode)
 

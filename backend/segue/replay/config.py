@@ -48,6 +48,7 @@ class ReplayConfig:
             "LLM_MODEL": self.model_name,
             "PLANNING": self.settings.planning,
             "CONFIRM": self.settings.confirm,
+            "CONFIRM_WORDS": self.settings.confirm_words,
             "WEB_SEARCH_PROVIDER": "none",
             "DISABLED_TOOLS": ",".join(disabled),
             "TOOL_FLEET_THRESHOLD": str(MANY),  # a failure in one conversation must not reach the others
@@ -58,7 +59,7 @@ class ReplayConfig:
         server = {
             "url": f"{base_url}/mcp",
             "prefix": "",
-            "confirm": [tool.name for tool in self.tools if tool.confirm],
+            "confirm": {tool.name: tool.confirm for tool in self.tools if tool.confirm},
             "depends_on": {
                 tool.name: [{"type": group.type, "tools": group.tools, "optional": group.optional} for group in groups]
                 for tool in self.tools

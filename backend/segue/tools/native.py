@@ -16,7 +16,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from segue.domain.errors import AppError
-from segue.domain.tool import DependencyGroup, Effect, Tool, ToolContext, ToolRetry, ToolSpec
+from segue.domain.tool import DependencyGroup, Effect, Tool, ToolConfirm, ToolContext, ToolRetry, ToolSpec
 
 SOURCE: Final = "native"
 ENTRY_POINTS: Final = "segue.tools"
@@ -31,7 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., Awaitable[object]])
 def tool(
     *,
     effect: Effect,
-    confirm: bool | None = None,
+    confirm: ToolConfirm | None = None,
     depends_on: Sequence[str | DependencyGroup] = (),
     idempotent: bool = False,
     timeout_s: float | None = None,
@@ -47,6 +47,8 @@ def tool(
 
     def decorate(function: Function) -> Function:
         called = name or getattr(function, "__name__", "")
+        if confirm not in (None, True, False, "always_ask"):
+            _refuse(called, "needs a confirm that is True, False or 'always_ask'")
         arguments, context = _arguments(function, called)
         spec = ToolSpec(
             name=called,

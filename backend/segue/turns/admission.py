@@ -230,13 +230,14 @@ async def begin_decision(
 
 async def _remember(connection: AsyncConnection, stored: StoredPlan, tools: ToolAvailability, *, now: datetime) -> None:
     """Stores that the tool of the step that waits, as it was shown, need not ask again in the session. Raises AppError
-    `unknown_tool` if it is gone, `invalid_request` if no tool was shown.
+    `unknown_tool` if it is gone, `invalid_request` if no tool was shown or it always asks.
     """
     step = stored.plan.waiting_step
     if step is None or step.tool is None or stored.tool_hash is None:
         detail = "The question shows no definition of a tool that could be remembered. Decide without `remember`."
         raise InvalidRequest(detail)
-    tools.specs(step.tool)
+    if tools.specs(step.tool)[step.tool].always_asks:
+        raise InvalidRequest(f"{step.tool} asks about each call: no yes to it is kept. Decide without `remember`.")
     await grants.remember(connection, stored.session_id, step.tool, stored.tool_hash, plan_id=stored.plan.id, now=now)
 
 

@@ -119,6 +119,30 @@ async def test_a_tool_that_is_defined_otherwise_asks_again_under_a_grant(
     assert effects == ["delete itm-1", "delete itm-2", "delete itm-3"]
 
 
+async def test_no_grant_of_before_covers_a_tool_that_always_asks_and_none_is_given(
+    client: Client, provider: Provider, shelf: Shelf, settings: Settings, clock: Frozen
+) -> None:
+    session = await granted(client, provider)
+    server = {"url": shelf.url, "confirm": {"delete_item": "always_ask"}}
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": server}}))
+    async with running(settings, clock=clock) as asking:
+        await asking.connected("shelf")
+        [before] = await grants(asking, session)
+        asked = await asks(asking, provider, session, "itm-2")
+        refused = await press(asking, session, asked)
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+        assert (
+            refused.json()["detail"]
+            == f"{DELETE} asks about each call: no yes to it is kept. Decide without `remember`."
+        )
+        assert (await grants(asking, session), before["in_force"]) == ([before], False)
+        assert shelf.effects == ["delete itm-1"]
+        provider.will(says("Gone."))
+        await press(asking, session, asked, remember=None)
+        await asks(asking, provider, session, "itm-3")
+    assert shelf.effects == ["delete itm-1", "delete itm-2"]
+
+
 async def test_a_grant_that_cannot_be_is_refused_and_nothing_is_stored(
     client: Client, provider: Provider, effects: list[str], settings: Settings, clock: Frozen
 ) -> None:

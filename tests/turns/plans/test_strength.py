@@ -138,6 +138,22 @@ async def test_a_yes_to_what_the_model_asked_in_words_counts_for_no_other_call(
     assert answer["message"]["content"].startswith("Non mostrato prima: `item_id: itm-2`\n\n`mcp_delete_item`\n\n")
 
 
+async def test_no_yes_to_the_models_words_runs_a_tool_that_always_asks(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    server = {"url": shelf.url, "confirm": {"delete_item": "always_ask"}}
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": server}}))
+    async with running(settings) as client:
+        provider.will(says("Vuoi che cancelli itm-1?"), calls(("mcp_delete_item", {"item_id": "itm-1"})))
+        session = await client.new_session()
+        await client.chat(session, "Togli itm-1 dallo scaffale")
+        asked = await client.chat(session, "sì, grazie")
+        assert (asked["plan"]["status"], shelf.effects) == ("waiting", [])
+        provider.will(says("Fatto."))
+        await client.chat(session, "sì, grazie")
+    assert shelf.effects == ["delete itm-1"]
+
+
 async def test_praise_of_an_answer_that_asked_for_nothing_orders_nothing(client: Client, provider: Provider) -> None:
     provider.will(says("Ci sono tre cose."), says("Grazie!"))
     session = await client.new_session()
