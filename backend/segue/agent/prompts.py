@@ -123,8 +123,8 @@ yourself answer, write or ask. Do not call a tool now.
 - "args" holds what is known now, a day as its date: the notes say what day it is for the user. An argument that comes \
 from an earlier step is {"$from": step id, "path": "JMESPath into its result"}; leave out what you cannot know \
 yet, it is filled in later. Never invent ids.
-- "requires_confirmation" is true for a step that changes or sends something, or that the user wants to be asked \
-about."""
+- "requires_confirmation" is true only for a step that the user wants to be asked about: the service itself asks about \
+the calls that need a yes."""
 LOCKED = "- These tools may be used behind a step that makes them available:"
 AMENDER = """\
 A plan is waiting for the user's yes and the user's last message changes it. Give the steps that are still to be done \
