@@ -10,6 +10,7 @@ import pytest
 from segue import Agent, create_app
 from segue.agent.prompts import SYSTEM
 from segue.config import Settings
+from segue.domain.clock import UNKNOWN_ZONE
 from segue.domain.errors import AppError
 from segue.tools.catalog import BUILTIN
 from tests.support.identity import new_key, speaking
@@ -92,7 +93,7 @@ async def test_each_session_has_the_instructions_model_and_tools_of_its_agent(
     assert offered(quiet) == {"current_time", "get_tool_result", "remember", "search_memory", "web_fetch"}
     assert offered(plain) > offered(travel) | offered(quiet)
     time, told, *_ = provider.notes(1).split("\n\n")
-    assert told == f"Today is {time.split(', ')[1]} in UTC."  # where it changes nothing that providers cache
+    assert told == f"Today is {time.split(', ')[1]} in {UNKNOWN_ZONE}."  # where it changes nothing that providers cache
     assert shelf.effects == ["delete itm-1"]  # which this agent does without asking
 
 

@@ -236,7 +236,7 @@ class TurnRun:
         context = TurnContext(
             owner=claim.owner,
             turn=claim.key,
-            time_zone=claim.time_zone,
+            time_zone=claim.time_zone or "UTC",
             clock=deps.clock,
             model=self._model,
             guard=self._guard,
