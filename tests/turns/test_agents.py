@@ -87,7 +87,7 @@ async def test_each_session_has_the_instructions_model_and_tools_of_its_agent(
     plain, travel, _, quiet = provider.requests
     assert [plain["model"], travel["model"], quiet["model"]] == ["scripted", "wagon", "scripted"]
     assert [each.get("temperature") for each in (plain, travel, quiet)] == [None, 0.5, None]
-    assert plain["messages"][0]["content"] == SYSTEM
+    assert plain["messages"][0]["content"].startswith(f"{SYSTEM}\n- Calls of mcp_burn_item, mcp_delete_item, ")
     assert travel["messages"][0]["content"] == f"{SYSTEM.replace('Segue', 'Marco', 1)}\n\nSpeak of trains to local."
     assert offered(travel) == {"mcp_find_items", "mcp_delete_item", "get_tool_result"}
     assert offered(quiet) == {"current_time", "get_tool_result", "remember", "search_memory", "web_fetch"}
@@ -172,7 +172,7 @@ async def test_a_session_whose_agent_has_gone_is_answered_by_segue_which_says_so
     provider.will(says("I am Segue."))
     answer = await client.chat(session, "Hello")
     assert answer["message"]["metadata"] == {"model": "scripted", "agent_gone": "travel"}
-    assert provider.requests[0]["messages"][0]["content"] == SYSTEM
+    assert provider.requests[0]["messages"][0]["content"].startswith(SYSTEM)
     assert "is no longer there" in provider.notes(0)
     assert (await client.messages(session))[-1]["metadata"] == answer["message"]["metadata"]
 
