@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
+from segue.agent.llm.offered_tools import offered_name
 from segue.agent.shown_args import clipped
 from segue.agent.untrusted import CLOSE, OPEN, fenced
 from segue.domain.agent import Agent
@@ -200,7 +201,7 @@ def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: b
     """Returns which calls of the tools wait for the user's yes, empty if none does. `has_rule`: the operator's own rule
     may hold more of them.
     """
-    names = sorted(tool.name for tool in tools if needs_confirmation(tool, mode))
+    names = sorted(offered_name(tool.name) for tool in tools if needs_confirmation(tool, mode))
     if names:
         named = ", ".join([*names[:MAX_NAMED_TOOLS], *(["others"] if len(names) > MAX_NAMED_TOOLS else [])])
         return ASKED_FIRST.format(calls="Nearly all calls" if mode == "always" else f"Calls of {named}")
