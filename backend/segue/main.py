@@ -227,7 +227,7 @@ async def _start(
         clock=base.clock,
         long_term=long_term,
         memory_ttl_s=settings.short_term_memory_ttl,
-        time_zone=settings.time_zone,
+        time_zone="" if settings.time_zone == "UTC" else settings.time_zone,
         metrics_public=settings.metrics_public,
         metrics=base.metrics,
         span=base.span,

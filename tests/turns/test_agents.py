@@ -10,6 +10,7 @@ import pytest
 from segue import Agent, create_app
 from segue.agent.prompts import SYSTEM
 from segue.config import Settings
+from segue.domain.clock import UNKNOWN_ZONE
 from segue.domain.errors import AppError
 from segue.tools.catalog import BUILTIN
 from tests.support.identity import new_key, speaking
@@ -86,13 +87,13 @@ async def test_each_session_has_the_instructions_model_and_tools_of_its_agent(
     plain, travel, _, quiet = provider.requests
     assert [plain["model"], travel["model"], quiet["model"]] == ["scripted", "wagon", "scripted"]
     assert [each.get("temperature") for each in (plain, travel, quiet)] == [None, 0.5, None]
-    assert plain["messages"][0]["content"] == SYSTEM
+    assert plain["messages"][0]["content"].startswith(f"{SYSTEM}\n- Calls of mcp_burn_item, mcp_delete_item, ")
     assert travel["messages"][0]["content"] == f"{SYSTEM.replace('Segue', 'Marco', 1)}\n\nSpeak of trains to local."
     assert offered(travel) == {"mcp_find_items", "mcp_delete_item", "get_tool_result"}
     assert offered(quiet) == {"current_time", "get_tool_result", "remember", "search_memory", "web_fetch"}
     assert offered(plain) > offered(travel) | offered(quiet)
     time, told, *_ = provider.notes(1).split("\n\n")
-    assert told == f"Today is {time.split(', ')[1]} in UTC."  # where it changes nothing that providers cache
+    assert told == f"Today is {time.split(', ')[1]} in {UNKNOWN_ZONE}."  # where it changes nothing that providers cache
     assert shelf.effects == ["delete itm-1"]  # which this agent does without asking
 
 
@@ -171,7 +172,7 @@ async def test_a_session_whose_agent_has_gone_is_answered_by_segue_which_says_so
     provider.will(says("I am Segue."))
     answer = await client.chat(session, "Hello")
     assert answer["message"]["metadata"] == {"model": "scripted", "agent_gone": "travel"}
-    assert provider.requests[0]["messages"][0]["content"] == SYSTEM
+    assert provider.requests[0]["messages"][0]["content"].startswith(SYSTEM)
     assert "is no longer there" in provider.notes(0)
     assert (await client.messages(session))[-1]["metadata"] == answer["message"]["metadata"]
 

@@ -61,7 +61,7 @@ async def test_the_row_of_a_plain_turn_holds_no_defaults_and_the_turn_is_read_wi
     async with looking_into(settings) as stores:
         row = await stores.database.fetchrow("SELECT request, report, run, timeline FROM turns")
     request, report, (nodes, [call], parts, cacheable) = (orjson.loads(value) for value in row[:3])
-    assert request.keys() == {"force_web_search", "time_zone"}
+    assert request.keys() == {"force_web_search"}
     assert report.keys() == {"plan", "model", "usage", "web_search", "memory_used", "acknowledgement"}
     assert (report["web_search"], report["plan"]) == ({"reason": "not_asked"}, None)
     assert report["usage"].keys() == {"llm_calls", "input_tokens", "output_tokens", "duration_ms"}

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
+from segue import Agent
 from segue.config import Settings
+from segue.domain.clock import UNKNOWN_ZONE
 from tests.support.facts import fact, known, notes
 from tests.support.logs import awaiting
 from tests.support.plans import Frozen, planned
@@ -57,7 +59,7 @@ async def test_the_time_told_is_that_of_the_message_however_late_and_wherever_it
         await client.send(session, "What time is it?", background=True)
     async with running(settings, clock=late) as client:
         await client.ended(session)
-    assert provider.notes() == "It is Friday, 2026-11-20, 09:00 (UTC, +0000)."
+    assert provider.notes() == f"It is Friday, 2026-11-20, 09:00 ({UNKNOWN_ZONE}, +0000)."
 
 
 async def test_the_setting_is_the_zone_of_sessions_that_name_none(settings: Settings) -> None:
@@ -68,6 +70,43 @@ async def test_the_setting_is_the_zone_of_sessions_that_name_none(settings: Sett
         assert (await client.http.patch(path, json={"time_zone": LOS_ANGELES})).json()["time_zone"] == LOS_ANGELES
         assert (await client.http.patch(path, json={"title": "A"})).json()["time_zone"] == LOS_ANGELES
         assert (await client.http.patch(path, json={"time_zone": None})).json()["time_zone"] == "Europe/Rome"
+
+
+async def test_the_model_is_told_that_the_zone_is_not_known_where_neither_a_client_nor_the_setting_names_one(
+    settings: Settings, provider: Provider
+) -> None:
+    there = Agent(instructions="The user's time zone is {time_zone}.")
+    told = []
+    async with running(settings, clock=Frozen(), agents={"there": there}) as client:
+        session = await client.new_session(agent="there")
+        for zone in (..., "Europe/Rome", "UTC", None):
+            if zone is not ...:
+                await client.http.patch(f"/sessions/{session}", json={"time_zone": zone})
+            provider.will(calls(("current_time", {})), says("It is nine."))
+            await client.chat(session, "What time is it?")
+            told.append(provider.notes())
+            shown = (await client.get(f"/sessions/{session}"))["time_zone"]
+            assert shown == (zone if isinstance(zone, str) else "UTC")
+            assert f'"timezone":"{shown}"' in provider.messages(role="tool")[-1]["content"]
+    unknown, rome, utc, unknown_again = told
+    assert unknown == unknown_again
+    assert "(UTC, since the user's time zone is not known, +0000)" in unknown
+    assert "The user's time zone is UTC, since the user's time zone is not known." in unknown
+    assert "10:00 (Europe/Rome, +0100)" in rome
+    assert utc == "It is Friday, 2026-11-20, 09:00 (UTC, +0000).\n\nThe user's time zone is UTC."
+
+
+async def test_a_message_of_a_client_that_names_no_zone_is_told_that_of_the_last_one_that_did(
+    settings: Settings, provider: Provider
+) -> None:
+    async with running(settings, clock=Frozen()) as client:
+        session = await client.new_session()
+        await client.http.patch(f"/sessions/{session}", json={"time_zone": "Europe/Rome"})
+        provider.will(says("Ten."))
+        body = {"model": "segue", "messages": [{"role": "user", "content": "What time is it?"}]}
+        door = await client.http.post("/v1/chat/completions", json=body, headers={"X-Session-Id": session})
+        assert door.status_code == 200
+    assert provider.notes() == "It is Friday, 2026-11-20, 10:00 (Europe/Rome, +0100)."
 
 
 async def test_an_unknown_zone_is_refused_by_name(client: Client) -> None:

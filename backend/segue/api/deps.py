@@ -54,7 +54,10 @@ class Examine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`forwarded_user` returns the user in a gateway's signed token; None if there is no secret to check one with."""
+    """`forwarded_user` returns the user in a gateway's signed token; None if there is no secret to check one with.
+
+    `time_zone` is that of a session whose client names none, empty if the setting does not either.
+    """
 
     authenticator: Authenticator
     forwarded_user: Callable[[str], str] | None

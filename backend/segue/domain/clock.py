@@ -4,12 +4,15 @@ Time zones have the names of the IANA, as `tzdata` lists them: the same on every
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from functools import cache
 from importlib.resources import files
+from typing import Final
 from zoneinfo import ZoneInfo
 
 Clock = Callable[[], datetime]
+
+UNKNOWN_ZONE: Final = timezone(timedelta(0), "UTC, since the user's time zone is not known")
 
 
 def utc_now() -> datetime:
@@ -30,5 +33,5 @@ def known_zone(name: str) -> str:
 
 
 def local_time(moment: datetime, zone: str) -> datetime:
-    """Returns a moment in a time zone; in UTC if the zone is none, such as one that a newer release knows."""
-    return moment.astimezone(ZoneInfo(zone) if zone in _zones() else UTC)
+    """Returns a moment in a time zone; in UNKNOWN_ZONE if that is none, such as one that a newer release knows."""
+    return moment.astimezone(ZoneInfo(zone) if zone in _zones() else UNKNOWN_ZONE)

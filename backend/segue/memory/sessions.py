@@ -37,9 +37,10 @@ async def create_session(
     metadata: Mapping[str, Any],
     now: datetime,
     agent: str = DEFAULT_AGENT,
-    time_zone: str = "UTC",
+    time_zone: str = "",
     language: str | None = None,
 ) -> Session:
+    """`time_zone` is empty if it is not known."""
     session_id = new_id("ses", now)
     given: dict[str, Any] = {
         "title": title,
@@ -53,7 +54,7 @@ async def create_session(
     at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
     return Session(
         id=session_id,
-        **given,
+        **{**given, "time_zone": time_zone or "UTC"},
         archived=False,
         pinned=False,
         created_at=at,
@@ -234,6 +235,7 @@ def readable_session(row: Row[Any], *, snippet: str | None = None) -> Session:
     """Returns an UnreadableSession for a row that cannot be read, a FoundSession with a `snippet`."""
     columns = {name: getattr(row, name) for name in (*SHOWN, "message_count", "running_turn_id")}
     plan = {name.removeprefix("plan_"): getattr(row, name) for name in _PLAN_COLUMNS}
+    columns["time_zone"] = row.time_zone or "UTC"
     columns["pending_plan"] = plan_of(plan) if plan["id"] else None
     metadata = readable(_read_metadata, row.metadata, "sessions", row.id)
     if metadata is None:

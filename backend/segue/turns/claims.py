@@ -51,8 +51,9 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """What `turns.request` holds. At the time the message came, `shown_plan` was the open plan and its version, and
-    `language` and `time_zone` the session's. `amends`, `args_changed` and `remember` say of a button what it did.
-    `steers` is the turn that was to read the message. What waits stays as it is for a yes without `approves`.
+    `language` and `time_zone` the session's, the latter empty if nobody has named one. `amends`, `args_changed` and
+    `remember` say of a button what it did. `steers` is the turn that was to read the message. What waits stays as it is
+    for a yes without `approves`.
     """
 
     force_web_search: bool
@@ -64,7 +65,7 @@ class TurnRequest:
     stream: bool = False
     origin: Origin = Origin()
     language: str | None = None
-    time_zone: str = "UTC"
+    time_zone: str = ""
     steers: str | None = None
     approves: bool = True
 

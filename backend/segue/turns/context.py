@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.prompts import Instructions
+from segue.agent.prompts import Instructions, confirmation_line, instructions_of
 from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
-from segue.agent.tool_choice.choice import ToolNeeds
+from segue.agent.tool_choice.choice import ToolChooser, ToolNeeds
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.attachment import Attached
@@ -28,8 +28,10 @@ from segue.memory.short_term import ShortTermMemory
 from segue.memory.token_count import Count
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
 from segue.tools.attachments.store import read_attached
+from segue.tools.availability import ToolGuard
 from segue.tools.outcome import Outcome
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
+from segue.turns.agents import Speaker
 from segue.turns.claims import Claim
 from segue.turns.store import EndedTurn, last_ended
 
@@ -60,6 +62,15 @@ class Answering:
     made_by: Sequence[str]
     instructions: Instructions
     choose_tools: Callable[[ToolNeeds], Awaitable[int]]
+
+
+def who_answers(speaker: Speaker, guard: ToolGuard, chooser: ToolChooser, claim: Claim) -> Answering:
+    """Returns who answers the claimed turn, told of the tools that the turn may use."""
+    specs, limits = [tool.spec for tool in guard.tools().values()], speaker.limits
+    confirmation = confirmation_line(specs, limits.confirm, has_rule=limits.before_call is not None)
+    is_gone = speaker.id != claim.agent
+    instructions = instructions_of(speaker.agent, claim.owner, confirmation, is_gone=is_gone)
+    return Answering(speaker.models.main.made_by, instructions, chooser.choose)
 
 
 async def load_context(

@@ -1,14 +1,13 @@
 """What the next message of a session will ask of the model, made by the code that a turn asks with. Only reads."""
 
 from segue.agent.nodes.tool_loop import plain_request
-from segue.agent.prompts import instructions_of
 from segue.agent.render_messages import request_parts
 from segue.agent.tool_choice.choice import ToolChooser
 from segue.domain.session import Message, PromptReport
 from segue.domain.tool import ToolChoice
 from segue.tools.availability import ToolGuard
 from segue.turns.claims import claim_of_next
-from segue.turns.context import Answering, load_context
+from segue.turns.context import load_context, who_answers
 from segue.turns.deps import TurnDeps
 
 
@@ -32,7 +31,6 @@ async def next_request(deps: TurnDeps, owner: str, session_id: str) -> PromptRep
         deps.tool_search, guard, deps.limits.choice, stored=claim.tool_choice, seq=claim.key.turn_seq, save=_forget
     )
     await guard.load_global_state()
-    instructions = instructions_of(speaker.agent, owner, is_gone=speaker.id != claim.agent)
     now = deps.clock()
     start = await load_context(
         deps.database,
@@ -40,7 +38,7 @@ async def next_request(deps: TurnDeps, owner: str, session_id: str) -> PromptRep
         deps.long_term,
         claim,
         limits=deps.limits.context,
-        answering=Answering(speaker.models.main.made_by, instructions, chooser.choose),
+        answering=who_answers(speaker, guard, chooser, claim),
         now=now,
         coming=Message("", claim.key.turn_seq, claim.key.turn_id, "user", "", now),
     )

@@ -18,7 +18,6 @@ from structlog.contextvars import bound_contextvars
 
 from segue.agent.context import TurnContext
 from segue.agent.llm.metered_model import MeteredModel
-from segue.agent.prompts import instructions_of
 from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnInput, TurnState, Update, acknowledgement_report, web_search_report
 from segue.agent.tool_choice.choice import ToolChooser
@@ -41,7 +40,7 @@ from segue.turns import steering, store, terminations
 from segue.turns.activity import LONG_S, ModelWait, TurnActivity
 from segue.turns.call_starts import start_calls
 from segue.turns.claims import Claim
-from segue.turns.context import Answering, load_context
+from segue.turns.context import load_context, who_answers
 from segue.turns.deps import TurnDeps
 from segue.turns.queries import chat_answer
 from segue.turns.store import StaleTurn
@@ -236,7 +235,7 @@ class TurnRun:
         context = TurnContext(
             owner=claim.owner,
             turn=claim.key,
-            time_zone=claim.time_zone,
+            time_zone=claim.time_zone or "UTC",
             clock=deps.clock,
             model=self._model,
             guard=self._guard,
@@ -262,15 +261,14 @@ class TurnRun:
         return cast(TurnState, ended)
 
     async def _load_context(self) -> TurnInput:
-        deps, speaker = self._deps, self._speaker
-        instructions = instructions_of(speaker.agent, self.claim.owner, is_gone=speaker.id != self.claim.agent)
+        deps = self._deps
         return await load_context(
             deps.database,
             deps.cache,
             deps.long_term,
             self.claim,
             limits=deps.limits.context,
-            answering=Answering(speaker.models.main.made_by, instructions, self._chooser.choose),
+            answering=who_answers(self._speaker, self._guard, self._chooser, self.claim),
             now=deps.clock(),
         )
 

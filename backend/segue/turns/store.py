@@ -195,7 +195,7 @@ def _begin(*, claims: bool) -> _Begun:
                     "language",
                     owned.c.language,
                     "time_zone",
-                    owned.c.time_zone,
+                    func.nullif(owned.c.time_zone, ""),
                 )
             )
         ),

@@ -4,6 +4,8 @@ import asyncio
 import json
 from datetime import timedelta
 
+import pytest
+
 from segue.config import Settings
 from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned, reads
 from tests.support.provider import Provider, calls, fails, says
@@ -178,6 +180,41 @@ async def test_a_destructive_call_outside_a_plan_waits_as_a_plan_of_one_step(
     provider.will(says("Deleted."))
     await client.chat(session, "yes please")
     assert effects == ["delete itm-7"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "tool", "status"),
+    [
+        ("never", "mcp_set_aside", "completed"),
+        ("never", "mcp_delete_item", "completed"),
+        ("destructive", "mcp_set_aside", "completed"),
+        ("destructive", "mcp_delete_item", "waiting"),
+        ("always", "mcp_set_aside", "waiting"),
+    ],
+)
+async def test_a_step_waits_if_its_call_would_outside_a_plan_or_the_user_wants_to_be_asked_about_it(
+    mode: str, tool: str, status: str, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+    steps = [{**deletion(number), "tool": tool} for number in (1, 2)]
+    replies = [says("Done.")] if status == "completed" else []
+    statuses = []
+    async with running(settings.model_copy(update={"confirm": mode})) as client:
+        provider.will(planned(steps), *replies)
+        statuses.append((await client.chat(await client.new_session(), ASK))["plan"]["status"])
+        provider.will(calls(*((tool, step["args"]) for step in steps)), *replies)
+        plan = (await client.chat(await client.new_session(), "itm-1 and itm-2, please"))["plan"]
+        statuses.append(plan["status"] if plan else "completed")
+        assert statuses == [status] * 2
+        assert len(shelf.effects) == 4 * len(replies)
+        _, asked = await offered(
+            client, provider, [{**steps[0], "requires_confirmation": True}, steps[1]], f"{ASK}. Ask me before that."
+        )
+    assert [step["status"] for step in asked["plan"]["steps"]] == ["waiting", "pending"]
+    told = (
+        '"requires_confirmation" is true only for a step that the user wants to be asked about: the service itself asks'
+    )
+    assert told in provider.instruction()
 
 
 async def test_a_step_without_a_tool_gives_its_text_and_the_plan_goes_on(
