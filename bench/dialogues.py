@@ -1,6 +1,6 @@
 """Plays recorded dialogues with a customer through real processes, and counts what is asked a second time.
 
-    python -m bench.dialogues airline_dialogues.jsonl [--kill 10] [--instances 2] [--confirm never] [--reader confirm]
+    python -m bench.dialogues airline_dialogues.jsonl [--kill 10] [--instances 2] [--confirm never] [--reader yes]
 
 Reads the tools from airline_tools.json in the same folder; tests/support/dialogues.py says what both hold. Prints a
 markdown table; exits with 1 if a dialogue ends in another state than recorded, or a change is doubled or not recorded.
@@ -26,6 +26,7 @@ from tests.support.dialogues import (
     Call,
     Desk,
     Dialogue,
+    Kills,
     Playing,
     Service,
     environment,
@@ -98,19 +99,15 @@ def by_task(dialogues: Sequence[Dialogue]) -> Iterable[list[Dialogue]]:
     return tasks.values()
 
 
-def kill_at_boundaries(desk: Desk, service: Service) -> None:
-    """Kills the service once at each boundary."""
-    been: set[tuple[object, ...]] = set()
+async def several_at_once(desk: Desk, service: Service, dialogues: Sequence[Dialogue]) -> list[Playing]:
+    places = asyncio.Semaphore(AT_ONCE)
 
-    async def boundary(playing: Playing, place: tuple[object, ...]) -> bool:
-        place = (playing.dialogue.name, *place)
-        if place in been:
-            return False
-        been.add(place)
-        await service.restart()
-        return True
+    async def one_after_the_other(task: list[Dialogue]) -> list[Playing]:
+        async with places:
+            return [await desk.play(service, each) for each in task]
 
-    desk.boundary = boundary
+    played = await asyncio.gather(*map(one_after_the_other, by_task(dialogues)))
+    return [each for task in played for each in task]
 
 
 async def play(dialogues: list[Dialogue], folder: Path, options: argparse.Namespace) -> Report:
@@ -119,21 +116,19 @@ async def play(dialogues: list[Dialogue], folder: Path, options: argparse.Namesp
     tools = json.loads(options.path.with_name("airline_tools.json").read_text("utf-8"))
     async with AsyncExitStack() as stack:
         urls = await stack.enter_async_context(server_urls(None, None, folder / "data", fast=True))
-        desk = await stack.enter_async_context(serving_desk(tools, verdict=options.reader))
+        desk = await stack.enter_async_context(
+            serving_desk(tools, verdict="confirm" if options.reader == "yes" else "none")
+        )
         shared = environment(
             desk, folder, database_url=urls.database_url, redis_url=urls.redis_url, CONFIRM=options.confirm
         )
         service = await stack.enter_async_context(Service([shared] * options.instances))
         if options.kill:
-            kill_at_boundaries(desk, service)
-        places = asyncio.Semaphore(1 if options.kill else AT_ONCE)
-
-        async def one_after_the_other(task: list[Dialogue]) -> list[Playing]:
-            async with places:
-                return [await desk.play(service, each) for each in task]
-
-        played = await asyncio.gather(*map(one_after_the_other, by_task(dialogues)))
-        return Report([each for task in played for each in task], desk, service.kills, time.monotonic() - started)
+            changing = [each for each in dialogues if Playing(each, desk.changing).recorded][: options.kill]
+            played = [playing for each in changing async for playing in Kills(service).plays(desk, each)]
+        else:
+            played = await several_at_once(desk, service, dialogues)
+        return Report(played, desk, service.kills, time.monotonic() - started)
 
 
 def main() -> int:
@@ -142,7 +137,7 @@ def main() -> int:
     parser.add_argument("--kill", type=int, default=0, help="play the first N that change something, with kill -9")
     parser.add_argument("--instances", type=int, default=1, help="processes on the same stores, asked in turn")
     parser.add_argument("--confirm", default="destructive", help="the setting CONFIRM")
-    parser.add_argument("--reader", default="none", choices=["confirm", "none"], help="what the small model reads")
+    parser.add_argument("--reader", default="none", choices=["yes", "none"], help="what the small model reads")
     parser.add_argument("--only", help="the dialogues of one task, or one as TASK.TRIAL")
     parser.add_argument("--questions", action="store_true", help="list what was asked a second time")
     options = parser.parse_args()

@@ -34,6 +34,7 @@ DONE = "Done."  # what the model says if the recording has nothing more
 ERROR = "Error"  # a result that begins so is that of a call without an effect
 NOT_RECORDED = f"{ERROR}: this call was not recorded, or not this often."
 TURN_TIMEOUT_S = 120
+KILLS_OF_A_TURN = 2
 
 Call = tuple[str, str]  # the tool's name, the canonical text of its arguments
 Boundary = Callable[["Playing", tuple[object, ...]], Awaitable[bool]]
@@ -340,6 +341,37 @@ class Service:
     def _kill(self) -> None:
         for process in self._processes:
             process.kill()
+
+
+@dataclass(slots=True)
+class Kills:
+    """Kills the service once at each boundary of a dialogue, over as many plays as it takes: a turn whose process died
+    three times is given up.
+    """
+
+    service: Service
+    been: set[tuple[object, ...]] = field(default_factory=set)
+    in_turn: Counter[int] = field(default_factory=Counter)
+    left: bool = True
+
+    async def boundary(self, playing: Playing, place: tuple[object, ...]) -> bool:
+        turn = len(playing.sent)
+        if place in self.been:
+            return False
+        if self.in_turn[turn] == KILLS_OF_A_TURN:
+            self.left = True
+            return False
+        self.been.add(place)
+        self.in_turn[turn] += 1
+        await self.service.restart()
+        return True
+
+    async def plays(self, desk: Desk, dialogue: Dialogue) -> AsyncIterator[Playing]:
+        desk.boundary = self.boundary
+        while self.left:
+            self.left = False
+            self.in_turn.clear()
+            yield await desk.play(self.service, dialogue)
 
 
 def environment(desk: Desk, folder: Path, *, database_url: str, redis_url: str, **settings: str) -> dict[str, str]:
