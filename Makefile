@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl lock clean
+.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -155,6 +155,10 @@ bench-language: install  ## measure how well a yes is recognised, on the half no
 
 bfcl: install  ## replay a public benchmark, killing the service between turns: make bfcl DATA=bfcl_multi_turn_base.jsonl
 	$(BIN)/python bench/bfcl.py $(or $(DATA),$(error give the data: make bfcl DATA=path/to/bfcl_multi_turn_base.jsonl))
+
+dialogues: install  ## play recorded dialogues, counting what is asked twice: make dialogues DATA=airline_dialogues.jsonl [KILL=10 INSTANCES=2]
+	$(BIN)/python -m bench.dialogues $(or $(DATA),$(error give the data: make dialogues DATA=path/to/airline_dialogues.jsonl)) \
+		--kill $(or $(KILL),0) --instances $(or $(INSTANCES),1)
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --extra otel --extra anthropic --extra google --extra files pyproject.toml
