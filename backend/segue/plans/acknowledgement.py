@@ -5,6 +5,7 @@ holds for these kinds decides. Each word counts: a yes with anything more in it 
 accounts for it. Pure.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -21,11 +22,11 @@ from segue.language.lexicon import (
     parse_lexicon,
     phrases_of,
     unstretch,
-)  # fmt: skip
+)
 from segue.language.misspelling import WordsByLetter, by_first_letter, words_near
 from segue.language.utterance import Utterance, is_emoji, parse_own_words, sentences_of, words_of
 from segue.language.word_lists import Phrase, WordList
-from segue.plans.question import BESIDE, Question, asked_in, kind_beside, names_call
+from segue.plans.question import BESIDE, Question, asked_in, is_value, kind_beside, names_call
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 MOST_WORDS: Final = 60
@@ -48,10 +49,11 @@ UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carri
 BESIDE_A_YES: Final = frozenset(
     {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
 )
+MOST_MIXED: Final = 8  # words of a yes in two languages
 MOST_REMARKED: Final = 4  # unknown words in a remark
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
 RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
-CONTENT: Final = RESTATEMENTS | {BESIDE, "detail", "other", UNKNOWN}
+CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
 REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
 POSTPONEMENT: Final = (APPROVALS - {"go_ahead"}) | PREAMBLE | STATEMENTS | {"later", "no", "closing", "copula"}
@@ -64,6 +66,7 @@ KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
 }  # fmt: skip
 LEXICON: Final = WordList("lexicon.toml", partial(parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
 ONLY_ALONE: Final = APPROVALS | {"applause"}
+_CLAUSE_END: Final = re.compile(r"[,،、，]\s*")
 _SAFEST_FIRST: Final = ("reject", "amend", "confirm", "none")
 
 
@@ -71,9 +74,9 @@ _SAFEST_FIRST: Final = ("reject", "amend", "confirm", "none")
 class Acknowledgement:
     """`rule` is the name of the rule that decided, for logs and the answer; `language` is an ISO 639-1 code.
 
-    Of a `confirm`, `strength` says whether it is enough for a step that changes the world. Of any other but a `reject`,
-    `carries_yes` says whether there is an explicit yes in it that nothing takes back, and `added` has the words, folded,
-    that neither the lexicon nor the question accounts for.
+    Of a `confirm`, `strength` says whether it is enough for a step that changes the world. Of an `amend` or a `none`,
+    `carries_yes` says whether there is an explicit yes in it that nothing takes back, and `added` has, folded, the
+    content words that the question does not account for.
     """
 
     verdict: Verdict
@@ -91,43 +94,49 @@ def detect_acknowledgement(message: str) -> bool:
 
 def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     """Returns how a message answers a question. Never raises; a message too long to be an answer is `none`."""
-    if len(text) > LONGEST_MESSAGE:
-        return Acknowledgement("none", "too_long")
-    utterance = parse_own_words(text)
-    if len(utterance.words) > MOST_WORDS:
+    utterance = parse_own_words(text[:LONGEST_MESSAGE])
+    if len(text) > LONGEST_MESSAGE or len(utterance.words) > MOST_WORDS:
         return Acknowledgement("none", "too_long")
     whole = _read(utterance, text, question)
-    found = whole.found
     if utterance.quotes:
-        return replace(found, rule="quoted") if found.rule in ("more_than_a_reply", "nothing_decided") else found
-    if found.verdict == "reject" or found.strength == "strong":
-        return found
-    sentences = sentences_of(text)
+        is_quotation = whole.found.rule in ("more_than_a_reply", "nothing_decided")
+        return replace(whole.found, rule="quoted") if is_quotation else whole.found
+    if whole.found.verdict == "reject" or whole.found.strength == "strong":
+        return whole.found
+    return _by_sentence(text, whole, question)
+
+
+def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Acknowledgement:
+    sentences, found = sentences_of(text), whole.found
     parts = [_read(parse_own_words(each), each, question) for each in sentences] if len(sentences) > 1 else [whole]
     if any(part.found.strength == "strong" for part in parts) and all(map(_asks_for_nothing, parts, sentences)):
         return Acknowledgement("confirm", "yes_and_remarks", found.language, "strong")
+    if whole.unknown and whole.phrases <= MOST_MIXED and _is_mixed_yes(text, question):
+        return Acknowledgement("confirm", "yes_in_two_languages", None, "strong")
     if found.verdict == "confirm":
         return found
     return replace(found, carries_yes=_carries_yes(parts), added=whole.added)
+
+
+def _is_mixed_yes(text: str, question: Question | None) -> bool:
+    """Returns whether each clause, or the first word and the rest, is a strong yes in a language: `si, go ahead`."""
+    splits = (each for each in (_CLAUSE_END.split(text), text.split(None, 1)) if len(each) > 1)
+    return any(
+        all(_read(parse_own_words(part), part, question).found.strength == "strong" for part in parts)
+        for parts in splits
+    )
 
 
 def _asks_for_nothing(part: "_Reading", sentence: str) -> bool:
     """Returns whether a sentence beside a yes changes nothing: it repeats the question, praises, thanks or remarks."""
     if part.reply.is_whole:
         return part.found.rule in BESIDE_A_YES
-    return part.reply.is_remark and not any(map(_is_value, sentence.split()[1:]))
-
-
-def _is_value(word: str) -> bool:
-    """Returns whether a word within a sentence may be a name, an id or a number."""
-    return any(map(str.isdigit, word)) or (
-        word[0].isupper() and word.split("'", maxsplit=1)[0].split("’", maxsplit=1)[0].strip(".,!") != "I"
-    )
+    return part.reply.is_remark and not any(map(is_value, sentence.split()[1:]))
 
 
 def _carries_yes(parts: "Sequence[_Reading]") -> bool:
     """Returns whether one of the sentences is a yes, and none takes it back."""
-    return not any(part.reply.has(*UNSETTLED) for part in parts) and any(
+    return not any(part.reply.is_unsettled for part in parts) and any(
         part.reply.approves
         and not part.reply.asks
         and not part.reply.has("reported", "past")
@@ -276,6 +285,13 @@ class _Reply:
         return not self.added and self.kinds.isdisjoint(CHANGES)
 
     @property
+    def is_unsettled(self) -> bool:
+        """It takes back a yes beside it. What is only asked beside it (`can you check if …?`) does not."""
+        if self.asks and not self.approves:
+            return self.opening in UNSETTLED or self.has("later", "stop", "doubt")
+        return self.has(*UNSETTLED)
+
+    @property
     def is_remark(self) -> bool:
         """It begins as what asks for nothing does, and has little more in it."""
         return self.opening == "remark" and self.added <= MOST_REMARKED and self.kinds <= REMARKS
@@ -301,6 +317,8 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.add("negator")  # `no, don't send it` in languages with one word for both
     if "cancel" in found and found & APPROVALS and {"thing", "act"} & {*kinds[kinds.index("cancel") :]}:
         found.remove("cancel")  # `yes, cancel the booking` repeats a plan to cancel it
+    if "cancel" in found and UNKNOWN in kinds[kinds.index("cancel") :]:
+        found.remove("cancel")  # `cancel B` is more than a no
     return _Reply(
         kinds=frozenset(found),
         opening=next((kind for kind in kinds if kind not in PREAMBLE), ""),

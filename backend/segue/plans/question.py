@@ -26,6 +26,7 @@ CANCEL: Final = "cancel"
 # Kinds of words that add nothing if the question has the words too.
 ACCOUNTED: Final = frozenset({"act", "change", "detail", "glue", "other", "task", "thing", UNKNOWN})
 BESIDE: Final = "beside"
+BORROWED: Final = frozenset({"act", "cancel", "thing", UNKNOWN})  # may be an English word in any language
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _SENTENCE_END: Final = re.compile(r"[.!?؟](?=\s)|[。！？\n]")
@@ -81,22 +82,40 @@ class ActionWords:
         return _longest(self.things, words, at)
 
     def offers(self, sentence: str) -> bool:
-        """Returns whether a sentence offers to do something. The first cue in it decides."""
+        """Returns whether a sentence offers to do one thing. The first cue in it decides."""
         words = words_of(sentence)
+        cues = [_longest(self.cues, words, at)[1] for at in range(len(words))]
         asks, framed = sentence.rstrip().endswith(tuple(_QUESTION_MARKS)), False
-        for at in range(len(words)):
-            cues = _longest(self.cues, words, at)[1]
-            if cues & {"asks", "offer"}:
-                return "offer" in cues
-            if (asks and "asked" in cues) or ((framed or (asks and at == 0)) and self.action_at(words, at)[0]):
-                return True
-            framed = framed or "frame" in cues
+        for at, here in enumerate(cues):
+            if "asks" in here:
+                return False
+            acts = (framed or (asks and at == 0)) and self.action_at(words, at)[0]
+            if acts or "offer" in here or (asks and "asked" in here):
+                return not self._is_either(words, cues)
+            framed = framed or "frame" in here
         return False
 
+    def _is_either(self, words: Phrase, cues: Sequence[frozenset[str]]) -> bool:
+        """Returns whether an offer is of something or something else: `shall I keep it or delete it`."""
+        turn = next((at for at, here in enumerate(cues) if "turns" in here), len(words))
+        rest = range(turn + 1, len(words))
+        return not any("asks" in cues[at] for at in rest) and any(
+            self.action_at(words, at)[0] or self.thing_at(words, at)[0] for at in rest
+        )
+
+    def has_cue(self, line: str, cue: str) -> bool:
+        words = words_of(line)
+        return any(cue in _longest(self.cues, words, at)[1] for at in range(len(words)))
+
     def meant(self, words: Phrase) -> frozenset[str]:
-        """Returns the names of the actions that an offer names, by a verb in any person or by a noun."""
-        named = _named_by(self, words)
-        return named.actions.union(named.things, *(_longest(self.asked, words, at)[1] for at in range(len(words))))
+        """Returns the names of the actions in an offer, by a verb in any person or by a noun that is not the object of
+        a verb: `cancel the booking` books nothing.
+        """
+        actions = [self.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
+        things = [_longest(self.things, words, at)[1] for at in range(len(words))]
+        verbs = [bool(action) and not thing for action, thing in zip(actions, things, strict=True)]
+        free = (action for at, action in enumerate(actions) if verbs[at] or not any(verbs[max(at - 3, 0) : at]))
+        return frozenset().union(*free, *things, *(_longest(self.asked, words, at)[1] for at in range(len(words))))
 
     def forms(self, action: str) -> frozenset[str]:
         """Returns the words for an action, those of one word also with a pronoun; none that names a thing as well."""
@@ -135,26 +154,55 @@ def question_in(answer: str | None) -> Question | None:
     offer = offer_in(answer)
     if answer is None or offer is None:
         return None
-    words, language = words_of(offer), detect_language(offer, default=detect_language(answer))
-    lists = ACTIONS.now.get(language, ACTIONS.now[ENGLISH])
+    lists = ACTIONS.now.get(detect_language(offer, default=detect_language(answer)), ACTIONS.now[ENGLISH])
+    shown = offer if any(map(is_value, offer.split()[1:])) else f"{_details_in(answer, lists)} {offer}"
+    words = words_of(shown)
+    actions, things = lists.meant(words) - {ANY_ACTION}, _named_by(lists, words).things
     plain = (word for word in _PLAIN_WORD.findall(answer[-LONGEST_ANSWER:]) if word.islower())
     return Question(
-        lists.meant(words) - {ANY_ACTION},
-        _named_by(lists, words).things,
+        actions,
+        things if things - actions else things | _nearest_thing(answer, lists, besides=actions),
         frozenset(words),
         frozenset(chain.from_iterable(map(words_of, plain))),
     )
 
 
+def is_value(word: str) -> bool:
+    """Returns whether a word within a sentence may be a name, an id or a number."""
+    return any(map(str.isdigit, word)) or (word[0].isupper() and re.split("['’.,!]", word, maxsplit=1)[0] != "I")
+
+
+def _details_in(answer: str, lists: ActionWords) -> str:
+    """Returns the lines from the last one on that announces details (`Here are the details:`), if they are no prose."""
+    lines = answer[-LONGEST_ANSWER:].strip().splitlines()
+    heads = (
+        at
+        for at, line in enumerate(lines)
+        if line.rstrip(" *").endswith((":", "：")) and lists.has_cue(line, "details")
+    )
+    shown = lines[max(heads, default=len(lines)) :]
+    is_choice = any(line.rstrip().endswith(".") or lists.has_cue(line, "asks") for line in shown[:-1])
+    return "" if is_choice else " ".join(shown)
+
+
+def _nearest_thing(answer: str, lists: ActionWords, *, besides: frozenset[str]) -> frozenset[str]:
+    """Returns what the last sentence that names a thing names, if it is one kind of thing."""
+    sentences = map(words_of, reversed(sentences_of(answer[-LONGEST_OFFER:])))
+    things = next(filter(None, (_named_by(lists, each).things - besides for each in sentences)), frozenset())
+    return things if len(things) == 1 else frozenset()
+
+
 def kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:
     """Returns how many words to take here and their kind, given what the question asks and the lexicon says.
 
-    `repeats` is the action asked about, `named` a word of the question, `beside` one of what was said before it; another
-    action or thing is `other`.
+    `repeats` is the action asked about, `named` a word of the question, `beside` one of what was said before it;
+    another action or thing is `other`.
     """
     here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
     lists = ACTIONS.now.get(language)
     acting, actions = lists.action_at(words, at) if lists else (0, frozenset())
+    if not acting and kind in BORROWED:
+        acting, actions = ACTIONS.now[ENGLISH].action_at(words, at)
     naming, things = lists.thing_at(words, at) if lists else (0, frozenset())
     if naming >= length and things & (question.things | question.actions):
         return naming, "named"
@@ -167,7 +215,7 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     if naming >= length:
         return naming, "other"
     if kind == UNKNOWN and here <= question.beside:
-        return length, BESIDE
+        kind = BESIDE
     return length, UNKNOWN if kind in ("act", "thing") else kind
 
 
@@ -184,7 +232,7 @@ def offer_in(text: str | None) -> str | None:
 
 
 def is_about(text: str, tool: str) -> bool:
-    """Returns whether a text names the action of a tool or, of a tool that is named after none, each word in its name."""
+    """Returns whether a text names the action of a tool or, if its name has none, each word of the name."""
     name = tuple(word for word in tool_words(tool) if word != "mcp")
     actions = _named(name, ENGLISH).actions
     if not actions:
@@ -312,7 +360,8 @@ def _action_words(section: Mapping[str, Any]) -> ActionWords:
         after=_matcher({"after": section.get("after", "")}),
         before=_matcher({"before": section.get("before", "")}),
         cues=_matcher(
-            {kind: section.get(kind, "") for kind in ("offer", "frame", "asks")} | {"asked": ", ".join(asked.values())}
+            {kind: section.get(kind, "") for kind in ("offer", "frame", "asks", "turns", "details")}
+            | {"asked": ", ".join(asked.values())}
         ),
         asked=_matcher(asked),
         covers={action: frozenset(split_list(covered)) for action, covered in section.get("covers", {}).items()},
