@@ -91,9 +91,10 @@ async def service(desk: Desk, database_url: str, redis_url: str, tmp_path: Path)
 
 
 async def test_every_recorded_change_is_made_once_and_in_order_and_nothing_else(desk: Desk, service: Service) -> None:
-    for task, messages in enumerate([RENEWED, AT_ONCE]):
-        playing = await desk.play(service, dialogue_of({"task": task, "trial": 0, "messages": messages}))
+    for messages, questions in ((RENEWED, 2), (AT_ONCE, 2)):
+        playing = await desk.play(service, dialogue_of({"task": 0, "trial": 0, "messages": messages}))
         assert playing.made == playing.recorded
+        assert len(playing.asked) == questions
         assert (playing.doubled, playing.failed, desk.foreign) == ([], [], [])
 
 
@@ -104,5 +105,5 @@ async def test_a_change_is_made_once_although_the_service_is_killed_at_each_boun
     dialogue = dialogue_of({"task": 0, "trial": 0, "messages": CANCELLED})
     played = [playing async for playing in kills.plays(desk, dialogue)]
     assert {place[0] for place in kills.been} == {"asked", "waits"}
-    assert all(playing.is_right and playing.made for playing in played)
-    assert desk.foreign == []
+    assert [(playing.made, len(playing.asked)) for playing in played] == [(playing.recorded, 1) for playing in played]
+    assert (all(playing.is_right for playing in played), desk.foreign) == (True, [])
