@@ -15,7 +15,7 @@ from segue.config import Settings
 from segue.domain.recording import read_recording
 from segue.replay.config import RealModel, replay_config
 from segue.replay.run import GivenService, ReplayReport, replay
-from tests.support.plans import ASK, THREE_STEPS, deletion, planned
+from tests.support.plans import ASK, THREE_STEPS, deletion, planned, reads
 from tests.support.provider import Provider, Reply, calls, fails, says
 from tests.support.server import serving
 from tests.support.service import Client, running
@@ -66,7 +66,7 @@ async def changes_of_mind(client: Client, provider: Provider) -> str:
     session = await client.new_session()
     provider.will(planned([deletion(1), deletion(2)]))
     await client.chat(session, ASK)
-    provider.will(planned([deletion(2), deletion(3)]))
+    provider.will(reads("none"), planned([deletion(2), deletion(3)]))
     await client.chat(session, "sì, ma solo la seconda")
     provider.will(says('{"verdict": "question"}'), says("It deletes item 2."))
     await client.chat(session, "what would that do")

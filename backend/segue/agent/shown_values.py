@@ -32,7 +32,9 @@ _DATE: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::\d\d(?:
 _TIME: Final = re.compile(r"(\d\d):(\d\d)(?::\d\d)?")
 _TOP_LEVEL: Final = re.compile(r"\w+(?:\[\d+\])?")
 _TOKEN: Final = re.compile(r"[^\s,;:()\[\]{}<>\"'`*«»“”，。；：！？、]+")
-_CODE: Final = re.compile(r"(?:([A-Za-z]{1,12})[-_#])?(?=\w*\d)[A-Z0-9]\w{2,}")
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_ID: Final = re.compile(r"([A-Za-z]{1,12}[-_#])\w*\d\w*|[^@]+(@)[^@]+|[\w-]+(\.[A-Za-z]\w{0,7})")
+_CODE: Final = re.compile(r"(?=\w*\d)[A-Z0-9]{5,}|\d{4,}")
 _FLAGS: Final = frozenset({"yes", "no", "true", "false"})
 
 
@@ -78,11 +80,16 @@ class SeenText:
             return is_dated and (match[4] is None or (int(match[4]), int(match[5])) in self.times)
         if match := _TIME.fullmatch(text):
             return (int(match[1]), int(match[2])) in self.times
-        return stands_in(_plain(text), self.plain) if _PLAIN.fullmatch(text) else stands_in(text, self.text)
+        if _NUMBER.fullmatch(text) and float(text) in self.numbers:
+            return True
+        is_plain = _PLAIN.fullmatch(text) and text == " ".join(text.split())
+        return stands_in(_plain(text), self.plain) if is_plain else stands_in(text, self.text)
 
     def names_another(self, value: str, known: frozenset[str]) -> bool:
         """Returns whether it has an id or an address of this form that is not `known` to be of another kind."""
-        return any(token != value and token not in known and _is_alike(token, value) for token in self.tokens)
+        form = _form(value)
+        others = (token for token in self.tokens if token != value and token not in known) if form else ()
+        return any(_form(token) == form for token in others)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -239,14 +246,11 @@ def _is_scalar(item: object) -> bool:
     return isinstance(item, str | int | float) and not isinstance(item, bool)
 
 
-def _is_alike(token: str, value: str) -> bool:
-    """Returns whether two texts are both addresses, or ids of one form."""
-    if "@" in value:
-        return "@" in token
-    one, other = _CODE.fullmatch(token), _CODE.fullmatch(value)
-    if one is None or other is None or one[1] != other[1]:
-        return False
-    return other[1] is not None or len(token) == len(value)
+def _form(token: str) -> str | None:
+    """Returns the same for addresses, for ids and files of one kind, and for codes of one length; None for a word."""
+    if match := _ID.fullmatch(token):
+        return next(filter(None, match.groups()))
+    return str(len(token)) if _CODE.fullmatch(token) else None
 
 
 def _enumerated(schema: Any) -> Iterator[Any]:

@@ -22,9 +22,9 @@ from segue.offline.vocabulary import VERBS, concepts, ordinal, strip_words, word
 
 _ID = re.compile(r"\b[a-z]{2,12}[-_](?:[0-9a-f]{6,}|(?=[a-z]*\d)[0-9a-z]{4,40})\b", re.IGNORECASE)
 _CODE = re.compile(r"(?<![\w@.-])(?=[A-Za-z_-]*\d)[A-Za-z0-9][A-Za-z0-9_-]{2,39}(?![\w@-])")
-_ADDRESS = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
+ADDRESS = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 _QUOTED = re.compile(r"[\"“”«「『]([^\"“”«»「」『』]+)[\"“”»」』]")
-_NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])")
+NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])")
 _PAIR = r"(?<!\w){name}\s*[=:：]\s*(?:[\"“«「]([^\"”»」]+)[\"”»」]|([^\s,;，；\"]+))"
 ADDRESS_ARGUMENTS = ("to", "recipient", "recipients", "address", "email")
 _NO_VALUE = object()
@@ -40,11 +40,11 @@ class Request:
 
     @cached_property
     def quoted(self) -> Iterator[str]:
-        return iter([text.strip() for text in _QUOTED.findall(self.text) if not _ADDRESS.fullmatch(text)])
+        return iter([text.strip() for text in _QUOTED.findall(self.text) if not ADDRESS.fullmatch(text)])
 
     @cached_property
     def numbers(self) -> Iterator[str]:
-        return iter(_NUMBER.findall(self.text))
+        return iter(NUMBER.findall(self.text))
 
 
 def arguments_for(tool: OfferedTool, request: Request) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def named(tool: OfferedTool, request: Request) -> str | None:
         patterns = [URL]
     else:
         patterns = [_ID, FILE, _CODE] if (tool.opens or "").casefold().endswith(("path", "file", "name")) else [_ID]
-    text = _ADDRESS.sub(" ", request.text)
+    text = ADDRESS.sub(" ", request.text)
     if found := next((match for pattern in patterns if (match := pattern.search(text))), None):
         return found.group()
     if listed := _listed(tool, request):
@@ -171,11 +171,11 @@ def _oldest(value: Any, names: Sequence[str]) -> str:
 
 def _address(request: Request) -> str | None:
     """Returns the address in the message, or whom a reply goes to: the first in the newest result that has one."""
-    address = _ADDRESS.search(request.text)
+    address = ADDRESS.search(request.text)
     if address or "reply" not in concepts(request.text):
         return address.group() if address else None
     texts = (orjson.dumps(result.value).decode() for result in request.newest_first)
-    return next((found.group() for text in texts if (found := _ADDRESS.search(text))), None)
+    return next((found.group() for text in texts if (found := ADDRESS.search(text))), None)
 
 
 def missing_arguments(tool: OfferedTool, args: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from segue.agent import prompts
 from segue.agent.llm.normal_form import PLACEHOLDERS
 from segue.agent.llm.providers.async_model import AsyncChatModel
 from segue.offline.facts import extract_facts
-from segue.offline.planning import draft_plan, fill_call
+from segue.offline.planning import correct_plan, draft_plan, fill_call
 from segue.offline.replies import answer
 from segue.offline.tools import offered_tool
 
@@ -53,8 +53,10 @@ def _answer_prompt(sent: list[BaseMessage], tools: Sequence[dict[str, Any]], *, 
     if prompts.EXTRACTOR in messages[0].text:
         return AIMessage(extract_facts(messages[-1].text))
     instruction = next((message.text for message in messages[-1:] if isinstance(message, HumanMessage)), "")
-    if prompts.AMENDER in instruction or prompts.READER in instruction:
-        return AIMessage('{"steps": [], "verdict": "none"}')  # it cannot tell, so the engine asks again in plain words
+    if prompts.AMENDER in instruction:
+        return AIMessage(correct_plan(messages))
+    if prompts.READER in instruction or prompts.AGREEMENT in instruction:
+        return AIMessage('{"verdict": "none"}')  # it cannot tell, so the engine asks again in plain words
     if prompts.ANSWER_READER in instruction:
         return AIMessage('{"reading": "other"}')
     offered = [offered_tool(tool["function"]) for tool in tools]

@@ -3,12 +3,16 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 
-from segue.offline.arguments import Request, arguments_for, pick
+from segue.domain.plan import NOT_STARTED
+from segue.language.written_values import dates_in
+from segue.memory.days_meant import days_meant
+from segue.offline.arguments import ADDRESS, NUMBER, Request, arguments_for, pick
 from segue.offline.replies import Talk, call_to
 from segue.offline.tools import WEB_SEARCH, OfferedTool, ShownResult, follow_up, offered_tool, tool_for
 from segue.offline.vocabulary import NOUNS, VERBS, concepts, entry, reply_language, sentence, split_steps, strip_words
@@ -17,6 +21,10 @@ from segue.plans.search_words import needs_own_things_first
 NO_STEPS = '{"steps": []}'
 _BARRED = re.compile(r"^- No step uses (.+)\.$", re.MULTILINE)
 _NAME = re.compile(r"^\"?(.*?)\"?\s*<")
+_TODAY = re.compile(r"\bIt is \w+, (\d{4}-\d\d-\d\d)")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_NAME_ALONE = re.compile(r"[^\W\d_a-z][^\W\d_]+(?: [^\W\d_a-z][^\W\d_]+){0,2}")
+_CAPITALISED = re.compile(rf"(?<=\w )(?<![.!?] ){_NAME_ALONE.pattern}")
 _FILLED = re.compile(r"^Call \S+ for step \d+ \((.*)\) with complete arguments", re.MULTILINE)
 # What a mail or a document gives to what is made from it.
 _TITLES = ("title", "subject", "summary", "name")
@@ -40,6 +48,58 @@ def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[OfferedTool]) 
     if len(steps) < 2 or steps[0]["tool"] is None:  # noqa: PLR2004 (one step is no plan)
         return NO_STEPS
     return orjson.dumps({"steps": [{"id": at, **step} for at, step in enumerate(steps, start=1)]}).decode()
+
+
+def correct_plan(messages: Sequence[BaseMessage]) -> str:
+    """Returns as JSON the steps of a plan that are still open, with each address, day, number or name in the user's
+    correction in the place of the one argument of that kind. A kind that several are of changes nothing.
+    """
+    talk = Talk.of(messages, [])
+    known = (orjson.loads(line) for line in talk.instruction.splitlines() if line.startswith('{"id":'))
+    steps = [step for step in known if step["status"] in NOT_STARTED and isinstance(step.get("args", {}), dict)]
+    given = {kind: values[0] for kind, values in _values_in(talk).items() if len(values) == 1}
+    corrected = False
+    for kind, value in given.items():
+        places = [(step["args"], key) for step in steps for key, old in step.get("args", {}).items() if _is(kind, old)]
+        if len(places) == 1:
+            args, key = places[0]
+            args[key] = _like(args[key], value)
+            corrected = True
+    return orjson.dumps({"steps": steps if corrected else []}).decode()
+
+
+def _values_in(talk: Talk) -> dict[str, list[str]]:
+    """Returns what a message says, by kind: what is a part of an address or a day is neither number nor name."""
+    today = _TODAY.search(talk.notes)
+    said_on = date.fromisoformat(today[1]) if today else date.min
+    days = [date(year or said_on.year, month, day) for year, month, day in dates_in(talk.message)]
+    named = [*map(str, days), *days_meant(talk.message, said_on).values()]
+    addresses = ADDRESS.findall(talk.message)
+    rest = ADDRESS.sub(" ", talk.message)
+    return {
+        "address": addresses,
+        "day": named,
+        "number": [] if named else NUMBER.findall(rest),
+        "name": [] if addresses or named else _CAPITALISED.findall(rest),
+    }
+
+
+def _is(kind: str, value: object) -> bool:
+    """Returns whether an argument is of a kind."""
+    text = str(value)
+    match kind:
+        case "address":
+            return ADDRESS.fullmatch(text) is not None
+        case "day":
+            return _DAY.fullmatch(text) is not None
+        case "number":
+            return not isinstance(value, bool) and NUMBER.fullmatch(text) is not None
+        case _:
+            return _NAME_ALONE.fullmatch(text) is not None
+
+
+def _like(old: object, value: str) -> object:
+    return value if isinstance(old, str) else orjson.loads(value)
 
 
 def fill_call(messages: Sequence[BaseMessage], tool: OfferedTool) -> AIMessage:

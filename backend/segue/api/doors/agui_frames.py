@@ -125,7 +125,7 @@ def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> dict[str, Any] |
         "message": answer["message"]["content"] if answer is not None and asks else step.description,
         "responseSchema": _response_schema(step),
         "expiresAt": plan.expires_at,
-        "metadata": {"step": step},
+        "metadata": {"step": step, "steps": plan.waiting_steps},
     }
 
 

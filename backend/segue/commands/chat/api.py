@@ -129,8 +129,13 @@ def turn_problem(event: Event, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
     return problem_line(title, event["message"], status=status, advice=advice)
 
 
+def waiting_steps(plan: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Returns the steps that one yes is for."""
+    return [step for step in (plan or {}).get("steps", ()) if step["status"] == "waiting"]
+
+
 def waiting_step(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return next((step for step in (plan or {}).get("steps", ()) if step["status"] == "waiting"), None)
+    return next(iter(waiting_steps(plan)), None)
 
 
 def not_segue(url: str) -> Refused:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from segue.commands.chat.api import Api, Refused, TurnStream, waiting_step
+from segue.commands.chat.api import Api, Refused, TurnStream, waiting_step, waiting_steps
 from segue.commands.chat.screen import Json, Screen, TurnView
 from segue.commands.terminal import one_line
 from segue.language.shown_call import CallView
@@ -78,9 +78,10 @@ class Conversation:
                 self.screen.problem(str(refusal))
 
     def _prompt(self) -> str:
-        if (step := waiting_step(self._waiting)) is None:
+        if not (steps := waiting_steps(self._waiting)):
             return PROMPT
-        return f"Run step {step['id']}? y, n, or say what should be different {PROMPT}"
+        which = f"step {steps[0]['id']}" if len(steps) == 1 else f"steps {', '.join(str(step['id']) for step in steps)}"
+        return f"Run {which}? y, n, or say what should be different {PROMPT}"
 
     def _read_line(self, line: str) -> None:
         command, _, argument = line.rstrip().partition(" ")
@@ -143,10 +144,11 @@ class Conversation:
         return self.api.get(f"/sessions/{self.session_id}")["pending_plan"] if self.session_id else None
 
     def _show_plan(self, plan: Json, *, whole: bool = False) -> None:
-        """Prints the arguments too that a yes would run the waiting step with, as the question shows them."""
+        """Prints the arguments too that a yes would run the waiting steps with, as the question shows them."""
         self.screen.plan(plan)
-        for line in CallView("en", None if whole else "/plan").lines((waiting_step(plan) or {}).get("args") or {}):
-            self.screen.line(f"      {line}")
+        for step in waiting_steps(plan):
+            for line in CallView("en", None if whole else "/plan").lines(step.get("args") or {}):
+                self.screen.line(f"      {line}")
 
     # --- commands ---
 

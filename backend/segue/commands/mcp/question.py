@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mcp_types import ElicitRequestFormParams, ElicitResult
 
-from segue.commands.chat.api import waiting_step
+from segue.commands.chat.api import waiting_step, waiting_steps
 from segue.commands.terminal import one_line
 from segue.language.shown_call import CallView
 
@@ -30,13 +30,14 @@ _FORM: Final[Json] = {
 
 
 def question(plan: Mapping[str, Any], whole: str) -> str:
-    """Returns the waiting step as it would run. `whole` is where all of a long call can be read."""
-    step = waiting_step(plan) or {}
-    lines = [f"Plan: {one_line(plan['goal'])}", f"Step {step.get('id')}: {one_line(step.get('description') or '')}"]
-    if step.get("tool"):
-        lines.append(f"Tool: {one_line(step['tool'])}")
-        lines += [f"  {line}" for line in CallView("en", whole).lines(step.get("args") or {})]
-    if asks := step.get("asks"):
+    """Returns the steps that wait as they would run. `whole` is where all of a long call can be read."""
+    lines = [f"Plan: {one_line(plan['goal'])}"]
+    for step in waiting_steps(plan):
+        lines.append(f"Step {step.get('id')}: {one_line(step.get('description') or '')}")
+        if step.get("tool"):
+            lines.append(f"Tool: {one_line(step['tool'])}")
+            lines += [f"  {line}" for line in CallView("en", whole).lines(step.get("args") or {})]
+    if asks := (waiting_step(plan) or {}).get("asks"):
         shown = {"the_tool_says": asks["message"]} | ({"follow_this_link_first": asks["url"]} if asks["url"] else {})
         lines += CallView("en", whole).lines(shown)
     return "\n".join(lines)

@@ -25,8 +25,8 @@ interface Given {
 }
 
 export function PlanCard({ plan, conversation, open }: Given) {
-  const waiting = plan.steps.find(({ status }) => status === "waiting");
-  const asks = open && plan.status === "waiting" && waiting !== undefined;
+  const waiting = plan.steps.filter(({ status }) => status === "waiting");
+  const asks = open && plan.status === "waiting" && waiting.length > 0;
   const done = plan.steps.filter(({ status }) => status === "complete").length;
   return (
     <Card icon="plan" mood={asks ? "warn" : "neutral"} {...(!asks && plan.status !== "active" && { folded: true })}
@@ -45,24 +45,22 @@ export function PlanCard({ plan, conversation, open }: Given) {
           </li>
         ))}
       </ol>
-      {asks && <Question key={`${plan.id}-${plan.version}`} plan={plan} step={waiting} conversation={conversation} />}
+      {asks && <Question key={`${plan.id}-${plan.version}`} plan={plan} steps={waiting} conversation={conversation} />}
     </Card>
   );
 }
 
-/** Also for a call outside a plan: it is a plan of one step. */
-function Question({ plan, step, conversation }: { plan: Plan; step: Step; conversation: Conversation }) {
+/** Also for calls outside a plan: they are a plan of their own, and one yes is for all of them. */
+function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; conversation: Conversation }) {
+  const [step, ...others] = steps as [Step, ...Step[]];
   const [mode, setMode] = useState<"ask" | "args" | "words">("ask");
   const [remember, setRemember] = useState(false);
   const approve = (args?: Record<string, unknown>): void =>
     void conversation.decide(plan, { decision: "confirm", ...(args && { args }), ...(remember && { remember: "session" }) });
   return (
     <section class="question" aria-label={t("waits_for_you")}>
-      <h4>
-        {step.tool === null ? t("waits_for_yes") : <>{t("asks_to_call")} <code>{visible(step.tool)}</code></>}
-        {step.args != null && <CopyButton text={() => pretty(step.args)} />}
-      </h4>
-      {mode !== "args" && step.args != null && <Arguments step={step} />}
+      <Call step={step} shown={mode !== "args"} />
+      {others.map((other) => <Call key={other.id} step={other} shown />)}
       {step.asks != null && (
         <Asked asks={step.asks} onDecline={() => void conversation.decide(plan, { decision: "reject" })}
           onAnswer={(answer) => void conversation.decide(plan, { decision: "confirm", ...(answer && { answer }) })} />
@@ -84,6 +82,18 @@ function Question({ plan, step, conversation }: { plan: Plan; step: Step; conver
       {mode === "args" && <ArgumentsForm args={step.args ?? {}} onDone={approve} onCancel={() => setMode("ask")} />}
       {mode === "words" && <WordsForm onDone={(message) => void conversation.decide(plan, { decision: "amend", message })} onCancel={() => setMode("ask")} />}
     </section>
+  );
+}
+
+function Call({ step, shown }: { step: Step; shown: boolean }) {
+  return (
+    <>
+      <h4>
+        {step.tool === null ? t("waits_for_yes") : <>{t("asks_to_call")} <code>{visible(step.tool)}</code></>}
+        {step.args != null && <CopyButton text={() => pretty(step.args)} />}
+      </h4>
+      {shown && step.args != null && <Arguments step={step} />}
+    </>
   );
 }
 
