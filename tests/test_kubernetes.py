@@ -274,3 +274,11 @@ def test_every_image_has_a_place_for_its_digest(dockerfile: list[tuple[str, str]
     assert said == ["PYTHON=3.11", "PYTHON_IMAGE=python:${PYTHON}-slim", "${PYTHON_IMAGE} AS build", "${PYTHON_IMAGE}"]
     pinned = (ROOT / "docs" / "deployment.md").read_text("utf-8")
     assert all(f"digest {images[name]}" in pinned for name in images if name != "SEGUE_IMAGE")
+
+
+def test_the_hosted_forge_runs_what_everyone_runs_and_may_only_read() -> None:
+    said = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+    assert said["permissions"] == {"contents": "read"}
+    [job] = said["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]) for step in job["steps"] if "uses" in step)
