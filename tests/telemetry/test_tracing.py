@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from starlette.applications import Starlette
@@ -20,12 +21,14 @@ from starlette.routing import Route
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
+from segue.agent.llm import traced_call
 from segue.config import Settings
 from segue.domain.telemetry import current_traceparent
 from segue.main import run_worker
 from segue.telemetry.tracing import tracing, untraced
 from segue.version import VERSION
 from tests.mcp.test_connection import TOOL, Peer, listening, said
+from tests.support.loop_lag import loop_kept_free
 from tests.support.provider import Provider, calls, completion, fails, raw, says
 from tests.support.semantic_conventions import INSTRUCTIONS, KINDS, MESSAGES, TOLD, faults
 from tests.support.server import serving
@@ -240,6 +243,18 @@ async def test_what_was_said_is_told_on_request_only_in_the_form_of_the_conventi
     assert TOKEN not in everything
     assert "canary" not in everything
     assert len(everything) < len(told) * 2
+
+
+async def test_of_a_long_conversation_the_newest_messages_are_told_and_nothing_waits_for_it() -> None:
+    text = f"my token: {TOKEN} " * 100
+    said = [HumanMessage(text), AIMessage(text), HumanMessage(text * 1_000)] * 1_000
+    with loop_kept_free():
+        written = traced_call.asked([SystemMessage(text), *said, HumanMessage("and now?")])["gen_ai.input.messages"]
+    told = json.loads(written)
+    MESSAGES.validate(told)
+    assert told[-1]["parts"] == [{"type": "text", "content": "and now?"}]
+    assert 50_000 < len(written) <= traced_call.MAX_CHARS + len(told) + 2
+    assert TOKEN not in written
 
 
 async def test_a_failure_is_told_by_its_code_and_no_words_leave_with_a_span(

@@ -4,7 +4,7 @@ What was said is JSON without secrets, its long texts cut.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from typing import Any, Final
 
 import orjson
@@ -48,7 +48,7 @@ def response(reply: Reply, charge: Charge) -> dict[str, Attribute]:
 
 def asked(messages: Sequence[BaseMessage]) -> dict[str, str]:
     instructions = list(takewhile(lambda message: message.type == "system", messages))
-    said = ({"role": ROLES[each.type], "parts": _parts(each)} for each in messages[len(instructions) :])
+    said = ({"role": ROLES[each.type], "parts": _parts(each)} for each in reversed(messages[len(instructions) :]))
     given = {"gen_ai.system_instructions": _json(_text(each.text) for each in instructions)} if instructions else {}
     return {**given, "gen_ai.input.messages": _json(said)}
 
@@ -94,8 +94,11 @@ def _shown(text: str) -> str:
     return shown if len(shown) <= MAX_TEXT_CHARS else f"{shown[:MAX_TEXT_CHARS]}…"
 
 
-def _json(items: Iterable[Mapping[str, Any]]) -> str:
-    written = [orjson.dumps(item).decode() for item in items]
-    sizes = accumulate(len(text) for text in reversed(written))
-    kept = sum(1 for size in sizes if size <= MAX_CHARS)
-    return f"[{','.join(written[len(written) - kept :])}]"
+def _json(newest_first: Iterable[Mapping[str, Any]]) -> str:
+    written: list[str] = []
+    for item in newest_first:
+        written.append(orjson.dumps(item).decode())
+        if sum(map(len, written)) > MAX_CHARS:
+            written.pop()
+            break
+    return f"[{','.join(reversed(written))}]"
