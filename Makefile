@@ -80,6 +80,18 @@ $(CLIENTS)/bin/openapi-python-client: | install
 	$(BIN)/uv pip install --quiet --python $(CLIENTS)/bin/python $(OPENAPI_CLIENT) \
 		|| $(PIP:install=--python $(CLIENTS)/bin/python install) $(OPENAPI_CLIENT)
 
+KUBERNETES := .venv/kubernetes
+KUBERNETES_VALIDATE := kubernetes-validate==1.37.0
+
+.PHONY: kubernetes
+kubernetes: $(KUBERNETES)/bin/kubernetes-validate  ## hold deploy/kubernetes against the schemas of Kubernetes, rendered if there is a kubectl
+	$(BIN)/python -m pytest tests/test_kubernetes.py
+
+$(KUBERNETES)/bin/kubernetes-validate: | install
+	test -x $(KUBERNETES)/bin/python || $(PYTHON) -m venv --without-pip $(KUBERNETES)
+	$(BIN)/uv pip install --quiet --python $(KUBERNETES)/bin/python $(KUBERNETES_VALIDATE) \
+		|| $(PIP:install=--python $(KUBERNETES)/bin/python install) $(KUBERNETES_VALIDATE)
+
 NPM_CLIENTS := tests/clients/node_modules/.package-lock.json
 
 npm-clients: $(NPM_CLIENTS)  ## install the clients of others that run on Node, for the tests that speak through them

@@ -239,6 +239,19 @@ def test_the_wheel_has_the_pages_that_a_checkout_serves(installed: Path) -> None
     assert {"index.html.gz", "docs.html.gz"} <= served.keys()
 
 
+def test_an_installed_segue_writes_the_files_of_a_checkout(installed: Path, tmp_path: Path) -> None:
+    written: list[dict[str, str]] = []
+    for home in (installed, ROOT / "backend"):
+        folder = tmp_path / str(len(written))
+        folder.mkdir()
+        command = [sys.executable, "-m", "segue", "init"]
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(home)}
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+        written.append({file.name: file.read_text("utf-8") for file in folder.iterdir()})
+    assert written[0] == written[1]
+    assert written[0][".env"] == (ROOT / ".env.example").read_text("utf-8")
+
+
 async def test_an_installed_segue_serves_beside_a_backend_of_somebody_elses(
     installed: Path, tmp_path: Path, settings: Settings
 ) -> None:

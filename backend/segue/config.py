@@ -79,6 +79,7 @@ class Settings(BaseSettings):
     metrics_public: bool = False
     worker_metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     otel_exporter_otlp_endpoint: str | None = None
+    otel_capture_content: bool = False
     webhook_url: SecretStr | None = None
     webhook_secret: SecretStr | None = None
     webhook_content: bool = False

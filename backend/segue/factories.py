@@ -148,7 +148,9 @@ async def foundation(
     stack: AsyncExitStack, settings: Settings, model: BaseChatModel | None, clock: Clock | None
 ) -> Foundation:
     """Without a clock, the time is PostgreSQL's."""
-    span = await stack.enter_async_context(tracing(settings.otel_exporter_otlp_endpoint))
+    span = await stack.enter_async_context(
+        tracing(settings.otel_exporter_otlp_endpoint, content=settings.otel_capture_content)
+    )
     metrics = Metrics()
     models_stack = await stack.enter_async_context(AsyncExitStack())  # agents that are loaded later add to it
     files = await stack.enter_async_context(SecretFiles(settings.secrets_dir))

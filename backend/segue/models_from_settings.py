@@ -110,6 +110,7 @@ async def _model_named(
         span=span,
         tariff=tariff,
         key=options.live_key,
+        server=options.server,
     )
 
 

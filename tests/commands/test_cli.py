@@ -183,6 +183,23 @@ def test_the_list_of_commands_imports_none_of_them(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "['segue.commands', 'segue.commands.cli']"
 
 
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        (("serv",), "'serve'"),
+        (("migrat",), "'migrate'"),
+        (("keys", "creat"), "'create'"),
+        (("serve", "--prot", "1"), "--port"),
+        (("keys", "create", "--usr", "ada"), "--user"),
+        (("--verson",), "--version"),
+    ],
+)
+def test_a_misspelt_command_or_option_is_told_what_is_near(misspelt: tuple[str, ...], meant: str) -> None:
+    result = CliRunner().invoke(app, misspelt)
+    assert result.exit_code == 2
+    assert re.search(rf"(?:Did you mean|Possible options:).*{meant}", result.output), result.output
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_its_help(name: str) -> None:
     result = CliRunner().invoke(app, [name, "--help"])

@@ -24,7 +24,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BREAKS = Path(__file__).with_name("breaks.toml")
-COPIED = ("alembic", "backend", "deploy", "docs", "examples", "tests", "README.md", "mcp.json", "pyproject.toml")
+COPIED = (
+    ".env.example",
+    "alembic",
+    "backend",
+    "deploy",
+    "docs",
+    "examples",
+    "tests",
+    "README.md",
+    "mcp.json",
+    "pyproject.toml",
+)
 HANGS_AFTER_S = 300
 WITHOUT = ("-p", "no:cacheprovider", "-p", "no:langsmith_plugin", "-p", "no:schemathesis")
 FORKS = multiprocessing.get_context("forkserver")

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent import prompts, render_messages
 from segue.agent.agreed_calls import not_covered
 from segue.agent.context import TurnContext, WriteWithStart
+from segue.agent.llm import traced_call
 from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
 from segue.agent.session_grants import runs_under_grant
 from segue.agent.stream_reply import StartedMessage, emit_message
@@ -303,7 +304,10 @@ async def _run(context: TurnContext, call: ReadyCall) -> Outcome:
     with context.span("tool", tool=call.tool.spec.name, tool_call_id=call.request.id) as span:
         outcome = await run_tool(call.tool, call.request.args, identity, limits=context.limits.run)
         told = _tool_outcome(outcome)
-        span.set_attributes(outcome=told)
+        span.set_attributes(outcome=told, **traced_call.described(call.tool.spec))
+        if span.content:
+            said = outcome.payload.shown_text or outcome.error or ""
+            span.set_attributes(**traced_call.called(call.request.args, said))
         if told != "succeeded":
             span.fail(told)
     return outcome

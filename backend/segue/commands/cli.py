@@ -23,6 +23,9 @@ COMMANDS = {
         "Run turns that other processes accept. Shares their servers: the same URLs, or the same DATA_DIR.",
     ),
     "migrate": Subcommand("stores:migrate", "Bring the database to the newest schema, once, before a rollout."),
+    "init": Subcommand(
+        "init:init", "Write .env, mcp.json and agents.toml with comments. A file that is there stays as it is."
+    ),
     "chat": Subcommand(
         "chat.command:chat", "Talk to the service. Without a service it starts one, and stops it when you leave."
     ),
@@ -54,13 +57,10 @@ COMMANDS = {
 class _Commands(TyperGroup):
     """The service takes seconds to import; most commands need little of it, and `--help` none."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (typer gives it)
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (the same)
-        """Returns what a list of commands shows; `resolve_command` returns what runs."""
-        entry = COMMANDS.get(cmd_name)
-        return entry and TyperCommand(cmd_name, help=entry.help)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        # What a list of commands shows, and what a misspelt one is compared with; `resolve_command` returns what runs.
+        self.commands = {name: TyperCommand(name, help=entry.help) for name, entry in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)

@@ -3,7 +3,7 @@
 Code emits an observation once, after what it counts has been committed; emitting never waits and never raises.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -147,8 +147,16 @@ def unobserved(_: Observation) -> None:
 current_traceparent: Final[ContextVar[str | None]] = ContextVar("current_traceparent", default=None)
 
 
+Attribute = str | float | Sequence[str]
+
+
 class Span(Protocol):
-    """One operation in a trace. `trace_id` and `traceparent` (W3C) are None if tracing is off."""
+    """One operation in a trace. `trace_id` and `traceparent` (W3C) are None if tracing is off. `content` says whether
+    to set what was said, too. A name of an attribute that has a dot is one of OpenTelemetry's.
+    """
+
+    @property
+    def content(self) -> bool: ...
 
     @property
     def trace_id(self) -> str | None: ...
@@ -156,9 +164,9 @@ class Span(Protocol):
     @property
     def traceparent(self) -> str | None: ...
 
-    def set_attributes(self, **attributes: str | float) -> None: ...
+    def set_attributes(self, **attributes: Attribute) -> None: ...
 
-    def add_event(self, name: str, **attributes: str | float) -> None: ...
+    def add_event(self, name: str, **attributes: Attribute) -> None: ...
 
     def fail(self, reason: str) -> None:
         """Marks the span as failed, for work that failed without raising."""
@@ -168,7 +176,7 @@ class OpenSpan(Protocol):
     """Opens a span for a block: a child of the current span, or of `parent`, a W3C traceparent."""
 
     def __call__(
-        self, name: str, *, parent: str | None = None, **attributes: str | float
+        self, name: str, *, parent: str | None = None, **attributes: Attribute
     ) -> AbstractContextManager[Span]: ...
 
 

@@ -1,6 +1,7 @@
 """Spans by OpenTelemetry, if an endpoint is set; otherwise a span costs one function call.
 
-The library is the extra `otel` and is imported only if it is needed. A span has ids, names and counts, no user's text.
+The library is the extra `otel` and is imported only if it is needed. A span has ids, names and counts; what was said
+only if the operator asks for it.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from segue.domain.errors import AppError
-from segue.domain.telemetry import OpenSpan, Span, current_traceparent
+from segue.domain.telemetry import Attribute, OpenSpan, Span, current_traceparent
+from segue.version import VERSION
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -22,17 +24,19 @@ if TYPE_CHECKING:
 SEND_WITHIN_S: Final = 3.0
 
 # By the semantic conventions of OpenTelemetry: the kind of a span that is not INTERNAL, what it and its operation are
-# called there, and the names of its attributes. What they do not name begins with `segue.`.
+# called there, and the names of its attributes, two of which a span hands down. Other names begin with `segue.`.
 KINDS: Final = {"request": "SERVER", "turn": "CONSUMER", "model": "CLIENT"}
-NAMES: Final = {"request": "{method}", "model": "chat {model}", "tool": "execute_tool {tool}"}
-OPERATIONS: Final = {"model": "chat", "tool": "execute_tool"}
+OPERATIONS: Final = {"agent": "invoke_agent", "model": "chat", "tool": "execute_tool"}
+NAMES: Final = {"request": "{method}"} | {name: f"{called} {{{name}}}" for name, called in OPERATIONS.items()}
+HANDED_DOWN: Final = ("gen_ai.conversation.id", "gen_ai.agent.name")
 CONVENTIONS: Final = {
     "method": "http.request.method",
     "status": "http.response.status_code",
     "route": "http.route",
+    "session_id": "gen_ai.conversation.id",
+    "agent": "gen_ai.agent.name",
     "model": "gen_ai.request.model",
     "provider": "gen_ai.provider.name",
-    "response_model": "gen_ai.response.model",
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
     "tool": "gen_ai.tool.name",
@@ -45,11 +49,12 @@ log = structlog.get_logger()
 class _Untraced:
     trace_id = None
     traceparent = None
+    content = False
 
-    def set_attributes(self, **attributes: str | float) -> None:
+    def set_attributes(self, **attributes: Attribute) -> None:
         pass
 
-    def add_event(self, name: str, **attributes: str | float) -> None:
+    def add_event(self, name: str, **attributes: Attribute) -> None:
         pass
 
     def fail(self, reason: str) -> None:
@@ -59,24 +64,25 @@ class _Untraced:
 _UNTRACED: Final[AbstractContextManager[Span]] = nullcontext(_Untraced())
 
 
-def untraced(name: str, *, parent: str | None = None, **attributes: str | float) -> AbstractContextManager[Span]:  # noqa: ARG001 (OpenSpan's)
+def untraced(name: str, *, parent: str | None = None, **attributes: Attribute) -> AbstractContextManager[Span]:  # noqa: ARG001 (OpenSpan's)
     return _UNTRACED
 
 
 class _Traced:
-    def __init__(self, span: "OtelSpan", name: str) -> None:
+    def __init__(self, span: "OtelSpan", name: str, *, content: bool) -> None:
         context = span.get_span_context()
         self._span = span
         self._name = name
+        self.content = content and span.is_recording()
         self.trace_id = f"{context.trace_id:032x}"
         self.traceparent = f"00-{self.trace_id}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
-    def set_attributes(self, **attributes: str | float) -> None:
+    def set_attributes(self, **attributes: Attribute) -> None:
         self._span.set_attributes(_by_convention(attributes))
         if "route" in attributes:  # known only when the request has been answered
             self._span.update_name(f"{self._name} {attributes['route']}")
 
-    def add_event(self, name: str, **attributes: str | float) -> None:
+    def add_event(self, name: str, **attributes: Attribute) -> None:
         self._span.add_event(name, _by_convention(attributes))
 
     def fail(self, reason: str) -> None:
@@ -86,12 +92,13 @@ class _Traced:
         self._span.set_attribute("error.type", reason)
 
 
-def _by_convention(attributes: Mapping[str, str | float]) -> dict[str, str | float]:
-    return {CONVENTIONS.get(name, f"segue.{name}"): value for name, value in attributes.items()}
+def _by_convention(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    named = {name: name if "." in name else CONVENTIONS.get(name, f"segue.{name}") for name in attributes}
+    return {named[name]: value for name, value in attributes.items()}
 
 
-def _opens_spans(tracer: "Tracer") -> OpenSpan:
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415 (the same)
+def _opens_spans(tracer: "Tracer", *, content: bool) -> OpenSpan:
+    from opentelemetry.trace import SpanKind, get_current_span  # noqa: PLC0415 (the same)
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 (of the extra `otel`)
         TraceContextTextMapPropagator,
     )
@@ -99,20 +106,23 @@ def _opens_spans(tracer: "Tracer") -> OpenSpan:
     propagator = TraceContextTextMapPropagator()
 
     @contextmanager
-    def span(name: str, *, parent: str | None = None, **attributes: str | float) -> Iterator[Span]:
+    def span(name: str, *, parent: str | None = None, **attributes: Attribute) -> Iterator[Span]:
         """A failed span has the error's code or type, not its text, which may be the user's."""
         above = propagator.extract({"traceparent": parent}) if parent else None
+        known = getattr(get_current_span(), "attributes", None) or {}
+        told = {key: known[key] for key in HANDED_DOWN if key in known} | _by_convention(attributes)
+        if name in OPERATIONS:
+            told["gen_ai.operation.name"] = OPERATIONS[name]
         shown = NAMES.get(name, name).format(**attributes)
         with tracer.start_as_current_span(
             shown,
             context=above,
             kind=SpanKind[KINDS.get(name, "INTERNAL")],
-            attributes={"gen_ai.operation.name": OPERATIONS[name]} if name in OPERATIONS else None,
+            attributes=told,
             record_exception=False,
             set_status_on_exception=False,
         ) as opened:
-            traced = _Traced(opened, shown)
-            traced.set_attributes(**attributes)
+            traced = _Traced(opened, shown, content=content)
             above_it = current_traceparent.set(traced.traceparent)
             try:
                 yield traced
@@ -126,7 +136,7 @@ def _opens_spans(tracer: "Tracer") -> OpenSpan:
 
 
 @asynccontextmanager
-async def tracing(endpoint: str | None) -> AsyncIterator[OpenSpan]:
+async def tracing(endpoint: str | None, *, content: bool = False) -> AsyncIterator[OpenSpan]:
     """Sends spans to `endpoint` (OTLP over HTTP) during the block, and the rest at its end."""
     if endpoint is None:
         yield untraced
@@ -138,7 +148,7 @@ async def tracing(endpoint: str | None) -> AsyncIterator[OpenSpan]:
         yield untraced
         return
     try:
-        yield _opens_spans(provider.get_tracer("segue"))
+        yield _opens_spans(provider.get_tracer("segue", VERSION), content=content)
     finally:
         await asyncio.to_thread(provider.shutdown)
 
@@ -154,7 +164,8 @@ def _provider(endpoint: str) -> "TracerProvider":
 
     name = os.environ.get("OTEL_SERVICE_NAME", "segue")
     # not made the process-wide provider: two apps in one process must not share it
-    provider = TracerProvider(resource=Resource.create({"service.name": name}), shutdown_on_exit=False)
+    resource = Resource.create({"service.name": name, "service.version": VERSION})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=SEND_WITHIN_S)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider

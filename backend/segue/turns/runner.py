@@ -252,12 +252,19 @@ class TurnRun:
             span=deps.span,
             listened=events.wants_tokens,
         )
+        return await self._run_graph(state, context)
+
+    async def _run_graph(self, state: TurnInput, context: TurnContext) -> TurnState:
         ended: dict[str, Any] = {**state}
-        # In its other mode LangGraph reads the whole state after each node.
-        steps = await deps.graph.ainvoke(state, context=context, stream_mode="updates")
-        for step in cast(list[dict[str, Update | None]], steps):
-            for update in step.values():
-                ended |= update or {}
+        name, main = self._speaker.agent.name, self._speaker.models.main
+        with self._deps.span("agent", agent=name, model=main.id, provider=main.traced_as) as span:
+            # In its other mode LangGraph reads the whole state after each node.
+            steps = await self._deps.graph.ainvoke(state, context=context, stream_mode="updates")
+            for step in cast(list[dict[str, Update | None]], steps):
+                for update in step.values():
+                    ended |= update or {}
+            spent = self._account.total
+            span.set_attributes(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
         return cast(TurnState, ended)
 
     async def _load_context(self) -> TurnInput:

@@ -105,7 +105,7 @@ class Account:
         self.total = Charge("", calls=0, cost=NOTHING)
         self._books = books
         self._owner = owner
-        self._session_id = session_id
+        self.session_id = session_id
         self._holder = holder
         self._epoch = epoch
         self._lasts_s = lasts_s
@@ -135,7 +135,7 @@ class Account:
         unbooked, self._unbooked = self._unbooked, {}
         try:
             await ledger.book(
-                connection, self._owner, self._session_id, unbooked, holder=self._holder, epoch=self._epoch
+                connection, self._owner, self.session_id, unbooked, holder=self._holder, epoch=self._epoch
             )
         except BaseException:
             for key, charge in unbooked.items():

@@ -17,10 +17,12 @@ from structlog.testing import capture_logs
 
 from segue.agent.llm.model import ChatModel
 from segue.agent.llm.streamed_answer import Listener
+from segue.agent.llm.traced_call import response
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved
 from segue.domain.tool import ToolSpec
+from segue.domain.usage import Charge
 from segue.models_from_settings import model_set_by
 from segue.telemetry.tracing import untraced
 from tests.support import gemini_api, messages_api, responses_api
@@ -145,6 +147,9 @@ async def test_words_thinking_calls_and_tokens_are_read(
     assert (call.name, call.args) == NOON
     counted = (reply.input_tokens, reply.cached_tokens, reply.output_tokens, reply.estimated)
     assert counted == (41, 30, 7, False)
+    assert model.id == native.model.partition(":")[2]
+    assert response(reply, Charge(""))["gen_ai.response.finish_reasons"] == ["tool_call"]
+    assert reply.response_id == ("resp_1" if played is responses_api else "")  # which the other packages do not tell
 
 
 @pytest.mark.parametrize("kind", ["too long", "no quota", "a wrong key", "no such model", "busy", "overloaded", "odd"])

@@ -6,7 +6,7 @@ LangChain's chat models.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ import structlog
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
+from segue.agent.llm import traced_call
 from segue.agent.llm.amendments import Asked, amended, fitting, images_refused
 from segue.agent.llm.answer_schemas import Schema
 from segue.agent.llm.model_errors import (
@@ -42,7 +43,7 @@ from segue.agent.llm.thinking import begins_inside
 from segue.agent.llm.tool_schemas import BOUNDS, Bounds
 from segue.domain.errors import AppError
 from segue.domain.providers import provider_and_id, traced_provider
-from segue.domain.telemetry import ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
+from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.secret_files import LiveKey
 from segue.usage.account import Account
@@ -55,6 +56,7 @@ PROBE_TOOL = ToolSpec(
     source="builtin",
 )
 MAX_EMPTY_ANSWERS = 2
+NO_SERVER: Mapping[str, Attribute] = {}
 
 log = structlog.get_logger()
 
@@ -93,7 +95,7 @@ class ChatModel:
 
     `made_by` says whose opaque parts go back to it: those that its own answers come with, and its fallback's.
     `tariff` says what its calls are charged; without one they have no price. A `key` that is refused is
-    looked for anew.
+    looked for anew. `server` is what a span says of its address.
     """
 
     def __init__(
@@ -107,10 +109,12 @@ class ChatModel:
         setting: str = "LLM_MODEL",
         tariff: Tariff | None = None,
         key: LiveKey | None = None,
+        server: Mapping[str, Attribute] = NO_SERVER,
     ) -> None:
         self.name = name
         self.setting = setting
-        self.provider, _ = provider_and_id(name)
+        self.provider, self.id = provider_and_id(name)
+        self.traced_as = traced_provider(name)
         made_by = getattr(model, "made_by", "")
         self.made_by: tuple[str, ...] = (made_by,) if isinstance(made_by, str) else made_by
         self._takes_schemas: bool = getattr(model, "takes_schemas", False)
@@ -122,6 +126,7 @@ class ChatModel:
         self._limits = limits
         self._observe = observe
         self._span = span
+        self._server = server
         self._tools = ToolBindings(model, limits.tool_bounds)
         self._begins_inside = begins_inside(name)
 
@@ -154,12 +159,13 @@ class ChatModel:
         asked = Asked(messages, tuple(tools), options.get("tool_choice", "auto"), self._form, options.get("schema"))
         request = self._request(fitting(asked, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
-        with self._span("model", model=self.name, provider=traced_provider(self.name)) as span:
+        with self._span("model", model=self.id, provider=self.traced_as) as span:
+            span.set_attributes(**self._traced(asked, account, is_streamed=listener is not None))
+            if span.content:
+                span.set_attributes(**traced_call.asked(request.messages))
             try:
                 reply = await self._in_time(request, retries or Retries(self._limits.max_retries), listener, span)
                 outcome = "answered"
-                named = {"response_model": reply.answered_by} if reply.answered_by else {}
-                span.set_attributes(input_tokens=reply.input_tokens, output_tokens=reply.output_tokens, **named)
             except AppError as error:
                 outcome = outcome_of(error)
                 advice = what_to_mend(error, self.setting, self.provider)
@@ -173,6 +179,11 @@ class ChatModel:
         if account is not None:
             await account.settle()
         return replace(reply, model=self.name)
+
+    def _traced(self, asked: Asked, account: Account | None, *, is_streamed: bool) -> dict[str, Attribute]:
+        session = {"session_id": account.session_id} if account else {}
+        form = {"gen_ai.output.type": "json"} if asked.schema else {}
+        return {**self._server, **session, **form, "gen_ai.request.stream": is_streamed}
 
     def _request(self, asked: Asked, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
@@ -205,7 +216,7 @@ class ChatModel:
                 await request.account.reserve(partial(request.at_most, self.tariff))
             answer = StreamedAnswer(listener, begins_inside=self._begins_inside)
             try:
-                reply = await self._ask(request, answer, is_streamed=listener is not None)
+                reply = await self._ask(request, answer, span, is_streamed=listener is not None)
             except Exception as error:  # noqa: BLE001 (a provider's library has its own; any other is raised again)
                 failure = self._failure(error, attempt, has_begun=answer.has_begun)
                 if not answer.has_begun and (instead := await self._instead(request, error)) is not None:
@@ -257,7 +268,7 @@ class ChatModel:
             log.warning("model_request_amended", reason=error.message, status=error.status, tools_left_out=left_out)
         return instead
 
-    async def _ask(self, request: ModelRequest, answer: StreamedAnswer, *, is_streamed: bool) -> Reply:
+    async def _ask(self, request: ModelRequest, answer: StreamedAnswer, span: Span, *, is_streamed: bool) -> Reply:
         try:
             if is_streamed:
                 chunks = request.runnable.astream(request.messages)
@@ -274,12 +285,12 @@ class ChatModel:
         except BaseException as error:
             # Else the provider refused the request, or was not reached.
             if answer.has_come or isinstance(error, (asyncio.CancelledError, TimeoutError)):
-                self._book(request.counted(answer.so_far()), request.account)
+                self._book(request.counted(answer.so_far()), request.account, span)
             raise
-        self._book(reply, request.account)
+        self._book(reply, request.account, span)
         return reply
 
-    def _book(self, reply: Reply, account: Account | None) -> None:
+    def _book(self, reply: Reply, account: Account | None, span: Span) -> None:
         charge = self.tariff.charge(
             input_tokens=reply.input_tokens,
             cached_tokens=reply.cached_tokens,
@@ -288,6 +299,9 @@ class ChatModel:
             estimated=reply.estimated,
         )
         self._observe(ModelCharged(charge, account.agent if account else ""))
+        span.set_attributes(**traced_call.response(reply, charge))
+        if span.content:
+            span.set_attributes(**traced_call.answered(reply))
         if account is not None:
             account.add(charge)
 

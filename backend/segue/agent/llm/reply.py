@@ -59,7 +59,7 @@ class ModelCall:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """`text` is the answer without the model's thinking, which is `reasoning`; `model` is the name of who answered,
-    `answered_by` what its endpoint calls it.
+    `answered_by` what its endpoint calls it, `response_id` its name for the answer, `finish_reason` why it ended.
 
     `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
     `reasoning_tokens` of the output. `left_out` are the tools that the endpoint refused, each with its words.
@@ -76,6 +76,8 @@ class Reply:
     opaque: Opaque | None = None
     model: str = ""
     answered_by: str = ""
+    response_id: str = ""
+    finish_reason: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property

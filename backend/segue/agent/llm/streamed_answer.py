@@ -108,6 +108,7 @@ class StreamedAnswer:
         self._finish_reason: str | None = None
         self._usage: UsageMetadata | None = None
         self._answered_by = ""
+        self._response_id = ""
 
     @property
     def has_begun(self) -> bool:
@@ -140,6 +141,7 @@ class StreamedAnswer:
         self._opaque = extra.get(OPAQUE) or self._opaque
         self._finish_reason = message.response_metadata.get("finish_reason") or self._finish_reason
         self._answered_by = message.response_metadata.get("model_name") or self._answered_by
+        self._response_id = message.response_metadata.get("id") or self._response_id
         self._usage = message.usage_metadata or self._usage
 
     def reply(self) -> Reply:
@@ -162,7 +164,9 @@ class StreamedAnswer:
             output_tokens=0,
             reasoning=clean_text("".join(self._reasoning)).strip(),
             opaque=self._opaque,
-            answered_by=clean_text(str(self._answered_by))[:_NAME_CHARS],
+            answered_by=_name(self._answered_by),
+            response_id=_name(self._response_id),
+            finish_reason=_name(self._finish_reason or ""),
         )
         return _counted(reply, self._usage)
 
@@ -205,6 +209,10 @@ class StreamedAnswer:
             return
         calls[-1].name += piece["name"] or ""
         calls[-1].args += piece["args"] or ""
+
+
+def _name(told: object) -> str:
+    return clean_text(str(told))[:_NAME_CHARS]
 
 
 def _as_asked(call: RawCall) -> ModelCall:

@@ -78,7 +78,11 @@ class ChatCompletions(AsyncChatModel):
         return {
             "additional_kwargs": {**extra, **calls, **given_back},
             "usage_metadata": reader.usage,
-            "response_metadata": {"finish_reason": reader.finish_reason, "model_name": reader.model},
+            "response_metadata": {
+                "finish_reason": reader.finish_reason,
+                "model_name": reader.model,
+                "id": reader.response_id,
+            },
         }
 
 

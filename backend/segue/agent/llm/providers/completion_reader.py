@@ -50,6 +50,7 @@ class CompletionReader:
     finish_reason: str | None = None
     usage: UsageMetadata | None = None
     model: str | None = None
+    response_id: str | None = None
     _begun: bool = False
     _calls: list[_OpenCall] = field(default_factory=list)
     _opaque: dict[str, Any] = field(default_factory=dict)
@@ -77,9 +78,10 @@ class CompletionReader:
         return opaque.within_bounds(self._opaque, [call.opaque for call in self._calls])
 
     def add_envelope(self, body: Mapping[str, Any]) -> None:
-        """Takes what stands around the choices: the tokens, and the model that answered."""
+        """Takes what stands around the choices: the tokens, the model that answered, and the answer's id."""
         self.usage = _usage(body.get("usage")) or self.usage
         self.model = body.get("model") or self.model
+        self.response_id = body.get("id") or self.response_id
 
     def _words(self, message: Mapping[str, Any]) -> Words:
         content = message.get("content")

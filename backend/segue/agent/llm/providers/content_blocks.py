@@ -70,6 +70,7 @@ class AnswerReader:
     dialect: Dialect
     finish_reason: str | None = None
     model: str | None = None
+    response_id: str | None = None
     usage: UsageMetadata | None = None
     size: int = 0
     has_begun: bool = False
@@ -89,6 +90,7 @@ class AnswerReader:
         self.finish_reason = self.dialect.finish_reason(message.response_metadata) or self.finish_reason
         told = message.response_metadata
         self.model = self.model or told.get("model_name") or told.get("model")
+        self.response_id = self.response_id or told.get("id")
         self.usage = add_usage(self.usage, message.usage_metadata) if message.usage_metadata else self.usage
         return words
 
@@ -103,7 +105,11 @@ class AnswerReader:
         return {
             "additional_kwargs": extra,
             "usage_metadata": self.usage if counted else None,
-            "response_metadata": {"finish_reason": self.finish_reason, "model_name": self.model},
+            "response_metadata": {
+                "finish_reason": self.finish_reason,
+                "model_name": self.model,
+                "id": self.response_id,
+            },
         }
 
     def _add_piece(self, piece: _CallInPieces) -> None:

@@ -3,11 +3,13 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from segue.domain.providers import OPENAI, Api, Provider
 from segue.domain.redaction import header_secrets
+from segue.domain.telemetry import Attribute
 from segue.secret_files import LiveKey
 
 
@@ -35,6 +37,12 @@ class ProviderOptions:
     @property
     def url(self) -> str:
         return self.base_url or self.provider.default_url
+
+    @property
+    def server(self) -> dict[str, Attribute]:
+        address = urlsplit(self.url)
+        port = address.port or (80 if address.scheme == "http" else 443)
+        return {"server.address": address.hostname or "", "server.port": port}
 
     @property
     def key(self) -> str:
