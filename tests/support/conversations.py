@@ -70,7 +70,7 @@ async def changes_of_mind(client: Client, provider: Provider) -> str:
     await client.chat(session, "sì, ma solo la seconda")
     provider.will(says('{"verdict": "question"}'), says("It deletes item 2."))
     await client.chat(session, "what would that do")
-    provider.will(says("I cannot make sense of that."))
+    provider.will(reads("none"), says("I cannot make sense of that."))
     await client.chat(session, "sì, ma solo la terza")
     await client.chat(session, "no, lascia stare")
     provider.will(calls(("mcp_delete_item", {"item_id": "itm-9"})))

@@ -10,11 +10,8 @@ from typing import Any
 
 import structlog
 from anyio import to_thread
-from pydantic import BaseModel
 
-from segue.agent import prompts
-from segue.agent.llm import answer_schemas
-from segue.agent.llm.answer_schemas import Reading
+from segue.agent.planner import classify_agreement
 from segue.agent.shown_values import SeenText, Shown
 from segue.agent.state import TurnState
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
@@ -24,7 +21,6 @@ from segue.domain.tool import Tool, ToolSpec, canonical_args
 from segue.language.utterance import sentences_of, words_of
 from segue.memory.history import recent_texts
 from segue.plans.argument_origins import leaves
-from segue.plans.plan_parser import first_object
 from segue.plans.question import is_about, names_action, offer_in
 from segue.tools.results import load_results, recent_references
 
@@ -33,10 +29,6 @@ MAX_RESULTS = 40
 MAX_RESULT_BYTES = 200_000
 
 log = structlog.get_logger()
-
-
-class _Read(BaseModel):
-    verdict: Reading
 
 
 def agreement_in(state: TurnState) -> Agreement | None:
@@ -105,11 +97,8 @@ async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall)
     values = {word for _, value in leaves(request.args) for word in words_of(str(value))}
     if agreement.is_strong or (agreement.added and values.issuperset(agreement.added)):
         return True
-    asked = prompts.agreement_prompt(agreement.answer, agreement.reply, request)
     try:
-        reply = await turn.context.model.reply(asked, small=True, schema=answer_schemas.READING)
-    except AppError as error:
+        return await classify_agreement(turn.context, agreement.answer, agreement.reply, request) == "confirm"
+    except AppError as error:  # then the service asks
         log.warning("agreement_not_read", code=error.code)
         return False
-    read = first_object(reply.text, _Read)
-    return read is not None and read.verdict == "confirm"

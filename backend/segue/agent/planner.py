@@ -17,6 +17,7 @@ from segue.agent.state import TurnState
 from segue.agent.tool_choice.choice import FIND_TOOLS, PLAN_TO_FIND
 from segue.db.redis import plan_cache_key, plans_of_owner_key
 from segue.domain.plan import Plan, Step
+from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolSpec
 from segue.plans.plan_parser import first_object, parse_plan
 from segue.plans.policy import WEB_SEARCH, without_forbidden
@@ -90,6 +91,14 @@ async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> 
     reply = await _ask(context, conversation, offered, answer_schemas.READING)
     answer = first_object(reply.text, _Classification)
     return answer.verdict if answer else "none"
+
+
+async def classify_agreement(context: TurnContext, answer: str, reply: str, call: RequestedCall) -> Reading:
+    """Returns how the model reads a reply to what an answer offered, with a call that it may be a yes to in view."""
+    asked = prompts.agreement_prompt(answer, reply, call)
+    read = await context.model.reply(asked, small=True, schema=answer_schemas.READING)
+    found = first_object(read.text, _Classification)
+    return found.verdict if found else "none"
 
 
 async def _ask(

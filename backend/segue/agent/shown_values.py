@@ -249,7 +249,7 @@ def _is_scalar(item: object) -> bool:
 def _form(token: str) -> str | None:
     """Returns the same for addresses, for ids and files of one kind, and for codes of one length; None for a word."""
     if match := _ID.fullmatch(token):
-        return next(filter(None, match.groups()))
+        return "".join(filter(None, match.groups()))
     return str(len(token)) if _CODE.fullmatch(token) else None
 
 

@@ -236,7 +236,7 @@ def is_about(text: str, tool: str) -> bool:
     name = tuple(word for word in tool_words(tool) if word != "mcp")
     actions = _named(name, ENGLISH).actions
     if not actions:
-        return set(name) <= set(words_of(text))
+        return any(word.startswith(name[:1]) for word in words_of(text))
     actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
     sentences = map(words_of, sentences_of(text[-LONGEST_OFFER:]))
     return any(not actions.isdisjoint(lists.meant(each)) for each in sentences for lists in _lists_for(text))

@@ -206,7 +206,7 @@ class Session(RuleBasedStateMachine):
         self._ask(prompts.READER)
         self._ask(prompts.AMENDER)
         self._go_through(second)
-        self._answer("It is done.", prompts.ENDED)
+        self._answer("It is done.", None)
 
     @precondition(lambda self: self.turn > 1)
     @rule(data=st.data())

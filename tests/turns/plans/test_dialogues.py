@@ -70,6 +70,14 @@ AT_ONCE = [
     says("Both are cancelled."),
     user("###STOP###"),
 ]
+BOTH = [
+    user("Cancel my holds H-1 and H-2."),
+    says("I will cancel H-1 and H-2. Shall I?"),
+    user("Yes, cancel both."),
+    *made("cancel_hold", "cancelled", hold_id="H-1"),
+    *made("cancel_hold", "cancelled", hold_id="H-2"),
+    says("Both are cancelled."),
+]
 CANCELLED = [
     user("Cancel my hold H-3."),
     *made("cancel_hold", "cancelled", hold_id="H-3"),
@@ -91,7 +99,7 @@ async def service(desk: Desk, database_url: str, redis_url: str, tmp_path: Path)
 
 
 async def test_every_recorded_change_is_made_once_and_in_order_and_nothing_else(desk: Desk, service: Service) -> None:
-    for messages, questions in ((RENEWED, 2), (AT_ONCE, 2)):
+    for messages, questions in ((RENEWED, 0), (AT_ONCE, 1), (BOTH, 0)):
         playing = await desk.play(service, dialogue_of({"task": 0, "trial": 0, "messages": messages}))
         assert playing.made == playing.recorded
         assert len(playing.asked) == questions
