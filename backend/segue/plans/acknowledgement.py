@@ -98,7 +98,7 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     utterance = parse_own_words(text[:LONGEST_MESSAGE])
     if len(text) > LONGEST_MESSAGE or len(utterance.words) > MOST_WORDS:
         return Acknowledgement("none", "too_long")
-    whole = _read(utterance, text, question)
+    whole = _read(utterance, text, question, corrects=True)
     if utterance.quotes:
         is_quotation = whole.found.rule in ("more_than_a_reply", "nothing_decided")
         return replace(whole.found, rule="quoted") if is_quotation else whole.found
@@ -122,7 +122,10 @@ def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Ack
 def _is_mixed_yes(text: str, question: Question | None) -> bool:
     """Returns whether each clause, or the first words and the rest, are a strong yes in a language: `si, go ahead`."""
     words = text.split()
-    splits = [_CLAUSE_END.split(text), *([" ".join(words[:at]), " ".join(words[at:])] for at in range(1, len(words)))]
+    splits = [
+        _CLAUSE_END.split(text),
+        *([" ".join(words[:at]), " ".join(words[at:])] for at in range(1, min(len(words), 3))),
+    ]
     return any(len(parts) > 1 and all(_is_plain_yes(part, question) for part in parts) for parts in splits)
 
 
@@ -149,8 +152,8 @@ def _carries_yes(parts: "Sequence[_Reading]") -> bool:
     )
 
 
-def _read(utterance: Utterance, text: str, question: Question | None) -> "_Reading":
-    """Returns the reading in the language that fits best."""
+def _read(utterance: Utterance, text: str, question: Question | None, *, corrects: bool = False) -> "_Reading":
+    """Returns the reading in the language that fits best; one that `corrects` may find a misspelt yes."""
     words = _without_decoration([unstretch(word, LEXICON.now) for word in utterance.words])
     read = partial(_read_in, asks=utterance.asks, question=question)
     readings = [read(words, language) for language in languages_of(words, LEXICON.now)]
@@ -158,7 +161,7 @@ def _read(utterance: Utterance, text: str, question: Question | None) -> "_Readi
     best = min(readings, key=lambda reading: (*reading.misfit, reading.found.language != likely))
     if best.found.strength == "strong" and best.found.language and _says_no_elsewhere(words, best.found.language):
         return replace(best, found=replace(best.found, rule="no_elsewhere", strength="weak"))
-    return (_as_misspelt(words, read) if best.unknown == 1 else None) or best
+    return (_as_misspelt(words, read) if corrects and best.unknown == 1 else None) or best
 
 
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> "_Reading | None":

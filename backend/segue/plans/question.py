@@ -4,7 +4,7 @@ The words are `actions.toml`. Pure; knows nothing of yes and no.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -89,7 +89,7 @@ class ActionWords:
         for at, here in enumerate(cues):
             if "asks" in here:
                 return False
-            acts = (framed or (asks and at == 0)) and self.action_at(words, at)[0]
+            acts = (framed or (asks and at == 0)) and self.action_at(words, at)[1] - {ANY_ACTION}
             if acts or "offer" in here or (asks and "asked" in here):
                 return not self._is_either(words, cues)
             framed = framed or "frame" in here
@@ -157,7 +157,9 @@ def question_in(answer: str | None) -> Question | None:
     offer = offer_in(answer)
     if answer is None or offer is None:
         return None
-    lists = ACTIONS.now.get(detect_language(offer, default=detect_language(answer)), ACTIONS.now[ENGLISH])
+    lists = ACTIONS.now.get(detect_language(answer, default=detect_language(offer)))
+    if lists is None or not lists.meant(words_of(offer)):
+        lists = ACTIONS.now[ENGLISH]  # `Shall I issue it?` looks Italian
     words = words_of(offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}")
     actions, things = lists.meant(words) - {ANY_ACTION}, _named_by(lists, words).things
     plain = (word for word in _PLAIN_WORD.findall(answer[-LONGEST_ANSWER:]) if word.islower())
@@ -233,11 +235,10 @@ def offer_in(text: str | None) -> str | None:
     """Returns the sentences from the first one on, of the last few of a text, that offers to do something, None if none
     does: a question for something else is no offer.
     """
-    said = (text or "")[-LONGEST_OFFER:]
-    closing = [each for each in sentences_of(said) if any(map(str.isalpha, each))][-MOST_SENTENCES:]
-    for at, sentence in enumerate(closing):
-        if any(lists.offers(sentence) for lists in _lists_for(said)):
-            return " ".join(closing[at:])
+    said = [each for each in sentences_of((text or "")[-LONGEST_OFFER:]) if any(map(str.isalpha, each))]
+    for at in range(-min(MOST_SENTENCES, len(said)), 0):
+        if any(lists.offers(said[at]) for lists in ACTIONS.now.values()):
+            return " ".join(said[at:])
     return None
 
 
@@ -248,8 +249,10 @@ def is_about(text: str, tool: str) -> bool:
     if not actions:
         return set(name) <= set(words_of(text))
     actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
-    sentences = map(words_of, sentences_of(text[-LONGEST_OFFER:]))
-    return any(not actions.isdisjoint(lists.meant(each)) for each in sentences for lists in _lists_for(text))
+    sentences = sentences_of(text[-LONGEST_OFFER:])
+    return any(
+        not actions.isdisjoint(lists.meant(words_of(each))) for each in sentences for lists in ACTIONS.now.values()
+    )
 
 
 def asked_in(text: str | None) -> str | None:
@@ -315,12 +318,6 @@ def _leaves(value: object) -> Iterable[object]:
 
 def _occurs(value: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
-
-
-def _lists_for(text: str) -> Collection[ActionWords]:
-    """Returns the words of the language of a text, those of all languages if none shows."""
-    lists = ACTIONS.now.get(detect_language(text, default=""))
-    return ACTIONS.now.values() if lists is None else [lists]
 
 
 def _named(words: Phrase, language: str) -> Question:
