@@ -1,26 +1,30 @@
 """How well acknowledgements are read, by language, over a JSONL file of labelled utterances. Prints a markdown table.
 
     python bench/language.py tests/plans/replies.jsonl [more.jsonl] [--half tune|report] [--failures]
+    python bench/language.py --dialogues agreements.jsonl [--failures]
 
 Every text belongs to one half for ever, by its hash: the word lists are tuned on the one and measured on the other. A
 yes is missed if nothing is approved, weak or strong; a wrong yes is counted by its strength. Counts the rows to which
-one label applies (`also` is empty), each as an answer to its `step` if it has one. µs/message is the median of the
-messages of a language; of each message, the median of its five readings, which are a whole pass over the file apart.
+one label applies (`also` is empty), each as an answer to its `step` or to the answer that `asked`, if it has one.
+µs/message is the median of the messages of a language; of each message, the median of its five readings, which are a
+whole pass over the file apart.
+
+`--dialogues`: the rows are `{asked, said}`, a reply and the whole answer before it; counts how they are read.
 """
 
 import argparse
 import hashlib
 import json
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from segue.plans.acknowledgement import Acknowledgement, classify
-from segue.plans.question import Question, question_of
+from segue.plans.question import Question, question_in, question_of
 
 PASSES: Final = 5
 
@@ -57,10 +61,13 @@ class Outcome:
 def strict_rows(path: Path) -> list[Row]:
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return [
-        Row(line["text"], line["label"], line["lang"], question_of(**line["step"]) if "step" in line else None)
-        for line in lines
-        if not line.get("also")
+        Row(line["text"], line["label"], line["lang"], question_for(line)) for line in lines if not line.get("also")
     ]
+
+
+def question_for(line: Mapping[str, Any]) -> Question | None:
+    """Returns what a reply answers: the `step` that waits, or the answer in words that it was `asked` in, if any."""
+    return question_of(**line["step"]) if "step" in line else question_in(line.get("asked"))
 
 
 def half_of(text: str) -> Literal["tune", "report"]:
@@ -109,6 +116,20 @@ def table_line(language: str, outcomes: list[Outcome]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def read_dialogues(paths: Iterable[Path], *, with_failures: bool) -> Iterable[str]:
+    """Yields how many replies are read in each way and, if asked for, those that are no strong yes."""
+    rows = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+    outcomes = [(how_read(classify(row["said"], question=question_in(row["asked"]))), row["said"]) for row in rows]
+    yield from (f"| {how} | {count} |" for how, count in Counter(how for how, _ in outcomes).most_common())
+    yield from (f"{how}: {said}" for how, said in outcomes if with_failures and how != "strong yes")
+
+
+def how_read(read: Acknowledgement) -> str:
+    if read.verdict == "confirm":
+        return f"{read.strength} yes"
+    return "no" if read.verdict == "reject" else f"{read.verdict}, carries a yes" if read.carries_yes else read.verdict
+
+
 def percentage(part: int, whole: int) -> str:
     return f"{100 * part / whole:.2f}" if whole else "–"
 
@@ -118,7 +139,11 @@ def main() -> None:
     parser.add_argument("paths", type=Path, nargs="+")
     parser.add_argument("--half", choices=("tune", "report"), help="of the texts, by their hash")
     parser.add_argument("--failures", action="store_true", help="list the rows that were read wrongly")
+    parser.add_argument("--dialogues", action="store_true", help="the rows are replies to whole answers")
     options = parser.parse_args()
+    if options.dialogues:
+        print("\n".join(read_dialogues(options.paths, with_failures=options.failures)))
+        return
     rows = [row for path in options.paths for row in strict_rows(path)]
     outcomes = outcomes_of([row for row in rows if options.half in (None, half_of(row.text))])
     print("\n".join(table(outcomes)))

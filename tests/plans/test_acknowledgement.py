@@ -2,14 +2,21 @@ import json
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segue.plans.acknowledgement import LEXICON, LONGEST_MESSAGE, asks_about, classify, detect_acknowledgement
-from segue.plans.question import ACTIONS, Question, question_of
+from segue.plans.acknowledgement import (
+    LEXICON,
+    LONGEST_MESSAGE,
+    POSTPONES,
+    asks_about,
+    classify,
+    detect_acknowledgement,
+)
+from segue.plans.question import ACTIONS, Question, question_in, question_of
 
 CONFIRMS = {
     "en": [
@@ -480,8 +487,12 @@ def test_a_no_or_a_yes_within_a_longer_message_decides_nothing(reply: str) -> No
 
 def test_no_reply_in_the_data_is_wrongly_read_as_a_strong_yes() -> None:
     rows = map(json.loads, Path(__file__).with_name("replies.jsonl").read_text("utf-8").splitlines())
-    answers = ((row, question_of(**row["step"]) if "step" in row else None) for row in rows if row["label"] != "ack")
+    answers = ((row, _question_for(row)) for row in rows if row["label"] != "ack")
     assert [row for row, question in answers if classify(row["text"], question=question).strength == "strong"] == []
+
+
+def _question_for(row: dict[str, Any]) -> Question | None:
+    return question_of(**row["step"]) if "step" in row else question_in(row.get("asked"))
 
 
 @given(
@@ -561,3 +572,112 @@ def test_tomorrow_in_a_yes_changes_the_plan(reply: str) -> None:
 
 def test_the_shipped_lexicon_speaks_fifteen_languages() -> None:
     assert set(LEXICON.now.phrases) - {"any"} == set(CONFIRMS)
+
+
+BOOKINGS = "Booking PB77 is not refundable. Booking QX41 is. Would you like me to cancel booking QX41?"
+ORDER = """Here are the details of your order:
+
+- **Item:** Desk lamp
+- **Ship to:** Ivan Petrov
+- **Payment:** Visa ending in 4410
+
+Please confirm if everything is correct, and I'll place the order."""
+ALBERGO = "L'Hotel Luna non si può annullare. Vuoi che annulli la prenotazione all'Hotel Sole?"
+YUDING = "预订B34不可退款。要我取消预订A12吗？"
+HAJZ = "الحجز B34 غير قابل للاسترداد. هل تريد أن ألغي الحجز A12؟"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reply"),
+    [
+        *((BOOKINGS, reply) for reply in (
+            "Yes, cancel QX41.", "Yes, please go ahead with that approach. Thank you for your help!",
+            "Oui, please proceed with the cancellation. Merci!", "Sure. That's very kind of you.",
+            "If that's the only option, then yes, please cancel it.",
+            "Yes, please cancel the booking. I just want to save some money.", "si, go ahead",
+        )),
+        *((ORDER, reply) for reply in (
+            "Yes, everything looks correct. Please go ahead and place the order.",
+            "That sounds good. Please order it for Ivan.", "Yes, I confirm. Please go ahead with this order.",
+            "Yes, ship it to Ivan Petrov and use the Visa ending in 4410.",
+        )),
+        *((ALBERGO, reply) for reply in (
+            "Sì, annullala pure. Grazie mille!", "Va benissimo, procedi pure con l'annullamento.",
+            "Tutto corretto. Annulla la prenotazione all'Hotel Sole.",
+        )),
+        *((YUDING, reply) for reply in ("是的，请取消A12。谢谢你的帮助！", "可以。麻烦取消预订。")),
+        *((HAJZ, reply) for reply in ("نعم، ألغ الحجز A12. شكرا لك", "موافق. تفضل بالإلغاء.")),
+    ],
+)  # fmt: skip
+def test_a_yes_is_strong_if_every_sentence_beside_it_repeats_thanks_or_remarks(answer: str, reply: str) -> None:
+    assert classify(reply, question=question_in(answer)).strength == "strong"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reply", "added"),
+    [
+        (BOOKINGS, "Yes, cancel PB77.", {"pb77"}),
+        (BOOKINGS, "Yes, and use the gift card instead", {"gift", "card"}),
+        (BOOKINGS, "yes, at 5 pm", {"5", "pm"}),
+        (BOOKINGS, "yes and B too", {"b"}),
+        (BOOKINGS, "Yes, please proceed. Thanks for calling Marco.", {"calling", "marco"}),
+        (BOOKINGS, "Yes, please proceed. Also, do I have other flights?", {"flights"}),
+        (BOOKINGS, "Yes, please proceed. Could you make sure we sit together?", {"sit"}),
+        (ORDER, "Yes, please order it for Marco.", {"marco"}),
+        (ORDER, "Yes, place the order with 3 lamps", {"3"}),
+        (ALBERGO, "Sì, annulla l'Hotel Luna", {"luna"}),
+        (ALBERGO, "Sì, annullala. E avvisa Marta.", {"avvisa", "marta"}),
+        (YUDING, "好的，取消B34", {"b34"}),
+        (HAJZ, "نعم، ألغ الحجز B34", {"b34"}),
+    ],
+)
+def test_a_yes_with_what_the_question_has_not_carries_the_yes_and_tells_the_words(
+    answer: str, reply: str, added: set[str]
+) -> None:
+    read = classify(reply, question=question_in(answer))
+    assert (read.strength, read.carries_yes) == (None, True)
+    assert set(read.added) >= added
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "yes but not that one", "sì ma solo le prime due", "only if it is free", "if it never expires, yes",
+        "I agree that the weather is nice", "yes he said", "oh sure, because that went so well last time", "yes?",
+        "好，但是先告诉我退多少钱", "نعم ولكن بشرط الاسترداد الفوري", "Yes. Don't touch the second one, Marco.",
+    ],
+)  # fmt: skip
+def test_a_yes_with_a_condition_a_doubt_or_of_another_carries_none(reply: str) -> None:
+    read = classify(reply, question=question_in(BOOKINGS))
+    assert (read.strength, read.carries_yes) == (None, False)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "wait", "hold on", "not now", "let me think about it", "after lunch", "not before lunch", "no, not now",
+        "yes, later", "un momento", "dopo", "ci penso", "non ora", "等会儿", "让我想想", "لحظة", "ليس الآن",
+        "espera un poco", "pas maintenant", "jetzt nicht", "agora não", "nu niet", "nie teraz", "не сейчас",
+        "şimdi değil", "今はいいです", "아직 아니에요", "अभी नहीं",
+    ],
+)  # fmt: skip
+def test_waiting_is_a_no_that_postpones(reply: str) -> None:
+    read = classify(reply)
+    assert (read.verdict, read.rule in POSTPONES) == ("reject", True)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "no", "no, not now, forget it", "never mind", "don't you dare", "non toccare niente", "ni se te ocurra",
+        "mach das bitte nicht", "non mandare nulla", "别动", "لا تلمس شيئا", "no, don't wait",
+    ],
+)  # fmt: skip
+def test_a_refusal_does_not_postpone(reply: str) -> None:
+    read = classify(reply)
+    assert (read.verdict, read.rule in POSTPONES) == ("reject", False)
+
+
+@pytest.mark.parametrize("reply", ["yes, cancel the booking", "yes, I'd like to cancel it", "tak, proszę anulować"])
+def test_a_yes_to_a_cancellation_is_never_read_as_a_no(reply: str) -> None:
+    assert classify(reply, question=CANCELLATION).strength == "strong"

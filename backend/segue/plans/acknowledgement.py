@@ -36,6 +36,7 @@ MOST_WORDS_ADDED_TO_AN_ORDER: Final = 2
 
 # The kinds of words; `lexicon.toml` says what each is, with examples.
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
+REPEATED: Final = frozenset({"named", "repeats", "repeats_cancel"})  # what the question says too
 STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a sentence that may not be about the question
 MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 # Rules whose yes is not enough for what changes the world.
@@ -49,14 +50,14 @@ UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carri
 BESIDE_A_YES: Final = frozenset(
     {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
 )
-MOST_MIXED: Final = 8  # words of a yes in two languages
+MOST_MIXED: Final = 6  # words of a yes in two languages
 MOST_REMARKED: Final = 4  # unknown words in a remark
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
 RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
 CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
 REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
-POSTPONEMENT: Final = (APPROVALS - {"go_ahead"}) | PREAMBLE | STATEMENTS | {"later", "no", "closing", "copula"}
+POSTPONEMENT: Final = APPROVALS | PREAMBLE | STATEMENTS | {"later", "no", "closing", "copula", "verdict_frame"}
 POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "thing"}
 STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
@@ -97,7 +98,7 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     utterance = parse_own_words(text[:LONGEST_MESSAGE])
     if len(text) > LONGEST_MESSAGE or len(utterance.words) > MOST_WORDS:
         return Acknowledgement("none", "too_long")
-    whole = _read(utterance, text, question)
+    whole = _read(utterance, text, question, corrects=True)
     if utterance.quotes:
         is_quotation = whole.found.rule in ("more_than_a_reply", "nothing_decided")
         return replace(whole.found, rule="quoted") if is_quotation else whole.found
@@ -119,12 +120,18 @@ def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Ack
 
 
 def _is_mixed_yes(text: str, question: Question | None) -> bool:
-    """Returns whether each clause, or the first word and the rest, is a strong yes in a language: `si, go ahead`."""
-    splits = (each for each in (_CLAUSE_END.split(text), text.split(None, 1)) if len(each) > 1)
-    return any(
-        all(_read(parse_own_words(part), part, question).found.strength == "strong" for part in parts)
-        for parts in splits
-    )
+    """Returns whether each clause, or the first words and the rest, are a strong yes in a language: `si, go ahead`."""
+    words = text.split()
+    splits = [
+        _CLAUSE_END.split(text),
+        *([" ".join(words[:at]), " ".join(words[at:])] for at in range(1, min(len(words), 3))),
+    ]
+    return any(len(parts) > 1 and all(_is_plain_yes(part, question) for part in parts) for parts in splits)
+
+
+def _is_plain_yes(text: str, question: Question | None) -> bool:
+    reading = _read(parse_own_words(text), text, question)
+    return reading.found.strength == "strong" and not reading.reply.has(*RESTATEMENTS)
 
 
 def _asks_for_nothing(part: "_Reading", sentence: str) -> bool:
@@ -145,8 +152,8 @@ def _carries_yes(parts: "Sequence[_Reading]") -> bool:
     )
 
 
-def _read(utterance: Utterance, text: str, question: Question | None) -> "_Reading":
-    """Returns the reading in the language that fits best."""
+def _read(utterance: Utterance, text: str, question: Question | None, *, corrects: bool = False) -> "_Reading":
+    """Returns the reading in the language that fits best; one that `corrects` may find a misspelt yes."""
     words = _without_decoration([unstretch(word, LEXICON.now) for word in utterance.words])
     read = partial(_read_in, asks=utterance.asks, question=question)
     readings = [read(words, language) for language in languages_of(words, LEXICON.now)]
@@ -154,7 +161,7 @@ def _read(utterance: Utterance, text: str, question: Question | None) -> "_Readi
     best = min(readings, key=lambda reading: (*reading.misfit, reading.found.language != likely))
     if best.found.strength == "strong" and best.found.language and _says_no_elsewhere(words, best.found.language):
         return replace(best, found=replace(best.found, rule="no_elsewhere", strength="weak"))
-    return (_as_misspelt(words, read) if best.unknown == 1 else None) or best
+    return (_as_misspelt(words, read) if corrects and best.unknown == 1 else None) or best
 
 
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> "_Reading | None":
@@ -258,13 +265,14 @@ def _after_change_of_mind(kinds: list[str]) -> list[str]:
 class _Reply:
     """What the rules look at: the kinds in the message, the one it opens with, and how many words add to the plan.
 
-    `talk` counts the little words, of which sentences are made and answers are not.
+    `talk` counts the little words, of which sentences are made and answers are not; `repeated` what the question says.
     """
 
     kinds: frozenset[str]
     opening: str
     added: int
     talk: int
+    repeated: int
     asks: bool
 
     def has(self, *kinds: str) -> bool:
@@ -315,6 +323,8 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.discard("condition")  # `ok, but don't send it` of a plan to send it
     if kinds.count("no") > 1:
         found.add("negator")  # `no, don't send it` in languages with one word for both
+    if _is_negated(kinds):
+        found.add("negated")
     if "cancel" in found and found & APPROVALS and {"thing", "act"} & {*kinds[kinds.index("cancel") :]}:
         found.remove("cancel")  # `yes, cancel the booking` repeats a plan to cancel it
     if "cancel" in found and UNKNOWN in kinds[kinds.index("cancel") :]:
@@ -325,8 +335,17 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         added=sum(kind in (UNKNOWN, BESIDE, "other") for kind in kinds)
         + sum(kind in RESTATEMENTS and not _restates(at, kinds) for at, kind in enumerate(kinds)),
         talk=sum(kind in STATEMENTS for kind in kinds),
+        repeated=sum(kind in REPEATED for kind in kinds),
         asks="question" in found or (asks and "why_not" not in found),
     )
+
+
+def _is_negated(kinds: list[str]) -> bool:
+    """Returns whether an order ends in a no (`mach das bitte nicht`) or has two negations (`non mandare nulla`)."""
+    said = [kind for kind in kinds if kind not in PREAMBLE]
+    if {"negator", "no"} <= {*said}:
+        return {*said} <= {"negator", "no", "act", "repeats", "repeats_cancel", *STATEMENTS}
+    return said[-1:] == ["no"] and said[:1] == ["go_ahead"] and {*said} <= {"no", "go_ahead", *STATEMENTS}
 
 
 def _restates(at: int, kinds: list[str]) -> bool:
@@ -365,12 +384,12 @@ _RULES: Final[tuple[_Rule, ...]] = (
     (
         "no_with_a_change",
         "amend",
-        lambda r: r.has("no") and r.has(*CHANGES, "act") and r.may_change_the_plan and not r.has("thanks"),
+        lambda r: r.has("no") and r.has(*CHANGES, "act") and r.may_change_the_plan and not r.has("thanks", "negated"),
     ),
     (
         "no_and_go_ahead",
         "none",
-        lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel"),
+        lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel", "negated"),
     ),
     ("no", "reject", lambda r: r.has("no") and not r.added),
     ("stop", "reject", lambda r: r.has("stop") and r.is_whole),
@@ -388,7 +407,11 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
     ("goodbye", "none", lambda r: r.has("closing")),
     ("opinion", "none", lambda r: r.has("opinion") and (r.opening in STATEMENTS or not r.approves)),
-    ("statement", "confirm", lambda r: r.approves and (r.opening in {*STATEMENTS, "named"} or r.talk > MOST_TALK)),
+    (
+        "statement",
+        "confirm",
+        lambda r: r.approves and (r.opening in {*STATEMENTS, "named"} or r.talk - r.repeated > MOST_TALK),
+    ),
     ("praise_of_a_deed", "confirm", lambda r: r.has("repeats") and r.has("praise") and r.talk > 0),
     ("yes", "confirm", lambda r: r.has("yes")),
     ("accept", "confirm", lambda r: r.has("accept") and not r.has("go_ahead", "repeats")),

@@ -4,7 +4,7 @@ The words are `actions.toml`. Pure; knows nothing of yes and no.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -89,7 +89,7 @@ class ActionWords:
         for at, here in enumerate(cues):
             if "asks" in here:
                 return False
-            acts = (framed or (asks and at == 0)) and self.action_at(words, at)[0]
+            acts = (framed or (asks and at == 0)) and self.action_at(words, at)[1] - {ANY_ACTION}
             if acts or "offer" in here or (asks and "asked" in here):
                 return not self._is_either(words, cues)
             framed = framed or "frame" in here
@@ -102,6 +102,11 @@ class ActionWords:
         return not any("asks" in cues[at] for at in rest) and any(
             self.action_at(words, at)[0] or self.thing_at(words, at)[0] for at in rest
         )
+
+    def has_value(self, text: str) -> bool:
+        """Returns whether there is a digit in a text, or a name: a capital within it, unless the word names a thing."""
+        capitals = (word for word in text.split()[1:] if is_value(word))
+        return any(map(str.isdigit, text)) or any(not self.thing_at(words_of(word), 0)[0] for word in capitals)
 
     def has_cue(self, line: str, cue: str) -> bool:
         words = words_of(line)
@@ -116,6 +121,9 @@ class ActionWords:
         verbs = [bool(action) and not thing for action, thing in zip(actions, things, strict=True)]
         free = (action for at, action in enumerate(actions) if verbs[at] or not any(verbs[max(at - 3, 0) : at]))
         return frozenset().union(*free, *things, *(_longest(self.asked, words, at)[1] for at in range(len(words))))
+
+    def cancels(self, words: Phrase) -> bool:
+        return any(CANCEL in self.action_at(words, at)[1] for at in range(len(words)))
 
     def forms(self, action: str) -> frozenset[str]:
         """Returns the words for an action, those of one word also with a pronoun; none that names a thing as well."""
@@ -154,9 +162,10 @@ def question_in(answer: str | None) -> Question | None:
     offer = offer_in(answer)
     if answer is None or offer is None:
         return None
-    lists = ACTIONS.now.get(detect_language(offer, default=detect_language(answer)), ACTIONS.now[ENGLISH])
-    shown = offer if any(map(is_value, offer.split()[1:])) else f"{_details_in(answer, lists)} {offer}"
-    words = words_of(shown)
+    lists = ACTIONS.now.get(detect_language(answer, default=detect_language(offer)))
+    if lists is None or not lists.meant(words_of(offer)):
+        lists = ACTIONS.now[ENGLISH]  # `Shall I issue it?` looks Italian
+    words = words_of(offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}")
     actions, things = lists.meant(words) - {ANY_ACTION}, _named_by(lists, words).things
     plain = (word for word in _PLAIN_WORD.findall(answer[-LONGEST_ANSWER:]) if word.islower())
     return Question(
@@ -172,8 +181,10 @@ def is_value(word: str) -> bool:
     return any(map(str.isdigit, word)) or (word[0].isupper() and re.split("['’.,!]", word, maxsplit=1)[0] != "I")
 
 
-def _details_in(answer: str, lists: ActionWords) -> str:
-    """Returns the lines from the last one on that announces details (`Here are the details:`), if they are no prose."""
+def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
+    """Returns what an offer of no value of its own refers to: the lines from the last one on that announces details
+    (`Here are the details:`), or the sentence before it; nothing if these are a choice or prose of several things.
+    """
     lines = answer[-LONGEST_ANSWER:].strip().splitlines()
     heads = (
         at
@@ -181,8 +192,10 @@ def _details_in(answer: str, lists: ActionWords) -> str:
         if line.rstrip(" *").endswith((":", "：")) and lists.has_cue(line, "details")
     )
     shown = lines[max(heads, default=len(lines)) :]
-    is_choice = any(line.rstrip().endswith(".") or lists.has_cue(line, "asks") for line in shown[:-1])
-    return "" if is_choice else " ".join(shown)
+    if any(line.rstrip().endswith(".") or lists.has_cue(line, "asks") for line in shown[:-1]):
+        return ""
+    before = sentences_of(answer[-LONGEST_OFFER:])[: -len(sentences_of(offer))][-1:]
+    return " ".join(shown or (each for each in before if not lists.has_cue(each, "turns")))
 
 
 def _nearest_thing(answer: str, lists: ActionWords, *, besides: frozenset[str]) -> frozenset[str]:
@@ -199,6 +212,8 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     another action or thing is `other`.
     """
     here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
+    if kind == UNKNOWN and not here <= question.words:
+        here = frozenset(word.removesuffix("s") for word in here)  # `Rossi's`
     lists = ACTIONS.now.get(language)
     acting, actions = lists.action_at(words, at) if lists else (0, frozenset())
     if not acting and kind in BORROWED:
@@ -206,6 +221,8 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     naming, things = lists.thing_at(words, at) if lists else (0, frozenset())
     if naming >= length and things & (question.things | question.actions):
         return naming, "named"
+    if kind in (CANCEL, "stop") and CANCEL in question.actions and lists and lists.cancels(words[at : at + length]):
+        acting, actions = max(acting, length), frozenset({CANCEL})  # `I want to cancel`
     if acting >= length and kind != "question":
         if actions & question.actions:
             return acting, "repeats_cancel" if kind == "cancel" or CANCEL in actions else "repeats"
@@ -223,11 +240,10 @@ def offer_in(text: str | None) -> str | None:
     """Returns the sentences from the first one on, of the last few of a text, that offers to do something, None if none
     does: a question for something else is no offer.
     """
-    said = (text or "")[-LONGEST_OFFER:]
-    closing = [each for each in sentences_of(said) if any(map(str.isalpha, each))][-MOST_SENTENCES:]
-    for at, sentence in enumerate(closing):
-        if any(lists.offers(sentence) for lists in _lists_for(said)):
-            return " ".join(closing[at:])
+    said = [each for each in sentences_of((text or "")[-LONGEST_OFFER:]) if any(map(str.isalpha, each))]
+    for at in range(-min(MOST_SENTENCES, len(said)), 0):
+        if any(lists.offers(said[at]) for lists in ACTIONS.now.values()):
+            return " ".join(said[at:])
     return None
 
 
@@ -238,8 +254,10 @@ def is_about(text: str, tool: str) -> bool:
     if not actions:
         return any(word.startswith(name[:1]) for word in words_of(text))
     actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
-    sentences = map(words_of, sentences_of(text[-LONGEST_OFFER:]))
-    return any(not actions.isdisjoint(lists.meant(each)) for each in sentences for lists in _lists_for(text))
+    sentences = sentences_of(text[-LONGEST_OFFER:])
+    return any(
+        not actions.isdisjoint(lists.meant(words_of(each))) for each in sentences for lists in ACTIONS.now.values()
+    )
 
 
 def names_action(text: str) -> bool:
@@ -311,12 +329,6 @@ def _leaves(value: object) -> Iterable[object]:
 
 def _occurs(value: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
-
-
-def _lists_for(text: str) -> Collection[ActionWords]:
-    """Returns the words of the language of a text, those of all languages if none shows."""
-    lists = ACTIONS.now.get(detect_language(text, default=""))
-    return ACTIONS.now.values() if lists is None else [lists]
 
 
 def _named(words: Phrase, language: str) -> Question:

@@ -1,0 +1,79 @@
+import pytest
+
+from segue.plans.question import is_about, offer_in, question_in
+
+OFFERS = [
+    "Please confirm if you would like to proceed with this booking.",
+    "Please confirm if everything looks correct, and I'll proceed with the update.",
+    "Once you confirm, I'll proceed with the cancellation.",
+    "Which payment method would you like to use? Please confirm and I will proceed with the booking.",
+    "Would you like to proceed with booking LX14, or is there anything else I can assist you with?",
+    "If you'd like, I can cancel it for you.", "Delete it?", "Shall I send it?", "Vuoi che elimini la mail?",
+    "Procedo?", "La elimino?", "Elimino la mail di Rossi?", "Confermi?", "要我删除这封邮件吗？",
+    "需要我预订吗？", "是否继续？",
+    "هل تريد أن أحذف الرسالة؟", "هل أتابع؟", "¿Quieres que lo borre?", "Voulez-vous que je supprime le message ?",
+    "Soll ich die Mail löschen?", "Quer que eu apague a mensagem?", "Zal ik het bericht verwijderen?",
+    "Czy mam usunąć wiadomość?", "Удалить письмо?", "Maili sileyim mi?", "メールを削除しますか？", "메일을 삭제할까요?",
+    "क्या मैं मेल हटा दूँ?",
+]  # fmt: skip
+NO_OFFERS = [
+    "Rome is the capital.", "I sent the note.", "any allergies?", "Is there anything else I can help you with?",
+    "Which one do you want?", "What is your user id?", "How are you?", "How would you like to proceed?",
+    "What would you like me to do?", "You will receive your confirmation by email.", "Do you have a booking?",
+    "Unfortunately I cannot proceed with the cancellation.", "Shall I keep the mail or delete it?", "",
+    "Vuoi che non cancelli la mail?", "Ti serve altro?", "Cosa vuoi che faccia?", "还需要我做什么吗？",
+    "كيف يمكنني مساعدتك؟", "¿Qué quieres que haga?", "Wie kann ich Ihnen helfen?",
+    "どのメールを削除しますか？", "무엇을 도와드릴까요?", "Do you like it?",
+    "Shall I send it? I sent one yesterday. It was long. It was to Anna.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", OFFERS)
+def test_an_answer_that_ends_in_an_offer_to_act_has_one(answer: str) -> None:
+    assert offer_in(f"Here is what I found.\n\n{answer}")
+
+
+@pytest.mark.parametrize("answer", NO_OFFERS)
+def test_what_tells_or_asks_for_something_else_is_no_offer(answer: str) -> None:
+    assert offer_in(answer) is None
+    assert question_in(answer) is None
+
+
+def test_an_offer_begins_with_the_first_of_the_last_sentences_that_offers() -> None:
+    answer = "PB77 stays. Would you like to proceed with QX41? The refund takes a week. Please confirm."
+    assert offer_in(answer) == "Would you like to proceed with QX41? The refund takes a week. Please confirm."
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "about"),
+    [
+        ("Would you like to proceed with upgrading?", "update_reservation_flights", True),
+        ("I'll add 3 checked bags.", "update_reservation_baggages", True),
+        ("Shall I issue a certificate?", "send_certificate", True),
+        ("Please confirm this booking.", "book_reservation", True),
+        ("Would you like to cancel this booking?", "book_reservation", False),
+        ("Shall I proceed with this cancellation and the new booking?", "book_reservation", True),
+        ("Procedo con l'annullamento?", "cancel_reservation", True),
+        ("Elimino la mail?", "mcp_delete_email", True),
+        ("Annullo la mail?", "mcp_delete_email", False),
+        ("要删除邮件吗？", "mcp_delete_email", True),
+        ("هل أحذف الرسالة؟", "mcp_delete_email", True),
+        ("Shall I ask for the weather forecast?", "mcp_weather_forecast", True),
+        ("Shall I ask for the weather?", "mcp_weather_forecast", False),
+    ],
+)
+def test_an_offer_is_about_a_tool_whose_action_it_names(text: str, tool: str, *, about: bool) -> None:
+    assert is_about(text, tool) is about
+
+
+def test_a_value_shown_before_an_offer_that_names_one_is_not_in_question() -> None:
+    question = question_in("A mail from Marco came.\nWould you like me to reply to Anna?")
+    assert question is not None
+    assert "anna" in question.words
+    assert "marco" not in question.words | question.beside
+
+
+def test_a_choice_is_not_taken_for_the_details_of_an_offer() -> None:
+    question = question_in("Details of payment:\n- which card?\n- Visa 4410\n- Visa 7238\nPlease confirm to proceed.")
+    assert question is not None
+    assert "4410" not in question.words
