@@ -20,6 +20,7 @@ LONGEST_TRANSLATED: Final = 400  # characters
 LONGEST_ARGUMENT: Final = 80  # characters; who is named in the text of a mail is not who it goes to
 LONGEST_OFFER: Final = 1_000  # characters
 LONGEST_ANSWER: Final = 4_000  # characters
+SHORTEST_OFFER: Final = 4  # words; `shall I delete it?`
 MOST_SENTENCES: Final = 3  # an offer stands in the last ones of an answer
 ANY_ACTION: Final = "do"
 CANCEL: Final = "cancel"
@@ -238,17 +239,18 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
 
 def offer_in(text: str | None) -> str | None:
     """Returns the sentences from the first one on, of the last few of a text, that offers to do something, None if none
-    does: a question for something else is no offer.
+    does: a question for something else is no offer. What a short one refers to is in the sentence before it.
     """
     said = [each for each in sentences_of((text or "")[-LONGEST_OFFER:]) if any(map(str.isalpha, each))]
     for at in range(-min(MOST_SENTENCES, len(said)), 0):
         if any(lists.offers(said[at]) for lists in ACTIONS.now.values()):
-            return " ".join(said[at:])
+            refers = len(words_of(said[at])) <= SHORTEST_OFFER and -at < len(said)
+            return " ".join(said[at - refers :])
     return None
 
 
 def is_about(text: str, tool: str) -> bool:
-    """Returns whether a text names the action of a tool or, if its name has none, each word of the name."""
+    """Returns whether a text names the action of a tool or, if its name has none, the first word of the name."""
     name = tuple(word for word in tool_words(tool) if word != "mcp")
     actions = _named(name, ENGLISH).actions
     if not actions:
@@ -262,8 +264,8 @@ def is_about(text: str, tool: str) -> bool:
 
 def names_action(text: str) -> bool:
     """Returns whether a text names something to do, other than to go on with what was said before."""
-    sentences = map(words_of, sentences_of(text[-LONGEST_OFFER:]))
-    return any(lists.meant(each) - {ANY_ACTION} for each in sentences for lists in _lists_for(text))
+    lists = ACTIONS.now.get(detect_language(text), ACTIONS.now[ENGLISH])
+    return any(lists.meant(words_of(each)) - {ANY_ACTION} for each in sentences_of(text[-LONGEST_OFFER:]))
 
 
 def asked_in(text: str | None) -> str | None:
