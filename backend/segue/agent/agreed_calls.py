@@ -24,7 +24,7 @@ from segue.plans.argument_origins import leaves
 from segue.plans.question import is_about, names_action, offer_in
 from segue.tools.results import load_results, recent_references
 
-MAX_TEXTS = 200
+MAX_TEXTS = 100
 MAX_RESULTS = 40
 MAX_RESULT_BYTES = 200_000
 

@@ -16,14 +16,21 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
+from segue.language.detect_language import detect_language
+from segue.language.lexicon import kinds_of
+from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import dates_in, money_in, numbers_in, times_in
+from segue.plans.acknowledgement import LEXICON
 from segue.plans.argument_origins import leaves, stands_in
+from segue.plans.question import tool_words
 from segue.tools.identifiers import kind_of_key
 
+MAX_CHECKS: Final = 20_000  # whether a text shows a value, for one call
 MAX_RECORDS: Final = 2_000
 MAX_LEAVES: Final = 10_000  # of a result
 MAX_DETAILS: Final = 40  # of a record
-MAX_TEXT_CHARS: Final = 20_000
+MAX_TEXT_CHARS: Final = 8_000
+STEM: Final = 5  # letters of the name of a flag: `baggages` is `baggage`
 SHORTEST_DETAIL: Final = 3  # characters
 
 _JOINERS: Final = re.compile(r"[-_‐‑]")
@@ -35,6 +42,8 @@ _TOKEN: Final = re.compile(r"[^\s,;:()\[\]{}<>\"'`*«»“”，。；：！？�
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _ID: Final = re.compile(r"([A-Za-z]{1,12}[-_#])\w*\d\w*|[^@]+(@)[^@]+|[\w-]+(\.[A-Za-z]\w{0,7})")
 _CODE: Final = re.compile(r"(?=\w*\d)[A-Z0-9]{5,}|\d{4,}")
+_NAMES: Final = re.compile(r"[^\W\d]\w*")
+_NOES: Final = frozenset({"no", "negator", "0", "none", "without"})
 _FLAGS: Final = frozenset({"yes", "no", "true", "false"})
 
 
@@ -51,23 +60,28 @@ class SeenText:
 
     @cached_property
     def dates(self) -> frozenset[tuple[int | None, int, int]]:
-        return frozenset(dates_in(self.text))
+        return frozenset(dates_in(self.text[:MAX_TEXT_CHARS]))
 
     @cached_property
     def times(self) -> frozenset[tuple[int, int]]:
-        return frozenset(times_in(self.text))
+        return frozenset(times_in(self.text[:MAX_TEXT_CHARS]))
 
     @cached_property
     def numbers(self) -> frozenset[float]:
-        return frozenset(numbers_in(self.text))
+        return frozenset(numbers_in(self.text[:MAX_TEXT_CHARS]))
 
     @cached_property
     def money(self) -> frozenset[float]:
-        return frozenset(money_in(self.text))
+        return frozenset(money_in(self.text[:MAX_TEXT_CHARS]))
 
     @cached_property
-    def tokens(self) -> frozenset[str]:
-        return frozenset(token.rstrip(".!?") for token in _TOKEN.findall(self.text))
+    def ids(self) -> Mapping[str, frozenset[str]]:
+        """What looks like an id or an address, by its form."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for token in (each.rstrip(".!?") for each in _TOKEN.findall(self.text[:MAX_TEXT_CHARS])):
+            if form := _form(token):
+                found[form].add(token)
+        return {form: frozenset(tokens) for form, tokens in found.items()}
 
     def shows(self, value: object) -> bool:
         """Returns whether a text or number stands in it, in one of its written forms."""
@@ -85,11 +99,19 @@ class SeenText:
         is_plain = _PLAIN.fullmatch(text) and text == " ".join(text.split())
         return stands_in(_plain(text), self.plain) if is_plain else stands_in(text, self.text)
 
+    def says(self, name: str) -> bool | None:
+        """Returns whether its last sentence with a word that begins so says yes or no to it, None if it has none."""
+        sentences = (words_of(each) for each in reversed(sentences_of(self.text[:MAX_TEXT_CHARS])))
+        words = next((each for each in sentences if any(word.startswith(name) for word in each)), None)
+        return (
+            None
+            if words is None
+            else _NOES.isdisjoint((*words, *kinds_of(words, detect_language(self.text), LEXICON.now)))
+        )
+
     def names_another(self, value: str, known: frozenset[str]) -> bool:
         """Returns whether it has an id or an address of this form that is not `known` to be of another kind."""
-        form = _form(value)
-        others = (token for token in self.tokens if token != value and token not in known) if form else ()
-        return any(_form(token) == form for token in others)
+        return bool(self.ids.get(_form(value) or "", frozenset()) - known - {value})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -116,52 +138,97 @@ class Record:
         return next((key for key, own in self.has.items() if own == value), None)
 
 
+class _TooMuch(Exception):
+    """There is more to compare than a call is worth: then it is asked about."""
+
+
 class Shown:
     """What a session has shown to its user. `texts` and `results`, which are JSON values, come the newest first."""
 
     def __init__(self, texts: Sequence[SeenText], results: Sequence[Any]) -> None:
         self._texts = texts
         found = (record for number, result in enumerate(results) for record in _records(result, number))
-        self._records = list(islice(found, MAX_RECORDS))
         told = (str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
         self._told = frozenset(told)
         self._prose = [text for text in self._told if " " in text]
-        self._peculiar: dict[Record, frozenset[str]] = {}
+        self._with: dict[str, list[tuple[Record, str]]] = defaultdict(list)
+        self._of_kind: dict[tuple[str, frozenset[str]], list[Record]] = defaultdict(list)
+        self._tellers: dict[tuple[object, str], set[str | None]] = defaultdict(set)
+        for record in islice(found, MAX_RECORDS):
+            self._of_kind[record.place].append(record)
+            for key, value in record.has.items():
+                self._with[value].append((record, key))
+            for detail in record.details:
+                self._tellers[record.place, detail].add(record.id)
+        self._checks = MAX_CHECKS
 
     def missing(self, args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
         """Returns by path the values of a call, under the `schema` of its tool, that are new to the user."""
         values = {path: value for path, value in leaves(args) if value not in (None, "", [], {})}
-        call = _Values(frozenset(map(str, values.values())), frozenset(map(str, _enumerated(schema))))
-        return {path: value for path, value in values.items() if not self._has(path, value, call)}
+        call = _Values(frozenset(map(str, values.values())), list(_enumerations(schema)))
+        try:
+            return {path: value for path, value in values.items() if not self._has(path, value, call)}
+        except _TooMuch:
+            return values
 
     def _has(self, path: str, value: Any, call: "_Values") -> bool:
         text = str(value)
-        if text in call.listed or isinstance(value, bool) or value == 0:
-            return any(each.shows(value) for each in self._texts)
+        if isinstance(value, bool) or text.lower() in _FLAGS:
+            return self._is_flag_meant(path, value)
+        if value == 0:
+            return self._is_flag_meant(path, value) or any(self._shows(each, value) for each in self._texts)
+        if choices := next((each for each in call.enumerations if text in each), None):
+            return self._is_nearest(text, choices - {text})
         if isinstance(value, str) and text not in self._told and self._is_only_told(text):
             return False
         if _TOP_LEVEL.fullmatch(path):
             return self._is_amount_meant(value) if isinstance(value, int | float) else self._is_meant(text, call)
-        return any(each.shows(value) or self._is_described(text, call, each) for each in self._texts)
+        return any(self._shows(each, value) or self._is_described(text, call, each) for each in self._texts)
+
+    def _shows(self, text: SeenText, value: object) -> bool:
+        self._spend(1)
+        return text.shows(value)
+
+    def _spend(self, checks: int) -> None:
+        self._checks -= checks
+        if self._checks < 0:
+            raise _TooMuch
 
     def _is_only_told(self, value: str) -> bool:
         """Returns whether a text of a result has the value, and none of the user's."""
         is_told = any(stands_in(value, text) for text in self._prose)
-        return is_told and not any(each.by_user and each.shows(value) for each in self._texts)
+        return is_told and not any(each.by_user and self._shows(each, value) for each in self._texts)
+
+    def _is_flag_meant(self, path: str, value: object) -> bool:
+        """Returns whether the nearest sentence that has the name of a flag says yes or no as the flag does."""
+        name = tool_words(_NAMES.findall(path)[-1])[-1][:STEM]
+        is_yes = str(value).lower() not in ("no", "false", "0")
+        found = (each.says(name) for each in self._texts)
+        return next((said for said in found if said is not None), None) is is_yes
+
+    def _is_nearest(self, value: str, others: frozenset[str]) -> bool:
+        """Returns whether the nearest text with one of several choices has this one."""
+        for each in self._texts:
+            if self._shows(each, value):
+                return True
+            if any(self._shows(each, other) for other in others):
+                return False
+        return False
 
     def _is_amount_meant(self, value: float) -> bool:
         """Returns whether the nearest text with amounts of money has this one, if it is shown as one."""
         if any(value in each.money for each in self._texts):
             return value in next(each.money for each in self._texts if each.money)
-        return any(each.shows(value) for each in self._texts)
+        return any(self._shows(each, value) for each in self._texts)
 
     def _is_meant(self, value: str, call: "_Values") -> bool:
         """Returns whether the nearest text that names a thing of its kind names this one."""
         beside = self._beside(value)
+        of_other_kinds = self._told - beside
         for each in self._texts:
-            if each.shows(value):
+            if self._shows(each, value):
                 return True
-            if each.names_another(value, self._told - beside) or any(map(each.shows, beside)):
+            if each.names_another(value, of_other_kinds) or any(self._shows(each, other) for other in beside):
                 return False
             if self._is_described(value, call, each):
                 return True
@@ -171,43 +238,41 @@ class Shown:
 
     def _beside(self, value: str) -> set[str]:
         """Returns what stands in the same place of other records as the value does in its own."""
-        places = {(record.place, key) for record in self._records if (key := record.key_of(value)) is not None}
-        return {
-            own for place, key in places for each in self._records if each.place == place and (own := each.has.get(key))
-        } - {value}
+        places = {(record.place, key) for record, key in self._with.get(value, ())}
+        self._spend(sum(len(self._of_kind[place]) for place, _ in places) // 10)
+        found = (each.has.get(key) for place, key in places for each in self._of_kind[place])
+        return set(filter(None, found)) - {value}
 
     def _is_described(self, value: str, call: "_Values", text: SeenText) -> bool:
         """Returns whether every record of a result that has the value has something shown that is peculiar to it."""
-        holders: dict[int, list[Record]] = defaultdict(list)
-        for record in self._records:
-            if record.key_of(value) is not None:
-                holders[record.result].append(record)
-        return any(all(self._is_known(record, value, call, text) for record in found) for found in holders.values())
+        self._spend(1)
+        holders: dict[int, list[tuple[Record, str]]] = defaultdict(list)
+        for record, key in self._with.get(value, ()):
+            holders[record.result].append((record, key))
+        return any(all(self._is_known(*held, call, text) for held in found) for found in holders.values())
 
-    def _is_known(self, record: Record, value: str, call: "_Values", text: SeenText) -> bool:
-        if any(text.shows(detail) for detail in self._peculiar_to(record) - call.listed - {value}):
+    def _is_known(self, record: Record, key: str, call: "_Values", text: SeenText) -> bool:
+        value, around = record.has.get(key, ""), record.around
+        if any(
+            self._shows(text, detail) for detail in record.details - {value} if self._is_peculiar(detail, record, call)
+        ):
             return True
         # All of its kind that the record around it has, such as the flights of a booking.
-        key, around = record.key_of(value) or "", record.around
-        of_kind = {
-            each.has.get(key, value) for each in self._records if each.around is around and each.place == record.place
-        }
-        return around is not None and call.values >= of_kind and self._is_known(around, value, call, text)
+        of_kind = {each.has.get(key, "") for each in self._of_kind[record.place] if each.around is around}
+        return around is not None and call.values >= of_kind and self._is_known(around, "", call, text)
 
-    def _peculiar_to(self, record: Record) -> frozenset[str]:
-        """Returns the details that no other record of its kind has."""
-        if record not in self._peculiar:
-            others = (each.details for each in self._records if each.place == record.place and each.id != record.id)
-            self._peculiar[record] = record.details.difference(*others)
-        return self._peculiar[record]
+    def _is_peculiar(self, detail: str, record: Record, call: "_Values") -> bool:
+        """Returns whether no other record of its kind has a detail, and the tool's schema does not list it."""
+        is_listed = any(detail in each for each in call.enumerations)
+        return not is_listed and self._tellers[record.place, detail] == {record.id}
 
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """The values of a call, and those that its tool's schema lists, which tell nothing of anything."""
+    """The values of a call, and the choices that its tool's schema lists."""
 
     values: frozenset[str]
-    listed: frozenset[str]
+    enumerations: Sequence[frozenset[str]]
 
 
 def _records(
@@ -253,15 +318,16 @@ def _form(token: str) -> str | None:
     return str(len(token)) if _CODE.fullmatch(token) else None
 
 
-def _enumerated(schema: Any) -> Iterator[Any]:
+def _enumerations(schema: Any) -> Iterator[frozenset[str]]:
     match schema:
         case dict():
-            yield from schema.get("enum", ()) if isinstance(schema.get("enum"), list) else ()
+            if isinstance(choices := schema.get("enum"), list):
+                yield frozenset(map(str, choices))
             for item in schema.values():
-                yield from _enumerated(item)
+                yield from _enumerations(item)
         case list():
             for item in schema:
-                yield from _enumerated(item)
+                yield from _enumerations(item)
 
 
 def _plain(text: str) -> str:
