@@ -58,7 +58,7 @@ CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
 REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
 POSTPONEMENT: Final = APPROVALS | PREAMBLE | STATEMENTS | {"later", "no", "closing", "copula", "verdict_frame"}
-POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "thing"}
+POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "named", "other", "thing"}
 STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "addition", "cancel", "change", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue",
@@ -138,7 +138,9 @@ def _asks_for_nothing(part: "_Reading", sentence: str) -> bool:
     """Returns whether a sentence beside a yes changes nothing: it repeats the question, praises, thanks or remarks."""
     if part.reply.is_whole:
         return part.found.rule in BESIDE_A_YES
-    return part.reply.is_remark and not any(map(is_value, sentence.split()[1:]))
+    added = {*part.added}
+    values = filter(is_value, sentence.split()[1:])
+    return part.reply.is_remark and all(added.isdisjoint(words_of(value)) for value in values)
 
 
 def _carries_yes(parts: "Sequence[_Reading]") -> bool:
@@ -154,7 +156,8 @@ def _carries_yes(parts: "Sequence[_Reading]") -> bool:
 
 def _read(utterance: Utterance, text: str, question: Question | None, *, corrects: bool = False) -> "_Reading":
     """Returns the reading in the language that fits best; one that `corrects` may find a misspelt yes."""
-    words = _without_decoration([unstretch(word, LEXICON.now) for word in utterance.words])
+    asked = question.words if question else frozenset()
+    words = _without_decoration([word if word in asked else unstretch(word, LEXICON.now) for word in utterance.words])
     read = partial(_read_in, asks=utterance.asks, question=question)
     readings = [read(words, language) for language in languages_of(words, LEXICON.now)]
     likely = detect_language(text) if len(readings) > 1 else None
@@ -375,7 +378,11 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("doubt", "none", lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
     ("reported", "none", lambda r: r.has("reported") and r.opening != "no"),
     ("later", "reject", lambda r: r.has("later") and r.kinds <= POSTPONEMENT),
-    ("not_before", "reject", lambda r: r.opening == "later" and r.added <= 1 and r.kinds <= POSTPONEMENT_UNTIL),
+    (
+        "not_before",
+        "reject",
+        lambda r: r.opening == "later" and r.added <= MOST_WORDS_ADDED_TO_AN_ORDER and r.kinds <= POSTPONEMENT_UNTIL,
+    ),
     (
         "no_with_a_reason",
         "reject",
@@ -412,7 +419,11 @@ _RULES: Final[tuple[_Rule, ...]] = (
         "confirm",
         lambda r: r.approves and (r.opening in {*STATEMENTS, "named"} or r.talk - r.repeated > MOST_TALK),
     ),
-    ("praise_of_a_deed", "confirm", lambda r: r.has("repeats") and r.has("praise") and r.talk > 0),
+    (
+        "praise_of_a_deed",
+        "confirm",
+        lambda r: r.has("repeats") and r.has("praise") and r.talk > 0 and not (r.has("accept") and r.has("polite")),
+    ),
     ("yes", "confirm", lambda r: r.has("yes", "accept")),
     ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),
     ("praise", "confirm", lambda r: r.is_praise),

@@ -178,7 +178,7 @@ def is_value(word: str) -> bool:
 
 def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
     """Returns what an offer of no value of its own refers to: the lines from the last one on that announces details
-    (`Here are the details:`), or the sentence before it; nothing if these are a choice or prose of several things.
+    (`Here are the details:`), or the few sentences before it; nothing if these are a choice or have a turn in them.
     """
     lines = answer[-LONGEST_ANSWER:].strip().splitlines()
     heads = (
@@ -189,8 +189,8 @@ def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
     shown = lines[max(heads, default=len(lines)) :]
     if any(line.rstrip().endswith(".") or lists.has_cue(line, "asks") for line in shown[:-1]):
         return ""
-    before = sentences_of(answer[-LONGEST_OFFER:])[: -len(sentences_of(offer))][-1:]
-    return " ".join(shown or (each for each in before if not lists.has_cue(each, "turns")))
+    before = " ".join(sentences_of(answer[-LONGEST_OFFER:])[: -len(sentences_of(offer))][-MOST_SENTENCES:])
+    return " ".join(shown) or ("" if lists.has_cue(before, "turns") else before)
 
 
 def _nearest_thing(answer: str, lists: ActionWords, *, besides: frozenset[str]) -> frozenset[str]:
@@ -218,7 +218,7 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
         return naming, "named"
     if kind in (CANCEL, "stop") and CANCEL in question.actions and lists and lists.cancels(words[at : at + length]):
         acting, actions = max(acting, length), frozenset({CANCEL})  # `I want to cancel`
-    if acting >= length and kind != "question":
+    if (acting >= length and kind != "question") or (acting and kind == "change"):
         if actions & question.actions:
             return acting, "repeats_cancel" if kind == "cancel" or CANCEL in actions else "repeats"
         return acting, "cancel" if CANCEL in actions else "repeats" if ANY_ACTION in actions else "other"
