@@ -45,10 +45,10 @@ POSTPONES: Final = frozenset({"later", "not_before"})  # rules whose no leaves t
 CHANGES: Final = frozenset({"addition", "change", "condition", "detail"})
 TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # what a question with them asks is not plain
 UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carried on
-# Rules of a sentence that changes nothing beside a yes, and what a remark may be made of.
-BESIDE_A_YES: Final = WEAK - {"no_elsewhere", "praise_of_a_deed"} | {
-    "yes", "go_ahead", "thanks_alone", "opinion", "nothing_decided",
-}  # fmt: skip
+# Of a sentence beside a yes, what it may be read as and what it may be made of, if it asks for nothing.
+BESIDE_A_YES: Final = frozenset(
+    {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
+)
 MOST_MIXED: Final = 6  # words of a yes in two languages
 MOST_REMARKED: Final = 4  # unknown words in a remark
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
@@ -408,12 +408,9 @@ _RULES: Final[tuple[_Rule, ...]] = (
         "confirm",
         lambda r: r.approves and (r.opening in {*STATEMENTS, "named"} or r.talk - r.repeated > MOST_TALK),
     ),
-    (
-        "praise_of_a_deed",
-        "confirm",
-        lambda r: r.has("repeats") and r.has("praise") and r.talk > 0 and not (r.has("accept") and r.has("polite")),
-    ),
-    ("yes", "confirm", lambda r: r.has("yes", "accept")),
+    ("praise_of_a_deed", "confirm", lambda r: r.has("repeats") and r.has("praise") and r.talk > 0),
+    ("yes", "confirm", lambda r: r.has("yes")),
+    ("accept", "confirm", lambda r: r.has("accept") and not r.has("go_ahead", "repeats")),
     ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),
     ("praise", "confirm", lambda r: r.is_praise),
     ("thanks_alone", "none", lambda r: r.has("thanks")),
