@@ -5,7 +5,6 @@ holds for these kinds decides. Each word counts: a yes with anything more in it 
 accounts for it. Pure.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -58,7 +57,7 @@ CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
 REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
 POSTPONEMENT: Final = APPROVALS | PREAMBLE | STATEMENTS | {"later", "no", "closing", "copula", "verdict_frame"}
-POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "thing"}
+POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "named", "other", "thing"}
 STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "addition", "cancel", "change", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue",
@@ -67,7 +66,6 @@ KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
 }  # fmt: skip
 LEXICON: Final = WordList("lexicon.toml", partial(parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
 ONLY_ALONE: Final = APPROVALS | {"applause"}
-_CLAUSE_END: Final = re.compile(r"[,،、，]\s*")
 _SAFEST_FIRST: Final = ("reject", "amend", "confirm", "none")
 
 
@@ -110,7 +108,10 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
 def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Acknowledgement:
     sentences, found = sentences_of(text), whole.found
     parts = [_read(parse_own_words(each), each, question) for each in sentences] if len(sentences) > 1 else [whole]
-    if any(part.found.strength == "strong" for part in parts) and all(map(_asks_for_nothing, parts, sentences)):
+    shown = question.beside if question else frozenset()
+    if any(part.found.strength == "strong" for part in parts) and all(
+        _asks_for_nothing(part, sentence, shown) for part, sentence in zip(parts, sentences, strict=True)
+    ):
         return Acknowledgement("confirm", "yes_and_remarks", found.language, "strong")
     if whole.unknown and whole.phrases <= MOST_MIXED and _is_mixed_yes(text, question):
         return Acknowledgement("confirm", "yes_in_two_languages", None, "strong")
@@ -120,13 +121,10 @@ def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Ack
 
 
 def _is_mixed_yes(text: str, question: Question | None) -> bool:
-    """Returns whether each clause, or the first words and the rest, are a strong yes in a language: `si, go ahead`."""
+    """Returns whether the first word or two, and the rest, are each a strong yes in a language: `si, go ahead`."""
     words = text.split()
-    splits = [
-        _CLAUSE_END.split(text),
-        *([" ".join(words[:at]), " ".join(words[at:])] for at in range(1, min(len(words), 3))),
-    ]
-    return any(len(parts) > 1 and all(_is_plain_yes(part, question) for part in parts) for parts in splits)
+    splits = ((words[:at], words[at:]) for at in range(1, min(len(words), 3)))
+    return any(all(_is_plain_yes(" ".join(part), question) for part in parts) for parts in splits)
 
 
 def _is_plain_yes(text: str, question: Question | None) -> bool:
@@ -134,11 +132,14 @@ def _is_plain_yes(text: str, question: Question | None) -> bool:
     return reading.found.strength == "strong" and not reading.reply.has(*RESTATEMENTS)
 
 
-def _asks_for_nothing(part: "_Reading", sentence: str) -> bool:
+def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) -> bool:
     """Returns whether a sentence beside a yes changes nothing: it repeats the question, praises, thanks or remarks."""
     if part.reply.is_whole:
         return part.found.rule in BESIDE_A_YES
-    return part.reply.is_remark and not any(map(is_value, sentence.split()[1:]))
+    new = {*part.added} - shown
+    return part.reply.is_remark and all(
+        new.isdisjoint(words_of(each)) for each in sentence.split()[1:] if is_value(each)
+    )
 
 
 def _carries_yes(parts: "Sequence[_Reading]") -> bool:
@@ -154,7 +155,8 @@ def _carries_yes(parts: "Sequence[_Reading]") -> bool:
 
 def _read(utterance: Utterance, text: str, question: Question | None, *, corrects: bool = False) -> "_Reading":
     """Returns the reading in the language that fits best; one that `corrects` may find a misspelt yes."""
-    words = _without_decoration([unstretch(word, LEXICON.now) for word in utterance.words])
+    asked = question.words if question else frozenset()
+    words = _without_decoration([word if word in asked else unstretch(word, LEXICON.now) for word in utterance.words])
     read = partial(_read_in, asks=utterance.asks, question=question)
     readings = [read(words, language) for language in languages_of(words, LEXICON.now)]
     likely = detect_language(text) if len(readings) > 1 else None
@@ -323,11 +325,9 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.discard("condition")  # `ok, but don't send it` of a plan to send it
     if kinds.count("no") > 1:
         found.add("negator")  # `no, don't send it` in languages with one word for both
-    if _is_negated(kinds):
-        found.add("negated")
     if "cancel" in found and found & APPROVALS and {"thing", "act"} & {*kinds[kinds.index("cancel") :]}:
         found.remove("cancel")  # `yes, cancel the booking` repeats a plan to cancel it
-    if "cancel" in found and UNKNOWN in kinds[kinds.index("cancel") :]:
+    if "cancel" in found and {UNKNOWN, BESIDE} & {*kinds[kinds.index("cancel") :]}:
         found.remove("cancel")  # `cancel B` is more than a no
     return _Reply(
         kinds=frozenset(found),
@@ -338,14 +338,6 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         repeated=sum(kind in REPEATED for kind in kinds),
         asks="question" in found or (asks and "why_not" not in found),
     )
-
-
-def _is_negated(kinds: list[str]) -> bool:
-    """Returns whether an order ends in a no (`mach das bitte nicht`) or has two negations (`non mandare nulla`)."""
-    said = [kind for kind in kinds if kind not in PREAMBLE]
-    if {"negator", "no"} <= {*said}:
-        return {*said} <= {"negator", "no", "act", "repeats", "repeats_cancel", *STATEMENTS}
-    return said[-1:] == ["no"] and said[:1] == ["go_ahead"] and {*said} <= {"no", "go_ahead", *STATEMENTS}
 
 
 def _restates(at: int, kinds: list[str]) -> bool:
@@ -375,7 +367,11 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("doubt", "none", lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
     ("reported", "none", lambda r: r.has("reported") and r.opening != "no"),
     ("later", "reject", lambda r: r.has("later") and r.kinds <= POSTPONEMENT),
-    ("not_before", "reject", lambda r: r.opening == "later" and r.added <= 1 and r.kinds <= POSTPONEMENT_UNTIL),
+    (
+        "not_before",
+        "reject",
+        lambda r: r.opening == "later" and r.added <= MOST_WORDS_ADDED_TO_AN_ORDER and r.kinds <= POSTPONEMENT_UNTIL,
+    ),
     (
         "no_with_a_reason",
         "reject",
@@ -384,12 +380,12 @@ _RULES: Final[tuple[_Rule, ...]] = (
     (
         "no_with_a_change",
         "amend",
-        lambda r: r.has("no") and r.has(*CHANGES, "act") and r.may_change_the_plan and not r.has("thanks", "negated"),
+        lambda r: r.has("no") and r.has(*CHANGES, "act") and r.may_change_the_plan and not r.has("thanks"),
     ),
     (
         "no_and_go_ahead",
         "none",
-        lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel", "negated"),
+        lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel"),
     ),
     ("no", "reject", lambda r: r.has("no") and not r.added),
     ("stop", "reject", lambda r: r.has("stop") and r.is_whole),

@@ -32,14 +32,13 @@ BORROWED: Final = frozenset({"act", "cancel", "thing", UNKNOWN})  # may be an En
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _SENTENCE_END: Final = re.compile(r"[.!?؟](?=\s)|[。！？\n]")
 _QUESTION_MARKS: Final = "?？؟"
-_PLAIN_WORD: Final = re.compile(r"(?<![\w@./-])[^\W\d_]+(?![\w@]|\.\w)")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What the step does and to what, as names of lists in `actions.toml`, and the words that tell it.
 
-    `beside` are plain words of what was said before the question: no names, ids, numbers or days.
+    `beside` are those of the whole answer that asks: they change nothing in a remark.
     """
 
     actions: frozenset[str] = frozenset()
@@ -105,9 +104,11 @@ class ActionWords:
         )
 
     def has_value(self, text: str) -> bool:
-        """Returns whether there is a digit in a text, or a name: a capital within it, unless the word names a thing."""
-        capitals = (word for word in text.split()[1:] if is_value(word))
-        return any(map(str.isdigit, text)) or any(not self.thing_at(words_of(word), 0)[0] for word in capitals)
+        """Returns whether there is a digit in a text, or a name: a capital within a sentence that no thing has."""
+        within = chain.from_iterable(each.split()[1:] for each in sentences_of(text))
+        return any(map(str.isdigit, text)) or any(
+            is_value(word) and not self.thing_at(words_of(word), 0)[0] for word in within
+        )
 
     def has_cue(self, line: str, cue: str) -> bool:
         words = words_of(line)
@@ -167,14 +168,8 @@ def question_in(answer: str | None) -> Question | None:
     if lists is None or not lists.meant(words_of(offer)):
         lists = ACTIONS.now[ENGLISH]  # `Shall I issue it?` looks Italian
     words = words_of(offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}")
-    actions, things = lists.meant(words) - {ANY_ACTION}, _named_by(lists, words).things
-    plain = (word for word in _PLAIN_WORD.findall(answer[-LONGEST_ANSWER:]) if word.islower())
-    return Question(
-        actions,
-        things if things - actions else things | _nearest_thing(answer, lists, besides=actions),
-        frozenset(words),
-        frozenset(chain.from_iterable(map(words_of, plain))),
-    )
+    beside = frozenset(words_of(answer[-LONGEST_ANSWER:]))
+    return Question(lists.meant(words) - {ANY_ACTION}, _named_by(lists, words).things, frozenset(words), beside)
 
 
 def is_value(word: str) -> bool:
@@ -184,7 +179,7 @@ def is_value(word: str) -> bool:
 
 def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
     """Returns what an offer of no value of its own refers to: the lines from the last one on that announces details
-    (`Here are the details:`), or the sentence before it; nothing if these are a choice or prose of several things.
+    (`Here are the details:`), or the few sentences before it; nothing if these are a choice or have a turn in them.
     """
     lines = answer[-LONGEST_ANSWER:].strip().splitlines()
     heads = (
@@ -195,15 +190,8 @@ def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
     shown = lines[max(heads, default=len(lines)) :]
     if any(line.rstrip().endswith(".") or lists.has_cue(line, "asks") for line in shown[:-1]):
         return ""
-    before = sentences_of(answer[-LONGEST_OFFER:])[: -len(sentences_of(offer))][-1:]
-    return " ".join(shown or (each for each in before if not lists.has_cue(each, "turns")))
-
-
-def _nearest_thing(answer: str, lists: ActionWords, *, besides: frozenset[str]) -> frozenset[str]:
-    """Returns what the last sentence that names a thing names, if it is one kind of thing."""
-    sentences = map(words_of, reversed(sentences_of(answer[-LONGEST_OFFER:])))
-    things = next(filter(None, (_named_by(lists, each).things - besides for each in sentences)), frozenset())
-    return things if len(things) == 1 else frozenset()
+    before = " ".join(sentences_of(answer[-LONGEST_OFFER:])[: -len(sentences_of(offer))][-MOST_SENTENCES:])
+    return " ".join(shown) or ("" if lists.has_cue(before, "turns") else before)
 
 
 def kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:
@@ -224,7 +212,7 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
         return naming, "named"
     if kind in (CANCEL, "stop") and CANCEL in question.actions and lists and lists.cancels(words[at : at + length]):
         acting, actions = max(acting, length), frozenset({CANCEL})  # `I want to cancel`
-    if acting >= length and kind != "question":
+    if (acting >= length and kind != "question") or (acting and kind == "change"):
         if actions & question.actions:
             return acting, "repeats_cancel" if kind == "cancel" or CANCEL in actions else "repeats"
         return acting, "cancel" if CANCEL in actions else "repeats" if ANY_ACTION in actions else "other"
