@@ -95,7 +95,7 @@ def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[Message]) -> lis
 async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall) -> bool:
     """Returns whether the reply is a strong yes to this call: by the rules, or by these and a model together."""
     values = {word for _, value in leaves(request.args) for word in words_of(str(value))}
-    if agreement.is_strong or (agreement.added and values.issuperset(agreement.added)):
+    if agreement.is_strong or values.issuperset(agreement.added):
         return True
     try:
         return await classify_agreement(turn.context, agreement.answer, agreement.reply, request) == "confirm"
