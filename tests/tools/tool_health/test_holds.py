@@ -110,7 +110,7 @@ async def test_a_reset_heals_every_session_and_two_at_once_change_each_once(
     assert await uses(other, provider, failed[0]) == "succeeded"
     assert (await state(client, kept, "mcp_get_item"))["status"] == "maintenance"
     await hold(client)
-    healed = await reset_all(client)
+    healed = await reset_all(client, all=True)
     assert {entry["fleet"]["available"] for entry in healed["tools"].values()} == {True}
     assert healed["items"] == []
     assert (await state(client, kept, "mcp_get_item"))["status"] == "available"
