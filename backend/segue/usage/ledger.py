@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -45,7 +45,8 @@ Group = Literal["day", "model", "session", "user"]
 Days = Mapping[tuple[date, str], Charge]  # by day and model
 
 _COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
-_TOTALS = ("key", *_COUNTS[1:], "estimated", "cost")
+_BOOKED = (*_COUNTS, "unpriced_calls")
+_TOTALS = ("key", *_COUNTS[1:], "estimated", "cost", "cost_complete")
 
 
 def _finite(cost: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -54,6 +55,7 @@ def _finite(cost: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 _COST = _finite(usage.c.cost)
+IS_COMPLETE: Final = func.bool_and(_COST.is_not(None) & (usage.c.unpriced_calls == 0))  # of a sum of costs
 _OWNER = bindparam("charged_owner", type_=Text)
 _KEYS: dict[Group, ColumnElement[str]] = {
     "day": func.to_char(usage.c.day, "YYYY-MM-DD"),
@@ -97,26 +99,30 @@ class UsageTotal:
     output_tokens: Annotated[int, doc("Tokens received.")]
     reasoning_tokens: Annotated[int, doc("Those of the output that were thought, not said.")]
     estimated: Annotated[bool, doc("Whether some of them are estimated.")]
-    cost: Annotated[float | None, doc("In dollars; null if a part has no price.")]
+    cost: Annotated[float | None, doc("In dollars, of the calls that have a price; null if none has.")]
+    cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")]
 
 
 def booking(session_id: ColumnElement[Any], *conditions: ColumnElement[bool]) -> Insert:
     """Returns the statement that adds the charges of `charged` to an owner's rows, if the conditions hold."""
-    counted = [column(name, BigInteger) for name in _COUNTS]
+    counted = [column(name, BigInteger) for name in _BOOKED]
     columns: list[ColumnElement[Any]] = [column("day", Date), column("model", Text), *counted]
     given = (
         func.jsonb_to_recordset(bindparam("charges", type_=JSONB))
         .table_valued(*columns, column("estimated", Boolean), column("cost", Numeric))
         .render_derived("given", with_types=True)
     )
-    names = ["day", "model", *_COUNTS, "estimated", "cost"]
+    names = ["day", "model", *_BOOKED, "estimated", "cost"]
     rows = select(_OWNER, session_id, *(given.c[name] for name in names)).where(*conditions)
     made = insert(usage).from_select(["owner", "session_id", *names], rows)
-    added: dict[str, ColumnElement[Any]] = {name: usage.c[name] + made.excluded[name] for name in (*_COUNTS, "cost")}
+    unpriced = case((usage.c.cost.is_(None), usage.c.calls), else_=usage.c.unpriced_calls)  # an older release's too
+    before: dict[str, ColumnElement[Any]] = {**usage.c, "unpriced_calls": unpriced}
+    added = {name: before[name] + made.excluded[name] for name in _BOOKED}
+    cost = func.coalesce(usage.c.cost + made.excluded.cost, usage.c.cost, made.excluded.cost)
     return made.on_conflict_do_update(
         index_elements=[usage.c.session_id, usage.c.day, usage.c.model],
         index_where=usage.c.session_id.is_not(None),
-        set_={**added, "estimated": usage.c.estimated | made.excluded.estimated},
+        set_={**added, "cost": cost, "estimated": usage.c.estimated | made.excluded.estimated},
     )
 
 
@@ -127,6 +133,7 @@ def charged(owner: str, charges: Days) -> dict[str, Any]:
             "day": day.isoformat(),
             "model": model,
             **{name: getattr(charge, name) for name in _COUNTS},
+            "unpriced_calls": charge.calls if charge.cost is None else 0,
             "estimated": charge.estimated,
             "cost": None if charge.cost is None else str(charge.cost),
         }
@@ -253,13 +260,13 @@ async def list_usage(
 ) -> list[UsageTotal]:
     """Returns what was used from the first to the last day, by ascending key; of all owners without one."""
     key = _KEYS[group]
-    cost = case((func.count() == func.count(_COST), func.sum(_COST)))
     statement = (
         select(
             func.nullif(key, "").label("key"),
             *(func.sum(usage.c[name]).cast(BigInteger).label(name) for name in _COUNTS),
             func.bool_or(usage.c.estimated).label("estimated"),
-            cost.cast(Float).label("cost"),
+            func.sum(_COST).cast(Float).label("cost"),
+            IS_COMPLETE.label("cost_complete"),
         )
         .where(usage.c.day.between(first, last))
         .group_by(key)
