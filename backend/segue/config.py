@@ -57,6 +57,7 @@ MODEL_SETTINGS: Final = ("llm_model", "llm_small_model", "llm_fallback_model")
 Seconds = Annotated[float, Field(gt=0, le=31_622_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=2_147_483_647)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
+KeptDays = Annotated[int, Field(ge=0, le=36_500)]  # 0 keeps for ever
 Bytes = Annotated[int, Field(ge=1, le=2**53)]
 Limit = Annotated[int, Field(ge=0, le=2**53)]  # 0 means no limit
 
@@ -156,7 +157,10 @@ class Settings(BaseSettings):
     tool_result_session_bytes: Bytes = 200_000_000
     attachment_max_bytes: Bytes = 20_000_000
     attachment_user_bytes: Bytes = 1_000_000_000
-    session_ttl_days: Days | None = None
+    session_ttl_days: KeptDays | None = None
+    turn_details_ttl_days: KeptDays = 0
+    usage_ttl_days: KeptDays = 0
+    audit_ttl_days: KeptDays = 400
     tool_failure_threshold: Count = 3
     tool_failure_duration_s: Seconds = 300
     tool_fleet_threshold: Count = 3

@@ -96,6 +96,12 @@ def turn_limits(settings: Settings, context: ContextLimits, choice: ChoiceLimits
         grace_s=settings.shutdown_grace_s * SHUTDOWN_SHARE,
         context=context,
         choice=choice,
-        kept=KeepLimits(session_days=settings.session_ttl_days, change_days=settings.tool_result_ttl_days),
+        kept=KeepLimits(
+            session_days=settings.session_ttl_days,
+            change_days=settings.tool_result_ttl_days,
+            audit_days=settings.audit_ttl_days,
+            usage_days=settings.usage_ttl_days,
+            turn_detail_days=settings.turn_details_ttl_days,
+        ),
         concurrency=settings.worker_concurrency,
     )

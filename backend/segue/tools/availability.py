@@ -44,7 +44,6 @@ from segue.tools.outcome import Outcome
 from segue.tools.states import Changed, Position, StoredHealth, change_state, healths, load_states, load_with_holds
 
 PROBE_SLACK_S: Final = 5.0
-UNCOUNTED: Final = {"consecutive_failures": None, "execution_count": None}  # for all: only sessions count
 UNSTORED: Final = StoredHealth()
 
 Specs = Mapping[str, ToolSpec]
@@ -179,7 +178,9 @@ class ToolAvailability:
             [state] = self.judge([specs[tool]], sessions[session_id], for_all, {}).values()
             fields = {name: getattr(state, name) for name in ToolState.__dataclass_fields__}
             listed.append(SessionToolState(session_id=session_id, tool=tool, **fields))
-        uncounted = {name: replace(state, **UNCOUNTED) for name, state in globally.items()}
+        uncounted = {  # only sessions count
+            name: replace(state, consecutive_failures=None, execution_count=None) for name, state in globally.items()
+        }
         tools = {name: ToolOverview(state, counted.get(name, {})) for name, state in uncounted.items()}
         if status is None:
             return tools, listed

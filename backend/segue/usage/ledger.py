@@ -45,6 +45,7 @@ Group = Literal["day", "model", "session", "user"]
 Days = Mapping[tuple[date, str], Charge]  # by day and model
 
 _COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+BATCH: Final = 500
 _BOOKED = (*_COUNTS, "unpriced_calls")
 _TOTALS = ("key", *_COUNTS[1:], "estimated", "cost", "cost_complete")
 
@@ -246,6 +247,12 @@ async def reserve(connection: AsyncConnection, wanted: Reservation, *, token_cap
         "cost_cap": cost_cap,
     }
     return Standing(**(await connection.execute(_RESERVE, values)).mappings().one())
+
+
+async def drop_old_usage(connection: AsyncConnection, *, before: date) -> int:
+    """Deletes at most BATCH rows of days before then, and returns how many."""
+    old = select(usage.c.id).where(usage.c.day < before).limit(BATCH).with_for_update(skip_locked=True).cte("old")
+    return (await connection.execute(delete(usage).where(usage.c.id.in_(select(old.c.id))))).rowcount
 
 
 async def list_usage(
