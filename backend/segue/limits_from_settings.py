@@ -32,6 +32,11 @@ def user_limits(settings: Settings) -> Limits:
     )
 
 
+def total_limits(settings: Settings) -> Limits:
+    """Of all users together."""
+    return Limits(tokens_per_day=settings.limit_total_tokens_per_day, cost_per_day=settings.limit_total_cost_per_day)
+
+
 def attachment_limits(settings: Settings) -> AttachmentLimits:
     return AttachmentLimits(
         max_bytes=settings.attachment_max_bytes,

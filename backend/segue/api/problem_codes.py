@@ -63,6 +63,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "conversation_too_long": (422, "List its messages and results by page."),
     "agents_invalid": (422, "Correct the file as `detail` says. The agents of before stay."),
     "rate_limited": (429, "Wait `retry_after_s`. `limit` says which limit it is."),
+    "service_limit_reached": (429, "All users together have used up today's limit. Wait `retry_after_s`."),
     "too_many_queued": (429, "Nothing was accepted. Send it when one of those that wait is done."),
     "internal_error": (500, "Ours. `request_id` finds it in the log."),
     "turn_gave_up": (500, "Every process that ran it died. The message is kept; send another to go on."),
@@ -104,6 +105,7 @@ OF_PARAMETERS: Final[Mapping[str, str]] = {
 OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
 OF_TURNS: Final = {
+    "service_limit_reached",
     "plan_changed",
     "turn_cancelled",
     "turn_interrupted",
