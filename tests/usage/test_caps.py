@@ -235,12 +235,14 @@ async def database(settings: Settings) -> AsyncIterator[Database]:
     await opened.close()
 
 
-async def test_a_reservation_waits_for_one_that_is_being_made(database: Database) -> None:
-    books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100))
+@pytest.mark.parametrize(("total", "who"), [(0, LOCAL_USER), (100, "eve")])
+async def test_a_reservation_waits_for_one_that_is_being_made(total: int, who: str, database: Database) -> None:
+    books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100 - total), Limits(tokens_per_day=total))
     wanted = Reservation(LOCAL_USER, "one", 0, books.today(), tokens=60, cost=Decimal(0), lasts_s=60)
     async with database.transaction() as connection:
-        made = await ledger.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0))
-        another = asyncio.create_task(books.reserve(LOCAL_USER, "another", lambda: Charge("x", input_tokens=60)))
+        for of_all in (True, False) if total else (False,):
+            made = await ledger.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0), of_all=of_all)
+        another = asyncio.create_task(books.reserve(who, "another", lambda: Charge("x", input_tokens=60)))
 
         async def waits_or_is_done() -> bool:
             waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
@@ -248,7 +250,7 @@ async def test_a_reservation_waits_for_one_that_is_being_made(database: Database
 
         await until(waits_or_is_done)
     assert made.reserved
-    with pytest.raises(AppError, match="at most 100"):
+    with pytest.raises(AppError, match="for all users together" if total else "at most 100"):
         await another
 
 
