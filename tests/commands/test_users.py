@@ -50,6 +50,8 @@ async def test_a_user_is_erased_once_it_was_said_on_a_terminal_or_with_yes_and_n
         ("--user", "adda", "--yes"): (1, "There is no user adda: no row is theirs."),
         ("--user", "adda", "--dry-run"): (1, "There is no user adda: no row is theirs."),
     }
+    code, said = await asyncio.to_thread(segue, "erase", "--user", "ada", "--dry-run", "--yes", **urls)
+    assert (code, "sessions  1\n" in said, await there()) == (0, True, [1, 1, 0])
     for arguments, (code, why) in refused.items():
         assert await asyncio.to_thread(segue, "erase", *arguments, **urls) == (code, f"{why}\n"), arguments
     for answer, code, left in (("n\n", 1, [1, 1, 0]), ("y\n", 0, [0, 0, 1])):

@@ -29,7 +29,7 @@ class Me:
     scopes: Annotated[list[str], doc("As the token has them, also words that mean nothing to Segue.")]
 
 
-Confirm = Annotated[str, Query(max_length=200, description="The user again: of `/me`, as `GET /me` tells it.")]
+Confirm = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
 
 
 @router.get("")

@@ -12,7 +12,7 @@ from segue.api.deps import Ops, Services, ServicesDep, router_of
 from segue.api.me import AS_LINES, Confirm, check_confirmed, erase_all, export_of
 from segue.api.problem_codes import problems
 from segue.api.schemas import Cursor, Limit, LimitsToSet, Page, decode_cursor, page
-from segue.db.erasure import ErasedRows, count_user
+from segue.db.erasure import ErasedRows, has_rows
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import known_owner
@@ -107,7 +107,7 @@ async def erase_any_user(user: UserName, services: ServicesDep, operator: Ops, c
 
 
 async def _check_exists(services: Services, user: str) -> None:
-    if not any((await count_user(services.database, user)).values()):
+    if not await has_rows(services.database, user):
         raise NotFound("user")
 
 

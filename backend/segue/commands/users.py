@@ -17,7 +17,7 @@ from segue.commands.stores import note, on_the_stores
 from segue.commands.terminal import refusal
 from segue.db.adoption import Adoption
 from segue.db.engine import Database
-from segue.db.erasure import ErasedRows, count_user, erase_user
+from segue.db.erasure import ErasedRows, count_user, erase_user, has_rows
 from segue.db.personal_data import line_of, rows_of_user
 from segue.db.redis import Cache
 from segue.domain.identity import LOCAL_USER, is_owner
@@ -147,21 +147,20 @@ def erase(
     if not (yes or dry_run or sys.stdin.isatty()):
         raise refusal(f"Nothing was removed. Look with --dry-run what {owner} has, and remove it with --yes.")
 
-    async def run(database: Database, cache: Cache) -> ErasedRows | None:
-        counted = await count_user(database, owner)
-        if not any(counted.values()):
-            raise refusal(f"There is no user {owner}: no row is theirs.", code=1)
-        if not yes:
-            _tell(counted)
-        if dry_run or not (yes or typer.confirm(f"Remove all of this of {owner}, for good?")):
-            return None
+    async def look(database: Database, _: Cache) -> dict[str, int]:
+        if await has_rows(database, owner):
+            return {} if yes and not dry_run else await count_user(database, owner)
+        raise refusal(f"There is no user {owner}: no row is theirs.", code=1)
+
+    async def run(database: Database, cache: Cache) -> ErasedRows:
         await note(database, "erase_user", user=owner)
         return await erase_user(database, cache, owner)
 
-    erased = on_the_stores(run)
-    if erased is None:
+    _tell(on_the_stores(look))
+    if dry_run or not (yes or typer.confirm(f"Remove all of this of {owner}, for good?")):
         typer.echo("Nothing was removed.", err=True)
         raise typer.Exit(code=0 if dry_run else 1)
+    erased = on_the_stores(run)
     _tell(erased.rows)
     if erased.redis_keys is None:
         raise refusal("Redis could not be asked. What it holds of this user expires by itself, all of it within a day.")

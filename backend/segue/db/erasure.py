@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from sqlalchemy import ColumnElement, Select, Table, delete, func, literal, select, union_all
+from sqlalchemy import ColumnElement, Select, Table, delete, exists, func, literal, or_, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db import rate_limits
@@ -54,12 +54,20 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
     return ErasedRows(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
 
 
-async def count_user(database: Database, owner: str) -> dict[str, int]:
-    """Returns how many rows a user has, by table."""
-    theirs = [(table, table.c.owner == owner) for table in TABLES_OF_OWNERS]
+async def has_rows(database: Database, owner: str) -> bool:
+    theirs = (exists().where(table.c.owner == owner) for table in (sessions, *TABLES_OF_OWNERS))
     async with database.read_only() as connection:
-        mine = select(sessions.c.id).where(sessions.c.owner == owner)
-        return await _count(connection, theirs + tables_of(mine))
+        return bool(await connection.scalar(select(or_(*theirs))))
+
+
+async def count_user(database: Database, owner: str) -> dict[str, int]:
+    """Returns how many rows a user has, by table. Each is counted for itself, within a statement's time limit."""
+    rows: dict[str, int] = {}
+    mine = select(sessions.c.id).where(sessions.c.owner == owner)
+    for which in (*((table, table.c.owner == owner) for table in TABLES_OF_OWNERS), *tables_of(mine)):
+        async with database.read_only() as connection:
+            rows |= await _count(connection, [which])
+    return rows
 
 
 def belongs_to_sessions(table: Table, session_ids: Ids) -> ColumnElement[bool] | None:

@@ -65,11 +65,7 @@ class ToolOverview:
     """The tool for everyone, and in how many sessions it has which status of its own."""
 
     fleet: Annotated[
-        ToolState,
-        doc(
-            "The tool for everyone; whether its MCP server is there, as this process sees it. Times are those of its "
-            "failure for all. What only sessions count is null: `segue_tool_calls_total` of `/metrics` has calls."
-        ),
+        ToolState, doc("For everyone; its server as this process sees it. What only sessions count is null.")
     ]
     sessions: Annotated[dict[ToolStatus, int], doc("In how many sessions it has which status of its own.")]
 

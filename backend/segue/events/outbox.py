@@ -88,28 +88,23 @@ class DueEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class LastFailure:
-    """The try that failed last, of an event that waits."""
+class TriedEvent:
+    """An event that was sent, or is on its way."""
 
     event_id: Annotated[str, doc("The event; every try of it has this `webhook-id`.")]
     type: Annotated[str, doc("Of the event.")]
     session_id: Annotated[str | None, doc("The session it is of; null for a tool that failed for all.")]
-    failure: Annotated[str, doc("`HTTP` and a status, or why there was no answer.")]
-    failed_at: Annotated[datetime, doc("When.")]
-    tries: Annotated[int, doc("How often it was tried.")]
-    next_try_at: Annotated[datetime | None, doc("When it is tried again; null while it is on its way.")]
+    tries: Annotated[int, doc("How often it was tried, the one on its way included.")]
     in_flight_until: Annotated[datetime | None, doc("While it is on its way: when another process may send it.")]
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
-    """An event that a process is sending."""
+class LastFailure(TriedEvent):
+    """The try that failed last, of an event that waits."""
 
-    event_id: Annotated[str, doc("The event; every try of it has this `webhook-id`.")]
-    type: Annotated[str, doc("Of the event.")]
-    session_id: Annotated[str | None, doc("The session it is of; null for a tool that failed for all.")]
-    tries: Annotated[int, doc("How often it was tried, this time included.")]
-    in_flight_until: Annotated[datetime, doc("If it is not answered by then, another process sends it.")]
+    failure: Annotated[str, doc("`HTTP` and a status, or why there was no answer.")]
+    failed_at: Annotated[datetime, doc("When.")]
+    next_try_at: Annotated[datetime | None, doc("When it is tried again; null while it is on its way.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,7 @@ class OutboxState:
     """The events that wait to be sent."""
 
     pending: Annotated[int, doc("How many wait, or are on their way.")]
-    in_flight: Annotated[list[InFlight], doc("Those that a process is sending, 50 at most, the first to end first.")]
+    in_flight: Annotated[list[TriedEvent], doc("Those that a process is sending, 50 at most, the first to end first.")]
     oldest_at: Annotated[datetime | None, doc("When the first of them happened.")]
     by_type: Annotated[Mapping[str, int], doc("How many wait, by type.")]
     failing: Annotated[Mapping[str, int], doc("How many have failed, by how their last try ended.")]
@@ -298,11 +293,11 @@ async def read_outbox(connection: AsyncConnection) -> OutboxState:
     return OutboxState(by_type.total(), in_flight, oldest_at, by_type, failing, await _last_failure(connection))
 
 
-async def _in_flight(connection: AsyncConnection) -> list[InFlight]:
+async def _in_flight(connection: AsyncConnection) -> list[TriedEvent]:
     shown = (webhook_events.c[name] for name in ("type", "session_id", "tries"))
     leased = select(webhook_events.c.id.label("event_id"), _LEASED_UNTIL, *shown).where(_LEASED_UNTIL.is_not(None))
     rows = (await connection.execute(leased.order_by(webhook_events.c.due_at).limit(IN_FLIGHT_SHOWN))).mappings()
-    return [InFlight(**row) for row in rows]
+    return [TriedEvent(**row) for row in rows]
 
 
 async def _last_failure(connection: AsyncConnection) -> LastFailure | None:

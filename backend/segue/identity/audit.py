@@ -1,5 +1,4 @@
-"""What operators did: who, when, to what. Owns the table `audit`, from which no user and no session is erased. Acts go
-when they are as old as AUDIT_TTL_DAYS.
+"""What operators did: who, when, to what. Owns the table `audit`, from which no user and no session is erased.
 
 Secrets are removed from what an operator wrote; nothing that a user said comes here.
 """

@@ -55,13 +55,11 @@ def _application(scrape: WSGIApplication, loop: asyncio.AbstractEventLoop, live_
         match environ["PATH_INFO"]:
             case "/metrics":
                 return scrape(environ, start_response)
-            case "/health/live" if is_live():
-                status, body = "200 OK", b'{"status":"ok"}'
             case "/health/live":
-                status, body = "503 Service Unavailable", b'{"status":"down"}'
+                status = "200 OK" if is_live() else "503 Service Unavailable"
             case _:
-                status, body = "404 Not Found", b'{"status":"not found"}'
-        start_response(status, [("Content-Type", "application/json")])
-        return [body]
+                status = "404 Not Found"
+        start_response(status, [("Content-Type", "text/plain")])
+        return [status.encode()]
 
     return answer

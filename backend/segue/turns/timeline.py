@@ -158,9 +158,8 @@ async def drop_old_details(connection: AsyncConnection, cache: Cache, *, before:
     ids = (await connection.execute(looked.order_by(turns.c.id).limit(BATCH))).scalars().all()
     if not ids:
         return 0
-    has_details = turns.c.run.is_not(None) | turns.c.timeline.is_not(None)
-    old = select(turns.c.id).where(turns.c.id.in_(ids), has_details, turns.c.finished_at < before)
-    locked = old.with_for_update(skip_locked=True).cte("locked")
+    old = select(turns.c.id).where(turns.c.id.in_(ids), turns.c.run.is_not(None) | turns.c.timeline.is_not(None))
+    locked = old.where(turns.c.finished_at < before).with_for_update(skip_locked=True).cte("locked")
     forgotten = update(turns).where(turns.c.id.in_(select(locked.c.id))).values(run=null(), timeline=null())
     count = (await connection.execute(forgotten)).rowcount
     await cache.set_json(DETAILS_DROPPED_KEY, ids[-1], ttl_s=DETAILS_DROPPED_TTL_S)

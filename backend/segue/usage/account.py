@@ -63,9 +63,7 @@ class Books:
     async def reserve(
         self, owner: str, holder: str, most: Callable[[], Charge], *, epoch: int = 0, lasts_s: float = 0
     ) -> date:
-        """Returns the day to charge. Raises AppError `rate_limited` if the owner's cap has no room for `most`, and
-        `service_limit_reached` if that of all together has none.
-        """
+        """Returns the day to charge. Raises AppError `rate_limited` or `service_limit_reached` if a cap has no room."""
         day = self.today()
         if self.is_capped(owner):
             charge = most()
@@ -101,13 +99,11 @@ class Books:
         spent = spent_cost > limits.cost_per_day if too_costly else spent_tokens > limits.tokens_per_day
         tomorrow = datetime.combine(wanted.day + timedelta(days=1), time(), UTC)
         wait_s = max(ceil((tomorrow - now).total_seconds()), 1) if spent else ASK_AGAIN_S
+        limit = "cost_per_day" if too_costly else "tokens_per_day"
         if of_all:
-            return turn_errors.service_limit_reached(
-                "total_cost_per_day" if too_costly else "total_tokens_per_day", wait_s
-            )
-        if too_costly:
-            return turn_errors.rate_limited("cost_per_day", f"${limits.cost_per_day:f}", wait_s)
-        return turn_errors.rate_limited("tokens_per_day", limits.tokens_per_day, wait_s)
+            return turn_errors.service_limit_reached(f"total_{limit}", wait_s)
+        at_most = f"${limits.cost_per_day:f}" if too_costly else limits.tokens_per_day
+        return turn_errors.rate_limited(limit, at_most, wait_s)
 
 
 class Account:
