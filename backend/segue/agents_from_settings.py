@@ -50,8 +50,8 @@ def _check_models(file: AgentsFile, agent_id: str, agent: Agent, settings: Setti
         if model is None:
             continue
         fault = settings.fault_of_model(model, is_needed=settings.model_configured)
-        if settings.limit_cost_per_day and read_prices(settings.prices_file).of(model) is None:
-            fault = fault or "has no price in the file PRICES_FILE, which LIMIT_COST_PER_DAY needs"
+        if settings.cost_cap and read_prices(settings.prices_file).of(model) is None:
+            fault = fault or f"has no price in the file PRICES_FILE, which {settings.cost_cap} needs"
         if fault:
             file.refuse(("agents", agent_id, key), f"is {model}, which {fault}")
 

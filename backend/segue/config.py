@@ -58,6 +58,7 @@ MODEL_SETTINGS: Final = ("llm_model", "llm_small_model", "llm_fallback_model")
 Seconds = Annotated[float, Field(gt=0, le=31_622_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=2_147_483_647)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
+KeptDays = Annotated[int, Field(ge=0, le=36_500)]  # 0 keeps for ever
 Bytes = Annotated[int, Field(ge=1, le=2**53)]
 Limit = Annotated[int, Field(ge=0, le=2**53)]  # 0 means no limit
 
@@ -88,6 +89,8 @@ class Settings(BaseSettings):
     limit_concurrent_turns: Limit = 0
     limit_tokens_per_day: Limit = 0
     limit_cost_per_day: Annotated[Decimal, Field(ge=0)] = Decimal(0)
+    limit_total_tokens_per_day: Limit = 0
+    limit_total_cost_per_day: Annotated[Decimal, Field(ge=0)] = Decimal(0)
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     max_body_bytes: Bytes = 1_048_576
     max_door_body_bytes: Bytes = 8_388_608
@@ -162,7 +165,10 @@ class Settings(BaseSettings):
     tool_result_session_bytes: Bytes = 200_000_000
     attachment_max_bytes: Bytes = 20_000_000
     attachment_user_bytes: Bytes = 1_000_000_000
-    session_ttl_days: Days | None = None
+    session_ttl_days: KeptDays | None = None
+    turn_details_ttl_days: KeptDays = 0
+    usage_ttl_days: KeptDays = 0
+    audit_ttl_days: KeptDays = 400
     tool_failure_threshold: Count = 3
     tool_failure_duration_s: Seconds = 300
     tool_fleet_threshold: Count = 3
@@ -339,14 +345,20 @@ class Settings(BaseSettings):
         prices = read_prices(self.prices_file)
         names = [getattr(self, setting) for setting in MODEL_SETTINGS] if self.model_configured else []
         for name in filter(None, names):
-            if self.limit_cost_per_day and prices.of(name) is None:
-                raise ValueError(f"LIMIT_COST_PER_DAY needs a price of {name} in the file PRICES_FILE")
+            if self.cost_cap and prices.of(name) is None:
+                raise ValueError(f"{self.cost_cap} needs a price of {name} in the file PRICES_FILE")
         return self
+
+    @property
+    def cost_cap(self) -> str | None:
+        """Returns the name of the setting that caps what a day may cost, if one does."""
+        names = ("limit_cost_per_day", "limit_total_cost_per_day")
+        return next((name.upper() for name in names if getattr(self, name)), None)
 
     @property
     def answer_tokens(self) -> int | None:
         """Returns what an answer may take. With a cap for a day it has a bound, because it is reserved."""
-        is_capped = self.limit_tokens_per_day or self.limit_cost_per_day
+        is_capped = self.limit_tokens_per_day or self.limit_total_tokens_per_day or self.cost_cap
         return self.llm_max_output_tokens or (ANSWER_TOKENS if is_capped else None)
 
     @property

@@ -245,10 +245,10 @@ async def limits_in_force(stack: AsyncExitStack, base: Foundation) -> LimitsInFo
 
 def books(base: Foundation, in_force: LimitsInForce) -> Books:
     """Raises AppError if a cap counts dollars and the model has no price."""
-    if in_force.usual.cost_per_day and base.models.main.tariff.at_most(0).cost is None:
-        detail = f"LIMIT_COST_PER_DAY needs a price of {base.models.main.name} in the file PRICES_FILE."
+    if base.settings.cost_cap and base.models.main.tariff.at_most(0).cost is None:
+        detail = f"{base.settings.cost_cap} needs a price of {base.models.main.name} in the file PRICES_FILE."
         raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
-    return Books(base.stores.database, base.clock, in_force.of)
+    return Books(base.stores.database, base.clock, in_force.of, limits.total_limits(base.settings))
 
 
 def limiter(base: Foundation, books: Books) -> Limiter:

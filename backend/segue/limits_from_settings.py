@@ -33,6 +33,11 @@ def user_limits(settings: Settings) -> Limits:
     )
 
 
+def total_limits(settings: Settings) -> Limits:
+    """Of all users together."""
+    return Limits(tokens_per_day=settings.limit_total_tokens_per_day, cost_per_day=settings.limit_total_cost_per_day)
+
+
 def attachment_limits(settings: Settings) -> AttachmentLimits:
     return AttachmentLimits(
         max_bytes=settings.attachment_max_bytes,
@@ -96,6 +101,12 @@ def turn_limits(settings: Settings, context: ContextLimits, choice: ChoiceLimits
         grace_s=settings.shutdown_grace_s * SHUTDOWN_SHARE,
         context=context,
         choice=choice,
-        kept=KeepLimits(session_days=settings.session_ttl_days, change_days=settings.tool_result_ttl_days),
+        kept=KeepLimits(
+            session_days=settings.session_ttl_days,
+            change_days=settings.tool_result_ttl_days,
+            audit_days=settings.audit_ttl_days,
+            usage_days=settings.usage_ttl_days,
+            turn_detail_days=settings.turn_details_ttl_days,
+        ),
         concurrency=settings.worker_concurrency,
     )

@@ -71,5 +71,5 @@ async def test_a_page_from_elsewhere_changes_nothing(client: Client, origin: str
 @pytest.mark.parametrize("origin", [OURS, "http://localhost:3000", "http://[::1]:3000"])
 async def test_named_pages_and_those_of_this_machine_may(open_settings: Settings, origin: str) -> None:
     async with running(open_settings) as client:
-        response = await client.http.post("/tool-states/reset", headers={"Origin": origin})
+        response = await client.http.post("/tool-states/reset", json={"all": True}, headers={"Origin": origin})
         assert response.status_code == 200

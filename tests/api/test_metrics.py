@@ -1,6 +1,7 @@
 """What /metrics tells after a conversation, to whom it tells it, and that what watches it asks for what there is."""
 
 import asyncio
+import concurrent.futures
 import socket
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -15,6 +16,8 @@ from structlog.testing import capture_logs
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.main import run_worker
+from segue.telemetry.metrics import Metrics
+from segue.telemetry.metrics_server import metrics_served
 from tests.support.health import MOODY, connect, fails_for_all, put, reset, uses
 from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting
@@ -256,12 +259,23 @@ async def test_a_worker_serves_its_own_where_it_is_given_a_port(settings: Settin
         here = await scraped(client)
         async with httpx2.AsyncClient() as http:
             there = Scrape((await http.get(url)).text)
+            for path, answer in (("/health/live", 200), ("/health/ready", 404), ("/", 404), ("/metrics/x", 404)):
+                assert (await http.get(url.replace("/metrics", path))).status_code == answer, path
         stopped.set()
         await worker
     assert here("segue_turns_total", outcome="completed", code="") == 0
     assert there("segue_turns_total", outcome="completed", code="") == 1
     assert there("segue_model_calls_total", outcome="answered") == 1
     assert (here("segue_turn_places"), there("segue_turn_places")) == (0, 64)
+
+
+async def test_a_worker_is_alive_only_while_its_event_loop_answers_although_a_thread_does() -> None:
+    async with metrics_served(Metrics(), "127.0.0.1", 0, live_within_s=0.2) as url:
+        live = f"{url}/health/live"
+        assert (await asyncio.to_thread(httpx2.get, live)).status_code == 200
+        held = concurrent.futures.ThreadPoolExecutor(1).submit(httpx2.get, live)
+        assert held.result(PATIENCE_S).status_code == 503  # the loop waits here
+        assert (await asyncio.to_thread(httpx2.get, live)).status_code == 200
 
 
 async def test_a_worker_whose_port_is_taken_says_which(settings: Settings) -> None:

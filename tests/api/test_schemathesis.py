@@ -108,6 +108,7 @@ async def _things_that_exist(client: Client) -> dict[str, Any]:
         "mcp_server": "mailbox",
         "/login": {"mcp_server": "diary"},
         "user": "bob",
+        "/{user}": {"confirm": "bob"},
         "tool": "current_time",
         "version": plan["plan"]["version"],
         "/edit": {"session_id": edited, "message_id": (await client.messages(edited))[0]["id"]},
@@ -149,7 +150,8 @@ def _call_everything(
 
 
 def _looks_decides_changes_deletes(operation: APIOperation[Any, Any, Any, Any]) -> tuple[int, bool]:
-    rank = {"GET": 0, "DELETE": 3 if operation.path == "/me" else 2}.get(operation.method.upper(), 1)
+    erased = {"/ops/users/{user}": 3, "/me": 4}.get(operation.path, 2)
+    rank = {"GET": 0, "DELETE": erased}.get(operation.method.upper(), 1)
     return rank, not operation.path.endswith("/decision")
 
 
@@ -208,6 +210,8 @@ def _fit(case: Case[Any], here: dict[str, Any]) -> None:  # noqa: C901 (one case
             case.body = {"items": [{**here["approval"], "decision": "reject"}]}
         case "decision":  # which arguments go with it is the tool's to say
             case.body = {"decision": "reject", "version": int(here["version"])}
+        case "reset" if case.path == "/tool-states/reset":
+            case.body = {"tool_name": here["tool"]}
         case "keys":  # who may be named, and until when
             case.body = {"user": "bob"}
         case "agui":

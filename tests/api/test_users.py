@@ -163,3 +163,38 @@ async def test_the_command_line_sets_shows_and_lifts_the_limits_of_a_user(root: 
     assert (shown["own"]["turns_per_minute"], shown["own"]["tokens_per_day"]) == (7, 0)
     code, said = await asyncio.to_thread(segue, *command, "--clear", **urls)
     assert (code, (await root.get("/ops/users/ada/limits"))["own"]) == (0, dict.fromkeys(LIMITS)), said
+
+
+async def test_an_operator_exports_and_erases_a_user_whose_name_is_repeated_and_both_are_in_the_audit(
+    service: Client, root: Client, guarded: Settings, provider: Provider
+) -> None:
+    provider.always("zitronenfalter", says("hi"))
+    async with (
+        speaking(service, await new_key(guarded, "ada")) as ada,
+        speaking(service, await new_key(guarded, "eve", ["ops", "ops:content"])) as eve,
+    ):
+        session = await ada.new_session()
+        await ada.chat(session, "zitronenfalter")
+        assert (await root.http.get("/ops/users/ada/export")).json()["code"] == "forbidden"
+        exported = await eve.http.get("/ops/users/ada/export")
+        assert exported.text == (await ada.http.get("/me/export")).text
+        assert "zitronenfalter" in exported.text
+        refused = [
+            await root.http.delete("/ops/users/ada"),
+            await root.http.delete("/ops/users/ada", params={"confirm": "eve"}),
+            await ada.http.delete("/ops/users/ada", params={"confirm": "ada"}),
+            await root.http.delete("/ops/users/adda", params={"confirm": "adda"}),
+            await eve.http.get("/ops/users/adda/export"),
+        ]
+        assert [(each.status_code, each.json()["code"]) for each in refused] == [
+            (422, "invalid_request"),
+            (422, "not_confirmed"),
+            (403, "forbidden"),
+            *[(404, "user_not_found")] * 2,
+        ]
+        assert len(await ada.messages(session)) == 2
+        erased = await root.http.delete("/ops/users/ada", params={"confirm": "ada"})
+        assert (erased.status_code, erased.json()["rows"]["messages"], erased.json()["rows"]["api_keys"]) == (200, 2, 1)
+        assert (await eve.http.get("/ops/users/ada/export")).status_code == 404
+    acts = [(act["action"], act["actor"], act["details"]) for act in (await root.get("/ops/audit"))["items"]]
+    assert acts == [("erase_user", "root", {"user": "ada"}), ("export_user", "eve", {"user": "ada"})]

@@ -153,7 +153,7 @@ async def test_a_store_that_is_in_use_or_not_empty_is_refused_and_force_replaces
         assert (code, "Stop it first" in said) == (2, True)
         later = await client.new_session()
     code, said = await ran(settings, "restore", file)
-    assert (code, "not empty: sessions, turns" in said) == (2, True)
+    assert (code, "not empty: audit, sessions, turns" in said) == (2, True)
     await stores.redis.set(f"segue:memory:{session}", "of a turn that has not happened")
     code, said = await ran(settings, "restore", file, "--force")
     assert code == 0, said

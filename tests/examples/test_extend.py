@@ -66,8 +66,9 @@ async def test_the_application_of_the_page_uses_its_tools_its_rule_and_its_words
             "bash", "-euo", "pipefail", "-c", commands, env={**os.environ, "SEGUE": f"{url}/assistant"}, stdout=-1
         )
         said, _ = await pasted.communicate()
+        tools = {tool["name"]: tool for tool in (await http.get("/tools")).json()["items"]}
     assert pasted.returncode == 0
-    found, asked, done, denied, counted = map(json.loads, said.decode().splitlines())
+    found, asked, done, denied, counted, annotated = map(json.loads, said.decode().splitlines())
     assert [answer["tool_calls"][0]["status"] for answer in (found, done, denied, counted)] == [
         *["succeeded"] * 2, "failed", "succeeded",
     ]  # fmt: skip
@@ -75,6 +76,8 @@ async def test_the_application_of_the_page_uses_its_tools_its_rule_and_its_words
     assert (done["tool_calls"][0]["tool_name"], done["acknowledgement"]["verdict"]) == ("refund_order", "confirm")
     assert "made by the accountants" in denied["tool_calls"][0]["error"]
     assert counted["tool_calls"][0]["tool_name"] == "mcp_count_items"
+    assert (annotated["plan"]["status"], annotated["plan"]["steps"][0]["tool"]) == ("waiting", "mcp_write_off")
+    assert [tools[f"mcp_{name}"]["effect"] for name in ("count_items", "write_off")] == ["read_only", "destructive"]
     assert (folder / "words").is_dir()
 
 

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
@@ -18,11 +19,12 @@ from starlette.responses import RedirectResponse, Response
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.events.outbox import claim_due, drop, drop_excess, give_back, postpone, tool_failed
-from segue.jobs.webhooks import Webhooks, signatures
+from segue.jobs.webhooks import LEASE_S, Webhooks, signatures
 from tests.support.commands import ROOT
 from tests.support.health import MOODY, connect, fails_for_all
 from tests.support.logs import awaiting, until
 from tests.support.metrics import scraped
+from tests.support.patience import PATIENCE_S
 from tests.support.plans import ASK, deletion, planned
 from tests.support.provider import Provider, fails, says
 from tests.support.receiver import SECRET, Post, Receiver, is_signed, receiving
@@ -210,6 +212,36 @@ async def test_a_receiver_that_fails_costs_its_session_a_wait_and_no_turn_and_no
         assert found("segue_webhook_tries_total", outcome="failed") == 3
         [act] = {act["action"] for act in (await client.get("/ops/audit"))["items"]}
         assert act == "retry_webhooks"
+
+
+async def test_an_event_on_its_way_says_until_when_and_is_neither_waiting_for_its_next_try_nor_sent_twice(
+    told: Settings, receiver: Receiver, provider: Provider
+) -> None:
+    receiver.answer = lambda _: Response(status_code=500 if len(receiver.posts) == 1 else 204)
+    async with running(told) as client:
+        session = await client.new_session()
+        await asked(client, provider, session)
+        seen = await failing(client, "HTTP 500")
+        assert (seen["in_flight"], seen["last_failure"]["in_flight_until"]) == ([], None)
+        assert seen["last_failure"]["next_try_at"] is not None
+        receiver.hangs = asyncio.Event()
+        before = datetime.now(UTC)
+        await retry(client)
+        await receiver.first(2)
+        seen = await client.get("/ops/webhooks")
+        [flying], failed = seen["in_flight"], seen["last_failure"]
+        lasts = datetime.fromisoformat(flying["in_flight_until"]) - before
+        assert timedelta(seconds=LEASE_S - 1) < lasts < timedelta(seconds=LEASE_S + PATIENCE_S)  # of two clocks
+        assert flying == {"event_id": receiver.posts[0].id, "type": "turn.completed", "session_id": session, "tries": 2,
+                          "in_flight_until": failed["in_flight_until"]}  # fmt: skip
+        assert (failed["next_try_at"], seen["pending"], await retry(client)) == (None, 1, 0)
+        receiver.hangs.set()
+
+        async def is_done() -> bool:
+            return bool((await client.get("/ops/webhooks"))["pending"] == 0)
+
+        await until(is_done)
+        assert len(receiver.posts) == 2
 
 
 async def test_an_event_is_given_up_after_a_day_or_at_410_and_the_next_of_its_session_is_sent(

@@ -61,8 +61,9 @@ class Seat:
         return code
 
 
-def on_a_terminal(*arguments: str, **environment: str) -> AbstractAsyncContextManager[Seat]:
-    return _seated(sys.executable, "-c", ON_A_TERMINAL, sys.executable, *CHAT, *arguments, **environment)
+def on_a_terminal(*arguments: str, command: str = "chat", **environment: str) -> AbstractAsyncContextManager[Seat]:
+    segue = (sys.executable, "-m", "segue", command)
+    return _seated(sys.executable, "-c", ON_A_TERMINAL, *segue, *arguments, **environment)
 
 
 def through_pipes(*arguments: str, **environment: str) -> AbstractAsyncContextManager[Seat]:

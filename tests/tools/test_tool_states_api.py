@@ -264,6 +264,9 @@ NOTHING = (
 )
 
 
+NO_TOOL = (b"", b"null", b"{}", b'{"scope": "fleet"}', b'{"all": false}', b'{"all": 1}', b'{"tool_name": null}')
+
+
 async def test_a_body_that_sets_no_status_is_refused_and_sets_none(client: Client) -> None:
     session = await client.new_session()
     path = f"/sessions/{session}/tool-states/{MOODY}"
@@ -280,6 +283,11 @@ async def test_a_body_that_names_nothing_to_reset_is_refused_and_resets_nothing(
         for path in (f"/sessions/{session}/tool-states/reset", "/tool-states/reset"):
             response = await client.http.post(path, content=body, headers={"content-type": "application/json"})
             assert problem(response) == (422, "invalid_request"), body
+    for body in NO_TOOL:
+        response = await client.http.post(
+            "/tool-states/reset", content=body, headers={"content-type": "application/json"}
+        )
+        assert problem(response) == (422, "invalid_request"), body
     assert (await state(client, session))["status"] == "maintenance"
 
 

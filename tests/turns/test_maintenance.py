@@ -9,6 +9,7 @@ import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
+from tests.support.logs import until
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, says
 from tests.support.results import use_toolbox
@@ -16,6 +17,14 @@ from tests.support.service import running
 from tests.support.stores import Stores, looking_into
 
 DAYS = 30
+MORE = """
+INSERT INTO audit (at, actor, action, details) SELECT at, actor, action, details FROM audit, generate_series(1, 600);
+INSERT INTO usage (owner, day, model, calls, input_tokens, cached_tokens, output_tokens, reasoning_tokens, estimated)
+SELECT owner, day, model, calls, 0, 0, 0, 0, false FROM usage, generate_series(1, 600);
+INSERT INTO turns (id, session_id, seq, status, request, created_at, finished_at, run)
+SELECT left(id, 15) || lpad(n::text, 16, '0'), session_id, seq + n, status, request, created_at, finished_at, run
+FROM turns, generate_series(1, 1100) n;
+"""
 
 
 @pytest.fixture
@@ -122,3 +131,61 @@ async def test_old_notes_on_a_tools_state_go_batch_after_batch(
         await stores.until("SELECT count(*) <= 1 FROM tool_state_changes")
         left = (await client.get(f"{path}/history"))["items"]
         assert [change["to"] for change in left] == ["available"]
+
+
+async def test_audit_usage_and_details_of_turns_go_after_their_days_batch_after_batch_and_nothing_else_does(
+    settings: Settings, provider: Provider, clock: Frozen, stores: Stores
+) -> None:
+    days = {"session_ttl_days": 0, "audit_ttl_days": 400, "usage_ttl_days": 90, "turn_details_ttl_days": 30}
+
+    async def left() -> list[int]:
+        counts = (
+            "SELECT count(*) FROM audit",
+            "SELECT count(*) FROM usage",
+            "SELECT count(*) FROM turns WHERE run IS NOT NULL OR timeline IS NOT NULL",
+        )
+        return [await stores.database.fetchval(count) for count in counts]
+
+    async with running(settings.model_copy(update=days), clock=clock) as client:
+        provider.will(says("one"), says("two"))
+        old = await client.chat(await client.new_session(), "long ago")
+        await client.http.post("/tool-states/reset", json={"all": True})
+        await stores.database.execute("UPDATE audit SET at = $1", clock.now)
+        await stores.database.execute(MORE)
+        assert await left() == [601, 601, 1101]
+        clock.now += timedelta(days=29, hours=23)
+        recent = await client.chat(await client.new_session(), "just now")
+        for later, expected in ((1, [601, 602, 1]), (61, [601, 1, 0]), (310, [0, 0, 0])):
+            clock.now += timedelta(days=later)
+
+            async def is_so(expected: list[int] = expected) -> bool:
+                return await left() == expected
+
+            await until(is_so)
+            timelines = [await client.get(f"/ops/turns/{turn['turn_id']}/timeline") for turn in (old, recent)]
+            assert [bool(each["nodes"]) for each in timelines] == [False, expected[2] == 1]
+        turn = await client.get(f"/sessions/{old['session_id']}/turns/{old['turn_id']}")
+        assert turn["answer"]["message"]["content"] == "one"
+        assert (turn["answer"]["usage"], len(await client.messages(old["session_id"]))) == (old["usage"], 2)
+
+
+async def test_what_grows_is_kept_for_ever_but_the_audit_unless_a_time_is_set(
+    settings: Settings, provider: Provider, clock: Frozen, stores: Stores
+) -> None:
+    kept = settings.model_copy(update={"session_ttl_days": 0})
+    for audit_days, left in ((400, 0), (0, 1)):
+        async with running(kept.model_copy(update={"audit_ttl_days": audit_days}), clock=clock) as client:
+            provider.will(says("one"))
+            session = await client.new_session()
+            await client.chat(session, "hello")
+            await client.http.post("/tool-states/reset", json={"all": True})
+            await stores.database.execute("UPDATE audit SET at = $1", clock.now)
+            clock.now += timedelta(days=4000)
+            for _ in range(2):  # the upkeep has come by, and has begun once more
+                path = f"/sessions/{session}/tool-states/current_time"
+                await client.http.put(path, json={"status": "maintenance"})
+                clock.now += timedelta(days=40)
+                await stores.until("SELECT count(*) = 0 FROM tool_state_changes")
+            assert await stores.database.fetchval("SELECT count(*) FROM audit") == left
+            assert await stores.database.fetchval("SELECT count(*) FROM usage") > 0
+            assert (await client.get(f"/ops/turns/{(await client.turns(session))[0]['turn_id']}/timeline"))["nodes"]

@@ -24,6 +24,7 @@ from segue.usage import ledger
 from segue.usage.account import Books
 from segue.usage.ledger import Reservation
 from segue.usage.user_limits import Limits
+from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import Frozen
@@ -48,7 +49,8 @@ def dear(response: Response, tokens: int = CALL_TOKENS) -> Response:
 
 def refused(response: httpx2.Response, limit: str) -> dict[str, Any]:
     problem: dict[str, Any] = response.json()
-    assert (response.status_code, problem["code"], problem.get("limit")) == (429, "rate_limited", limit), problem
+    code = "service_limit_reached" if limit.startswith("total") else "rate_limited"
+    assert (response.status_code, problem["code"], problem.get("limit")) == (429, code, limit), problem
     assert int(response.headers["retry-after"]) == problem["retry_after_s"]
     return problem
 
@@ -66,8 +68,10 @@ async def spent(client: Client) -> dict[str, Any]:
 
 
 CAPS: dict[str, dict[str, Any]] = {
-    "tokens": {"limit_tokens_per_day": 40_000},
-    "cost": {"limit_cost_per_day": Decimal(40), "llm_model": "dear-1"},
+    "tokens_per_day": {"limit_tokens_per_day": 40_000},
+    "cost_per_day": {"limit_cost_per_day": Decimal(40), "llm_model": "dear-1"},
+    "total_tokens_per_day": {"limit_total_tokens_per_day": 40_000},
+    "total_cost_per_day": {"limit_total_cost_per_day": Decimal(40), "llm_model": "dear-1"},
 }
 
 
@@ -104,7 +108,7 @@ async def test_fifty_turns_at_once_in_two_processes_never_pass_the_cap(
         accepted = [answer for answer in answers if answer.status_code == 200]
         for answer in answers:
             if answer not in accepted:
-                refused(answer, f"{by}_per_day")
+                refused(answer, by)
         total = await spent(one)
         assert 10 <= len(accepted) == len(provider.requests) < 25
         assert total == {"tokens": len(accepted) * CALL_TOKENS, "cost": total["cost"]}
@@ -146,8 +150,42 @@ async def test_a_turn_whose_next_call_does_not_fit_ends_and_says_when_to_come_ba
         assert [day["llm_calls"] for day in (await client.get("/usage"))["items"]] == [1, 1]
 
 
-async def test_a_plan_that_the_cap_stops_waits_and_goes_on_after_it_lifts(
+async def test_what_one_user_spends_and_holds_counts_against_the_total_of_all_and_who_asks_learns_no_amount(
     settings: Settings, provider: Provider
+) -> None:
+    clock, go, entered = Frozen(), asyncio.Event(), asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        entered.set()
+        await go.wait()
+        return dear(says("one"), 5000)
+
+    guarded = capped(settings, auth="api_key", limit_total_tokens_per_day=6000, limit_tokens_per_day=1_000_000)
+    provider.will(held)
+    async with (
+        running(guarded, clock=clock) as service,
+        running(guarded, clock=clock) as elsewhere,
+        speaking(service, await new_key(guarded, "ada")) as ada,
+        speaking(elsewhere, await new_key(guarded, "bob")) as bob,
+    ):
+        adas, bobs = await ada.new_session(), await bob.new_session()
+        asked = asyncio.create_task(ada.chat(adas, "a question of " + "many words " * 1000))
+        async with asyncio.timeout(PATIENCE_S):
+            await entered.wait()
+        problem = refused(await bob.send(bobs, "hello"), "total_tokens_per_day")
+        assert "6000" not in str(problem)
+        assert problem["retry_after_s"] == 2  # as soon as the call that runs takes less
+        go.set()
+        await asked
+        assert refused(await bob.send(bobs, "hello"), "total_tokens_per_day")["retry_after_s"] == 15 * 3600
+        provider.will(says("two"))
+        clock.now += timedelta(hours=15)
+        assert (await bob.chat(bobs, "hello"))["message"]["content"] == "two"
+
+
+@pytest.mark.parametrize("cap", ["tokens_per_day", "total_tokens_per_day"])
+async def test_a_plan_that_the_cap_stops_waits_and_goes_on_after_it_lifts(
+    cap: str, settings: Settings, provider: Provider
 ) -> None:
     clock = Frozen()
     steps = [
@@ -155,13 +193,13 @@ async def test_a_plan_that_the_cap_stops_waits_and_goes_on_after_it_lifts(
         {"id": 2, "description": "Say what it is", "tool": None, "args": None},
         {"id": 3, "description": "Read again", "tool": "mcp_get_item", "args": {"item_id": "itm-2"}},
     ]
-    limited = capped(settings, limit_tokens_per_day=9000, planning="always")
+    limited = capped(settings, planning="always", **{f"limit_{cap}": 9000})
     async with serving_shelf() as shelf:
         settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
         async with running(limited, clock=clock) as client:
             provider.will(dear(says(json.dumps({"steps": steps})), 8500))
             session = await client.new_session()
-            refused(await client.send(session, "Read itm-1, say what it is, then read itm-2"), "tokens_per_day")
+            refused(await client.send(session, "Read itm-1, say what it is, then read itm-2"), cap)
             plan = await client.get(f"/sessions/{session}/plan")
             assert (plan["status"], [step["status"] for step in plan["steps"]]) == (
                 "waiting",
@@ -173,11 +211,14 @@ async def test_a_plan_that_the_cap_stops_waits_and_goes_on_after_it_lifts(
             assert (answer["plan"]["status"], shelf.effects) == ("completed", ["get itm-1", "get itm-2"])
 
 
-async def test_what_follows_a_turn_waits_while_its_owner_is_at_the_cap(settings: Settings, provider: Provider) -> None:
+@pytest.mark.parametrize("cap", ["tokens_per_day", "total_tokens_per_day"])
+async def test_what_follows_a_turn_waits_while_its_owner_is_at_the_cap(
+    cap: str, settings: Settings, provider: Provider
+) -> None:
     clock = Frozen()
     clock.now = utc_now().replace(hour=12)  # jobs go by the database's clock
     provider.will(dear(says("Hello Ada."), 5900))
-    limited = capped(settings, limit_tokens_per_day=6000)
+    limited = capped(settings, **{f"limit_{cap}": 6000})
     async with running(limited, clock=clock) as client, looking_into(settings) as stores:
         await client.chat(await client.new_session(), "My name is Ada")
         await stores.until(
@@ -194,12 +235,14 @@ async def database(settings: Settings) -> AsyncIterator[Database]:
     await opened.close()
 
 
-async def test_a_reservation_waits_for_one_that_is_being_made(database: Database) -> None:
-    books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100))
+@pytest.mark.parametrize(("total", "who"), [(0, LOCAL_USER), (100, "eve")])
+async def test_a_reservation_waits_for_one_that_is_being_made(total: int, who: str, database: Database) -> None:
+    books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100 - total), Limits(tokens_per_day=total))
     wanted = Reservation(LOCAL_USER, "one", 0, books.today(), tokens=60, cost=Decimal(0), lasts_s=60)
     async with database.transaction() as connection:
-        made = await ledger.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0))
-        another = asyncio.create_task(books.reserve(LOCAL_USER, "another", lambda: Charge("x", input_tokens=60)))
+        for of_all in (True, False) if total else (False,):
+            made = await ledger.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0), of_all=of_all)
+        another = asyncio.create_task(books.reserve(who, "another", lambda: Charge("x", input_tokens=60)))
 
         async def waits_or_is_done() -> bool:
             waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
@@ -207,7 +250,7 @@ async def test_a_reservation_waits_for_one_that_is_being_made(database: Database
 
         await until(waits_or_is_done)
     assert made.reserved
-    with pytest.raises(AppError, match="at most 100"):
+    with pytest.raises(AppError, match="for all users together" if total else "at most 100"):
         await another
 
 

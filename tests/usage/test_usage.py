@@ -16,7 +16,14 @@ from tests.support.provider import Provider, calls, completion, fails, raw, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
-CALL = {"llm_calls": 1, "input_tokens": 11, "output_tokens": 7, "estimated": False, "cost": 16.75e-6}
+CALL = {
+    "llm_calls": 1,
+    "input_tokens": 11,
+    "output_tokens": 7,
+    "estimated": False,
+    "cost": 16.75e-6,
+    "cost_complete": True,
+}
 NOTHING = {"cached_tokens": 0, "reasoning_tokens": 0}
 
 
@@ -54,7 +61,12 @@ async def test_an_answer_and_the_usage_of_its_day_tell_the_same_tokens_and_the_e
             "duration_ms": answer["usage"]["duration_ms"],
         }
         [day] = await used(client)
-        assert {**day, "duration_ms": 0} == {**answer["usage"], "key": day["key"], "duration_ms": 0}
+        assert {**day, "duration_ms": 0} == {
+            **answer["usage"],
+            "key": day["key"],
+            "duration_ms": 0,
+            "cost_complete": True,
+        }
         scrape = await scraped(client)
     counters = ("cached_tokens", "reasoning_tokens", "cost_dollars")
     assert [scrape(f"segue_model_{name}_total") for name in counters] == [80, 30, pytest.approx(cost)]
@@ -68,9 +80,41 @@ async def test_a_model_without_a_price_has_no_cost_and_what_is_not_counted_is_es
     async with running(settings.model_copy(update={"llm_model": "free-for-all"})) as client:
         answer = await client.chat(await client.new_session(), "hello")
         [day] = await used(client, group="model")
-    assert (day["key"], day["cost"], day["estimated"]) == ("free-for-all", None, True)
+    assert (day["key"], day["cost"], day["cost_complete"], day["estimated"]) == ("free-for-all", None, False, True)
     assert answer["usage"]["cost"] is None
     assert day["input_tokens"] == answer["usage"]["input_tokens"] > 100
+
+
+async def test_calls_without_a_price_leave_the_known_part_of_a_cost_and_mark_it_as_a_part(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(*[says("yes")] * 4)
+    unpriced = settings.model_copy(update={"prices_file": None})
+    other = settings.model_copy(update={"llm_model": "free-for-all"})
+
+    async def costs(client: Client, group: str) -> list[tuple[float | None, bool]]:
+        return [(item["cost"], item["cost_complete"]) for item in await used(client, group=group)]
+
+    async with running(settings) as client:
+        session = await client.new_session()
+        await client.chat(session, "with a price")
+        assert await costs(client, "day") == [(16.75e-6, True)]
+    async with running(unpriced) as client:
+        await client.chat(session, "without, in the same row")
+        assert await costs(client, "day") == [(16.75e-6, False)]
+    async with running(other) as client:
+        await client.chat(session, "of another model")
+        assert await costs(client, "model") == [(None, False), (16.75e-6, False)]
+        async with looking_into(settings) as stores:  # as the release before leaves it
+            await stores.database.execute("UPDATE usage SET cost = NULL, unpriced_calls = 0 WHERE model = 'scripted'")
+    async with running(settings) as client:
+        await client.chat(session, "and with one again")
+        assert await costs(client, "model") == [(None, False), (16.75e-6, False)]
+        assert await costs(client, "day") == [(16.75e-6, False)]
+        told = (await client.get("/ops/users"))["items"][0]["overview"]
+        assert (told["cost_today"], told["cost_complete"]) == (16.75e-6, False)
+        whole = (await client.get("/ops/overview"))["figures"]["total"]
+        assert (whole["cost"], whole["cost_complete"]) == (pytest.approx(2 * 16.75e-6), False)
 
 
 async def test_turns_without_an_answer_are_charged_for_what_they_used(settings: Settings, provider: Provider) -> None:

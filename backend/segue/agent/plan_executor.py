@@ -27,7 +27,7 @@ from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, add_steps, end, new_plan, update_step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolFailed, ToolRetry, canonical_args, definition_of
-from segue.domain.turn_errors import RATE_LIMITED
+from segue.domain.turn_errors import NO_ROOM
 from segue.domain.user_request import ToolAsks, UserAnswer, answers_to, with_question
 from segue.memory.history import NewMessage, append_message
 from segue.plans import store
@@ -258,7 +258,7 @@ async def _run_step(run: PlanRun, step: Step) -> None:
         else:
             await _run_with_tool(run, step)
     except AppError as error:
-        if error.code == RATE_LIMITED:
+        if error.code in NO_ROOM:
             await _hold(run, step)
         raise
 

@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from fastapi import Query
 from starlette.responses import StreamingResponse
 
-from segue.api.deps import Caller, IdentityDep, ServicesDep, router_of
+from segue.api.deps import Caller, IdentityDep, Services, ServicesDep, router_of
 from segue.api.problem_codes import problems
 from segue.db.engine import Database
 from segue.db.erasure import ErasedRows, erase_user
@@ -18,6 +18,7 @@ from segue.domain.errors import AppError
 router = router_of("me", "/me")
 
 LINES = "text/plain"  # generators of clients know nothing of application/x-ndjson
+AS_LINES: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {LINES: {"schema": {"type": "string"}}}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Me:
     scopes: Annotated[list[str], doc("As the token has them, also words that mean nothing to Segue.")]
 
 
-Confirm = Annotated[str, Query(max_length=200, description="The caller's `user`, as `GET /me` tells it.")]
+Confirm = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
 
 
 @router.get("")
@@ -37,15 +38,12 @@ async def get_me(identity: IdentityDep) -> Me:
     return Me(identity.user, sorted(identity.scopes))
 
 
-@router.get(
-    "/export", response_class=StreamingResponse, responses={200: {"content": {LINES: {"schema": {"type": "string"}}}}}
-)
+@router.get("/export", response_class=StreamingResponse, responses=AS_LINES)
 async def export_me(services: ServicesDep, caller: Caller) -> StreamingResponse:
     """Exports every row that is stored of the caller, as `segue export` does: `{"table": …, "row": …}` a line. Without
     the hashes of secrets.
     """
-    headers = {"Content-Disposition": 'attachment; filename="segue.ndjson"'}
-    return StreamingResponse(_lines(services.database, caller), media_type=LINES, headers=headers)
+    return export_of(services, caller)
 
 
 @router.delete("", responses=problems("not_confirmed"))
@@ -53,16 +51,30 @@ async def erase_me(services: ServicesDep, caller: Caller, confirm: Confirm) -> E
     """Removes all that is stored of the caller, API keys too, as `segue erase` does, and revokes logins at MCP servers.
     It cannot be undone. One that was cut off goes on when it is repeated.
     """
-    if confirm != caller:
-        raise AppError(
-            "not_confirmed",
-            status=422,
-            title="Not confirmed",
-            detail="Nothing was removed: `confirm` is not your user.",
-        )
+    check_confirmed(caller, confirm)
+    return await erase_all(services, caller)
+
+
+def export_of(services: Services, owner: str) -> StreamingResponse:
+    return as_lines(_lines(services.database, owner))
+
+
+def as_lines(lines: AsyncIterator[str]) -> StreamingResponse:
+    headers = {"Content-Disposition": 'attachment; filename="segue.ndjson"'}
+    return StreamingResponse(lines, media_type=LINES, headers=headers)
+
+
+def check_confirmed(owner: str, confirm: str) -> None:
+    """Raises AppError `not_confirmed`."""
+    if confirm != owner:
+        detail = "Nothing was removed: `confirm` is not the user whose rows these are."
+        raise AppError("not_confirmed", status=422, title="Not confirmed", detail=detail)
+
+
+async def erase_all(services: Services, owner: str) -> ErasedRows:
     if services.mcp_logins is not None:
-        await services.mcp_logins.end_all(caller)
-    return await erase_user(services.database, services.cache, caller)
+        await services.mcp_logins.end_all(owner)
+    return await erase_user(services.database, services.cache, owner)
 
 
 async def _lines(database: Database, owner: str) -> AsyncIterator[str]:

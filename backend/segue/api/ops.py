@@ -1,14 +1,19 @@
 """Routes for operators: turns and sessions of every user, without what was said. HTTP only."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Query
+from pydantic import TypeAdapter
+from starlette.responses import StreamingResponse
 
 from segue.api.deps import Ops, Services, ServicesDep, SessionId, TurnId, router_of
+from segue.api.me import AS_LINES, as_lines
 from segue.api.problem_codes import problems
 from segue.api.schemas import BY_SEQ, Cursor, Limit, Page, decode_cursor, id_position, page
+from segue.db.engine import Database
 from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.domain.errors import NotFound
 from segue.domain.identity import MAX_USER_CHARS, Operator
@@ -27,6 +32,7 @@ from segue.turns.timeline import TurnTimeline, timeline_of
 MESSAGES_SHOWN = 50
 FAILED_SHOWN = 5
 MAX_OPEN = 50
+ACTS_AT_ONCE = 200
 
 router = router_of("ops", "/ops")
 
@@ -35,6 +41,7 @@ AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
 AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
 _POSITION = id_position("turn")
 _PLAN_POSITION = id_position("plan")
+_ACT: TypeAdapter[Act] = TypeAdapter(Act)
 _OF_SESSION = ("id", "agent", "created_at", "updated_at", "message_count")
 
 
@@ -185,6 +192,30 @@ async def list_audit(
     async with services.database.read_only() as connection:
         found = await list_acts(connection, action=action, actor=actor, before=before, limit=limit + 1)
     return page(found, limit, lambda act: act.seq)
+
+
+@router.get("/audit/export", response_class=StreamingResponse, responses={**AS_LINES, **problems("forbidden")})
+async def export_audit(
+    services: ServicesDep,
+    _: Ops,
+    *,
+    action: Annotated[Action | None, Query(description="Only these acts.")] = None,
+    actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
+) -> StreamingResponse:
+    """Exports what operators did, as JSON, an act of `GET /ops/audit` a line. Newest first. For the scope `ops`."""
+    return as_lines(_lines_of_acts(services.database, action, actor))
+
+
+async def _lines_of_acts(database: Database, action: Action | None, actor: str | None) -> AsyncIterator[str]:
+    before: int | None = None
+    while True:
+        async with database.read_only() as connection:
+            acts = await list_acts(connection, action=action, actor=actor, before=before, limit=ACTS_AT_ONCE)
+        for act in acts:
+            yield f"{_ACT.dump_json(act).decode()}\n"
+        if len(acts) < ACTS_AT_ONCE:
+            return
+        before = acts[-1].seq
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "message_not_found": (404, "The session has no message of this id: its `messages` lists them."),
     "branch_not_found": (404, "The session has no branch of this id: its `branches` lists them."),
     "memory_not_found": (404, "The caller has no fact of this id: `GET /memories` lists them."),
+    "user_not_found": (404, "No row is of this user: `GET /ops/users` lists those there are."),
     "key_not_found": (404, "No key of this id works: `GET /ops/keys` lists them."),
     "tool_result_not_found": (404, "The session has no call of this id: its `tool-results` lists them."),
     "tool_result_part_not_found": (404, "The result has no image or file of this number: it names those it has."),
@@ -50,7 +51,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_answer": (422, "Send an `answer` that fits `asks.schema` of the waiting step, or none if it has none."),
     "invalid_args": (422, "Send arguments that the tool of the waiting step takes: `GET /tools` has their schema."),
     "invalid_cursor": (422, "Use `next_cursor` of the page before as it is, or none."),
-    "not_confirmed": (422, "Name the caller's user in `confirm`: `GET /me` tells it."),
+    "not_confirmed": (422, "Name the user in `confirm` whose rows are to go: `GET /me` tells the caller's."),
     "idempotency_key_reused": (422, "Use a new key for a new message."),
     "client_tools": (422, "Send no tools of the page's own: the agent calls its own."),
     "parts_unsupported": (422, "Send text, and files in the message as `data:` URLs: nothing is fetched."),
@@ -62,6 +63,7 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "conversation_too_long": (422, "List its messages and results by page."),
     "agents_invalid": (422, "Correct the file as `detail` says. The agents of before stay."),
     "rate_limited": (429, "Wait `retry_after_s`. `limit` says which limit it is."),
+    "service_limit_reached": (429, "All users together have used up today's limit. Wait `retry_after_s`."),
     "too_many_queued": (429, "Nothing was accepted. Send it when one of those that wait is done."),
     "internal_error": (500, "Ours. `request_id` finds it in the log."),
     "turn_gave_up": (500, "Every process that ran it died. The message is kept; send another to go on."),
@@ -103,6 +105,7 @@ OF_PARAMETERS: Final[Mapping[str, str]] = {
 OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
 OF_TURNS: Final = {
+    "service_limit_reached",
     "plan_changed",
     "turn_cancelled",
     "turn_interrupted",

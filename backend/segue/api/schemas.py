@@ -197,7 +197,9 @@ class ToolReset(Body):
 
 
 class FleetReset(ToolReset):
-    """Which tools to try again, and where."""
+    """Which tools to try again, and where. Names a tool or a session, or says `all`."""
+
+    all: Annotated[bool, doc("True for all tools in all sessions.")] = False
 
     session_id: Annotated[Name | None, doc("Only this session, of any user.")] = None
     scope: Annotated[
@@ -206,6 +208,8 @@ class FleetReset(ToolReset):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if not self.all and self.tool_name is None and self.session_id is None:
+            raise ValueError('give `tool_name` or `session_id`, or `"all": true` for all tools in all sessions')
         if self.session_id is not None and self.scope == "fleet":
             raise ValueError("`session_id` goes with the scopes `sessions` and `all` only")
         return self

@@ -149,13 +149,10 @@ async def set_fleet_tool_state(
 
 
 @router.post("/tool-states/reset", responses=problems("forbidden", "unknown_tool", "session_not_found"))
-async def reset_fleet_tool_states(
-    services: ServicesDep, operator: Ops, body: FleetReset | None = None
-) -> FleetToolStates:
+async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: FleetReset) -> FleetToolStates:
     """Makes tools available again, for everyone and in every session. With `scope` only the one or the other; of the
     sessions only the one that is named, of any user. What an operator had set for all ends too. For the scope `ops`.
     """
-    body = body or FleetReset()
     specs = services.tools.specs(body.tool_name)
     owner = await _owner_of_any(services, body.session_id) if body.session_id is not None else None
     async with services.database.transaction() as connection:

@@ -1,4 +1,4 @@
-"""Routes for operators: the users there are, and the limits of each. HTTP only."""
+"""Routes for operators: the users there are, the limits of each, and all that one has. HTTP only."""
 
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -6,12 +6,15 @@ from typing import Annotated
 
 from fastapi import Path
 from pydantic import AfterValidator, Field, TypeAdapter
+from starlette.responses import StreamingResponse
 
 from segue.api.deps import Ops, Services, ServicesDep, router_of
+from segue.api.me import AS_LINES, Confirm, check_confirmed, erase_all, export_of
 from segue.api.problem_codes import problems
 from segue.api.schemas import Cursor, Limit, LimitsToSet, Page, decode_cursor, page
+from segue.db.erasure import ErasedRows, has_rows
 from segue.domain.doc import doc
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, NotFound
 from segue.domain.identity import known_owner
 from segue.identity.audit import record_act
 from segue.turns.users import UserOverview, list_users
@@ -20,6 +23,7 @@ from segue.usage.user_limits import NO_OWN, Limits, OwnLimits, load_limits, set_
 router = router_of("ops", "/ops/users")
 
 UserName = Annotated[str, Path(max_length=500, description="A user, known or not."), AfterValidator(known_owner)]
+EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
 _POSITION: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 
 
@@ -74,6 +78,37 @@ async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesD
 async def lift_user_limits(user: UserName, services: ServicesDep, operator: Ops) -> ShownLimits:
     """Puts the settings in force again for a user. For the scope `ops`."""
     return await _set(services, user, NO_OWN, operator)
+
+
+@router.get("/{user}/export", response_class=StreamingResponse, responses=EXPORT)
+async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) -> StreamingResponse:
+    """Exports every row that is stored of a user, as `segue export` does: `{"table": …, "row": …}` a line. Without the
+    hashes of secrets. For the scopes `ops` and `ops:content`, as it has what was said.
+    """
+    if "ops:content" not in operator.scopes:
+        detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
+        raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+    await _check_exists(services, user)
+    async with services.database.transaction() as connection:
+        await record_act(connection, operator, "export_user", details={"user": user})
+    return export_of(services, user)
+
+
+@router.delete("/{user}", responses=problems("forbidden", "not_confirmed", "user_not_found"))
+async def erase_any_user(user: UserName, services: ServicesDep, operator: Ops, confirm: Confirm) -> ErasedRows:
+    """Removes all that is stored of a user, API keys too, as `segue erase` does, and revokes logins at MCP servers. It
+    cannot be undone. One that was cut off goes on when it is repeated. For the scope `ops`.
+    """
+    check_confirmed(user, confirm)
+    await _check_exists(services, user)
+    async with services.database.transaction() as connection:
+        await record_act(connection, operator, "erase_user", details={"user": user})
+    return await erase_all(services, user)
+
+
+async def _check_exists(services: Services, user: str) -> None:
+    if not await has_rows(services.database, user):
+        raise NotFound("user")
 
 
 async def _set(services: Services, user: str, own: OwnLimits, operator: Ops) -> ShownLimits:

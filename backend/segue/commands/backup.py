@@ -2,15 +2,16 @@
 
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich import filesize
+from sqlalchemy.exc import DBAPIError
 
 from segue.commands.new_file import new_file
-from segue.commands.stores import on_the_servers
+from segue.commands.stores import note, on_the_servers
 from segue.commands.terminal import refusal
 from segue.config import Settings
 from segue.db.backup.archive import Manifest
@@ -19,6 +20,7 @@ from segue.db.backup.restore import restore as restore_from
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.db.redis_server import RedisServer
+from segue.domain.errors import AppError
 from segue.embedded.urls import ServerUrls
 from segue.version import VERSION
 
@@ -53,7 +55,10 @@ def backup(file: Annotated[Path, typer.Argument(help="A new file, for this accou
         database = Database(urls.database_url, writing=1, reading=1)
         stack.push_async_callback(database.close)
         with new_file(file) as out:
-            return await back_up(database, out, version=VERSION, progress=progress)
+            manifest = await back_up(database, out, version=VERSION, progress=progress)
+        with suppress(AppError, DBAPIError):  # a server that only reads, a schema from before there was an audit
+            await note(database, "back_up", rows=manifest.rows)
+        return manifest
 
     manifest = on_the_servers(run, needs_data=True)
     progress.end(manifest)
@@ -75,6 +80,7 @@ def restore(
         for client in (redis, database, cache):
             stack.push_async_callback(client.close)
         manifest = await restore_from(database, urls.database_url, file, force=force, progress=progress)
+        await note(database, "restore", made_at=manifest.made_at.isoformat(), rows=manifest.rows)
         return manifest, await cache.delete_where(lambda key: key.startswith(OURS_IN_REDIS))
 
     manifest, deleted = on_the_servers(run)

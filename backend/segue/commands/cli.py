@@ -44,7 +44,7 @@ COMMANDS = {
         "users:export", "Write everything a user has, a JSON object a line: to hand it out, or before `erase`."
     ),
     "erase": Subcommand(
-        "users:erase", "Remove everything a user has, for good: rows, payloads, keys and streams. Says what there was."
+        "users:erase", "Remove everything a user has, for good: rows, payloads, keys and streams. Shows it and asks."
     ),
     "backup": Subcommand("backup:backup", "Write everything that is stored into a new file, while the service runs."),
     "restore": Subcommand("backup:restore", "Put what a backup holds into an empty store. No service may run on it."),

@@ -22,6 +22,7 @@ from segue.identity.api_keys import (
     revoke_key,
     rotate_key,
 )
+from segue.identity.audit import CLI, record_act
 
 keys = typer.Typer(no_args_is_help=True)
 
@@ -47,7 +48,10 @@ def create(
         now = utc_now()
         expires_at = None if days is None else now + timedelta(days=days)
         async with database.transaction() as connection:
-            return await create_key(connection, owner, scopes=scopes, name=name, now=now, expires_at=expires_at)
+            made = await create_key(connection, owner, scopes=scopes, name=name, now=now, expires_at=expires_at)
+            details = {"key_id": made.key.id, "user": owner, "scopes": made.key.scopes}
+            await record_act(connection, CLI, "create_key", details=details)
+        return made
 
     _tell(on_the_stores(run))
 
@@ -74,7 +78,10 @@ def rotate(key_id: KeyId, hours: Hours = 24) -> None:
     async def run(database: Database, _: Cache) -> NewKey:
         async with database.transaction() as connection:
             old = await lock_key(connection, key_id)
-            return await rotate_key(connection, old, overlap=timedelta(hours=hours), now=utc_now())
+            made = await rotate_key(connection, old, overlap=timedelta(hours=hours), now=utc_now())
+            details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
+            await record_act(connection, CLI, "rotate_key", details=details)
+        return made
 
     made = on_the_stores(run)
     typer.echo(f"{key_id} works for {hours} hours more.")
@@ -87,7 +94,9 @@ def revoke(key_id: KeyId) -> None:
 
     async def run(database: Database, _: Cache) -> ApiKey:
         async with database.transaction() as connection:
-            return await revoke_key(connection, key_id)
+            revoked = await revoke_key(connection, key_id)
+            await record_act(connection, CLI, "revoke_key", details={"key_id": key_id, "user": revoked.owner})
+        return revoked
 
     revoked = on_the_stores(run)
     typer.echo(f"{revoked.id} of {revoked.owner} is revoked; nothing accepts it after {CHECK_EVERY_S:g} s.")

@@ -15,6 +15,7 @@ from segue.db.redis import Cache
 from segue.db.redis_server import RedisServer
 from segue.domain.errors import AppError
 from segue.embedded.urls import ServerUrls, server_urls
+from segue.identity.audit import CLI, Action, record_act
 
 Done = TypeVar("Done")
 
@@ -28,6 +29,12 @@ def migrate() -> None:
     newer = on_the_servers(run)
     told = f"at {newer}, which a newer release made; this one can use it" if newer else "at the newest revision"
     typer.echo(f"The database is {told}.")
+
+
+async def note(database: Database, action: Action, **details: object) -> None:
+    """Writes into the audit what is done at the command line."""
+    async with database.transaction() as connection:
+        await record_act(connection, CLI, action, details=details)
 
 
 def on_the_stores(run: Callable[[Database, Cache], Awaitable[Done]]) -> Done:

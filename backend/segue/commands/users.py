@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from decimal import Decimal
@@ -13,14 +13,15 @@ from typing import IO, Annotated
 import typer
 
 from segue.commands.new_file import new_file
-from segue.commands.stores import on_the_stores
+from segue.commands.stores import note, on_the_stores
 from segue.commands.terminal import refusal
 from segue.db.adoption import Adoption
 from segue.db.engine import Database
-from segue.db.erasure import ErasedRows, erase_user
+from segue.db.erasure import ErasedRows, count_user, erase_user, has_rows
 from segue.db.personal_data import line_of, rows_of_user
 from segue.db.redis import Cache
 from segue.domain.identity import LOCAL_USER, is_owner
+from segue.identity.audit import CLI, record_act
 from segue.usage.user_limits import NO_OWN, OwnLimits, load_limits, set_limits
 
 User = Annotated[str, typer.Option("--user", help="Whose it is.")]
@@ -92,6 +93,8 @@ def limits(
             own = replace(before, **{name: value for name, value in asdict(given).items() if value is not None})
             if clear or given != NO_OWN:
                 await set_limits(connection, owner, own)
+                shown = {name: value if value is None else float(value) for name, value in asdict(own).items()}
+                await record_act(connection, CLI, "set_user_limits", details={"user": owner, **shown})
         return own
 
     for name, value in asdict(on_the_stores(run)).items():
@@ -107,6 +110,7 @@ def export(
 
     async def run(database: Database, _: Cache) -> Counter[str]:
         rows: Counter[str] = Counter()
+        await note(database, "export_user", user=owner)
         with nullcontext(sys.stdout) if output is None else _lines_of(output) as file:
             async for table, row in rows_of_user(database, owner):
                 file.write(line_of(table, row))
@@ -130,19 +134,42 @@ def _lines_of(path: Path) -> Iterator[IO[str]]:
             text.detach()
 
 
-def erase(user: User) -> None:
-    """Removes all that a user has, and prints how many rows of each table and keys of Redis that was."""
+def erase(
+    user: User,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to remove.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove all that a user has, for good, and say how many rows of each table and keys of Redis that was. Asks first.
+    Exits with 1 if there is no such user, and with 2 if there is no terminal to ask on: give --yes then.
+    """
     owner = one_user(user)
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise refusal(f"Nothing was removed. Look with --dry-run what {owner} has, and remove it with --yes.")
+
+    async def look(database: Database, _: Cache) -> dict[str, int]:
+        if await has_rows(database, owner):
+            return {} if yes and not dry_run else await count_user(database, owner)
+        raise refusal(f"There is no user {owner}: no row is theirs.", code=1)
 
     async def run(database: Database, cache: Cache) -> ErasedRows:
+        await note(database, "erase_user", user=owner)
         return await erase_user(database, cache, owner)
 
+    _tell(on_the_stores(look))
+    if dry_run or not (yes or typer.confirm(f"Remove all of this of {owner}, for good?")):
+        typer.echo("Nothing was removed.", err=True)
+        raise typer.Exit(code=0 if dry_run else 1)
     erased = on_the_stores(run)
-    for table, count in erased.rows.items():
-        typer.echo(f"{table}  {count}")
+    _tell(erased.rows)
     if erased.redis_keys is None:
         raise refusal("Redis could not be asked. What it holds of this user expires by itself, all of it within a day.")
     typer.echo(f"redis keys  {erased.redis_keys}")
+
+
+def _tell(rows: Mapping[str, int]) -> None:
+    for table, count in rows.items():
+        typer.echo(f"{table}  {count}")
 
 
 def one_user(name: str, is_one: Callable[[str], bool] = is_owner) -> str:

@@ -64,7 +64,7 @@ class Adoption:
     async def run(self, *, wait_s: float) -> int:
         """Returns how many sessions are left, because a turn of theirs was open for all of `wait_s` seconds."""
         async with self.database.transaction() as connection:
-            act = {"at": func.now(), "actor": "segue users adopt", "action": ADOPTED, "details": self._details}
+            act = {"at": func.now(), "actor": "cli", "action": ADOPTED, "details": self._details}
             await connection.execute(audit.insert().values(act))
         left = await self._move_sessions(wait_s)
         for table, column in OF_USERS:

@@ -5,11 +5,11 @@ Goes by the metadata of the tables and the names of the keys, so that a table or
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from sqlalchemy import ColumnElement, Table, delete, func, literal, select, union_all
+from sqlalchemy import ColumnElement, Select, Table, delete, exists, func, literal, or_, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db import rate_limits
@@ -21,6 +21,7 @@ from segue.domain.doc import doc
 BATCH = 20
 
 _ID = re.compile(r"(?:ses|turn)_[0-9a-z]{26}")
+Ids = Collection[str] | Select[tuple[str]]
 TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
 
 
@@ -47,13 +48,29 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
             if not batch:
                 break
             deleted.update(batch, await _lock_turns(connection, batch))
-            rows.update(await _count(connection, batch))
+            rows.update(await _count(connection, tables_of(batch)))
             await connection.execute(delete(sessions).where(sessions.c.id.in_(batch)))
     await _delete_owned(database, owner, rows)  # a fact may have come from a session that was deleted later
     return ErasedRows(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
 
 
-def belongs_to_sessions(table: Table, session_ids: Collection[str]) -> ColumnElement[bool] | None:
+async def has_rows(database: Database, owner: str) -> bool:
+    theirs = (exists().where(table.c.owner == owner) for table in (sessions, *TABLES_OF_OWNERS))
+    async with database.read_only() as connection:
+        return bool(await connection.scalar(select(or_(*theirs))))
+
+
+async def count_user(database: Database, owner: str) -> dict[str, int]:
+    """Returns how many rows a user has, by table. Each is counted for itself, within a statement's time limit."""
+    rows: dict[str, int] = {}
+    mine = select(sessions.c.id).where(sessions.c.owner == owner)
+    for which in (*((table, table.c.owner == owner) for table in TABLES_OF_OWNERS), *tables_of(mine)):
+        async with database.read_only() as connection:
+            rows |= await _count(connection, [which])
+    return rows
+
+
+def belongs_to_sessions(table: Table, session_ids: Ids) -> ColumnElement[bool] | None:
     """Returns whether a row belongs to one of the sessions; None for a table that does not depend on sessions."""
     if table is sessions:
         return sessions.c.id.in_(session_ids)
@@ -64,7 +81,7 @@ def belongs_to_sessions(table: Table, session_ids: Collection[str]) -> ColumnEle
     return None
 
 
-def tables_of(session_ids: Collection[str]) -> list[tuple[Table, ColumnElement[bool]]]:
+def tables_of(session_ids: Ids) -> list[tuple[Table, ColumnElement[bool]]]:
     """Returns the tables that depend on sessions, each with the condition for the rows of these sessions."""
     conditions = (
         (table, belongs_to_sessions(table, session_ids))
@@ -87,11 +104,11 @@ async def _lock_turns(connection: AsyncConnection, session_ids: Collection[str])
     return list((await connection.execute(statement)).scalars())
 
 
-async def _count(connection: AsyncConnection, session_ids: Collection[str]) -> dict[str, int]:
-    """Returns how many rows belong to these sessions, by table."""
+async def _count(connection: AsyncConnection, which: Iterable[tuple[Table, ColumnElement[bool]]]) -> dict[str, int]:
+    """Returns how many rows of each table its condition holds for."""
     counts = [
         select(literal(table.name).label("name"), func.count().label("rows")).select_from(table).where(belongs)
-        for table, belongs in tables_of(session_ids)
+        for table, belongs in which
     ]
     return {row.name: row.rows for row in await connection.execute(union_all(*counts))}
 

@@ -411,6 +411,7 @@ webhook_events = Table(
     Column("tries", Integer, nullable=False, server_default=text("0")),
     Column("failure", Text),
     Column("failed_at", _time()),
+    Column("leased_until", _time()),
     Index("webhook_events_seq_idx", "seq"),
     Index("webhook_events_due_at_idx", "due_at"),
     Index("webhook_events_session_id_seq_idx", "session_id", "seq"),
@@ -505,7 +506,9 @@ usage = Table(
     Column("reasoning_tokens", BigInteger, nullable=False),
     Column("estimated", Boolean, nullable=False),
     Column("cost", Numeric),
+    Column("unpriced_calls", BigInteger, nullable=False, server_default=text("0")),  # those that `cost` lacks
     Index("usage_owner_day_idx", "owner", "day"),
+    Index("usage_day_idx", "day"),
     Index(
         "usage_session_key",
         "session_id",

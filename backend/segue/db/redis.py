@@ -34,6 +34,7 @@ QUEUE_CONNECTIONS = 8
 
 FAILED_TOOLS_KEY = "segue:tools:failed"
 UNTOLD_TOOLS_KEY = "segue:tools:untold"
+DETAILS_DROPPED_KEY = "segue:turns:details_dropped"
 
 _GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 

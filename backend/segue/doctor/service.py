@@ -106,9 +106,8 @@ async def _look_at_tools(stores: OpenStores, report: Report) -> dict[str, list[s
     failed = sorted(await failed_for_all(stores.cache))
     for tool in failed:
         what = f"{tool} has failed in several sessions and no session is offered it."
-        report.problem(
-            "tools", what, "Mend what it needs; it is tried again by itself, or at once after POST /tool-states/reset."
-        )
+        at_once = f'POST /tool-states/reset with {{"tool_name": "{tool}"}}'
+        report.problem("tools", what, f"Mend what it needs; it is tried again by itself, or at once after {at_once}.")
     return {"failed_for_all": failed}
 
 

@@ -34,8 +34,8 @@ class ToolState:
     available: Annotated[bool, doc("Whether it can be called: status, dependencies and the fleet together.")]
     reason: Annotated[str | None, doc("Why, to read.")]
     reason_code: Annotated[ReasonCode | None, doc("Why, for programs.")]
-    consecutive_failures: Annotated[int, doc("Failures since the last success.")]
-    execution_count: Annotated[int, doc("How often it ran.")]
+    consecutive_failures: Annotated[int | None, doc("Failures since the last success; null for everyone.")]
+    execution_count: Annotated[int | None, doc("How often it ran in the session; null for everyone.")]
     last_updated: Annotated[datetime | None, doc("When the state last changed.")]
     last_success_time: Annotated[datetime | None, doc("When it last succeeded.")]
     last_failure_time: Annotated[datetime | None, doc("When it last failed.")]
@@ -64,7 +64,9 @@ class StatusMoved:
 class ToolOverview:
     """The tool for everyone, and in how many sessions it has which status of its own."""
 
-    fleet: Annotated[ToolState, doc("The tool for everyone.")]
+    fleet: Annotated[
+        ToolState, doc("For everyone; its server as this process sees it. What only sessions count is null.")
+    ]
     sessions: Annotated[dict[ToolStatus, int], doc("In how many sessions it has which status of its own.")]
 
 

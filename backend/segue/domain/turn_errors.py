@@ -7,6 +7,8 @@ from segue.domain.session import TurnKey
 
 CANCELLED = "turn_cancelled"
 RATE_LIMITED = "rate_limited"
+SERVICE_LIMIT_REACHED = "service_limit_reached"
+NO_ROOM = frozenset({RATE_LIMITED, SERVICE_LIMIT_REACHED})  # a cap left none: it lifts by itself
 STEERED = "turn_steered"
 
 
@@ -128,6 +130,18 @@ def rate_limited(limit: str, at_most: int | str, wait_s: int) -> AppError:
         status=429,
         title="Rate limited",
         detail=f"{limit.replace('_', ' ').capitalize()}: at most {at_most} for one user. Try again in {wait_s} s.",
+        retryable=True,
+        extra={"limit": limit, "retry_after_s": wait_s},
+    )
+
+
+def service_limit_reached(limit: str, wait_s: int) -> AppError:
+    """Also the end of a turn, as `rate_limited`. What the limit is, only operators know."""
+    return AppError(
+        SERVICE_LIMIT_REACHED,
+        status=429,
+        title="The service has reached its limit",
+        detail=f"The service has reached its limit for today, for all users together. Try again in {wait_s} s.",
         retryable=True,
         extra={"limit": limit, "retry_after_s": wait_s},
     )

@@ -38,6 +38,7 @@ from segue.domain.plan import Plan
 MAX_EVENTS: Final = 100_000  # the oldest go first
 KEPT: Final = timedelta(days=3)  # whatever waits longer was never tried, or its process was gone
 DROPPED_AT_ONCE: Final = 10_000
+IN_FLIGHT_SHOWN: Final = 50
 # The specification wants less than 20 kB.
 ANSWER_CHARS: Final = 4000
 MAX_ARGS_BYTES: Final = 12_000
@@ -51,6 +52,11 @@ OF_TURNS: Final = (
     turns.c.status,
     turns.c.agent,
     turns.c.error,
+)
+
+# Null once it is over: its process has died, or is about to say how it ended.
+_LEASED_UNTIL: Final = case((webhook_events.c.leased_until > func.now(), webhook_events.c.leased_until)).label(
+    "in_flight_until"
 )
 
 log = structlog.get_logger()
@@ -82,23 +88,31 @@ class DueEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class LastFailure:
-    """The try that failed last, of an event that waits."""
+class TriedEvent:
+    """An event that was sent, or is on its way."""
 
     event_id: Annotated[str, doc("The event; every try of it has this `webhook-id`.")]
     type: Annotated[str, doc("Of the event.")]
     session_id: Annotated[str | None, doc("The session it is of; null for a tool that failed for all.")]
+    tries: Annotated[int, doc("How often it was tried, the one on its way included.")]
+    in_flight_until: Annotated[datetime | None, doc("While it is on its way: when another process may send it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class LastFailure(TriedEvent):
+    """The try that failed last, of an event that waits."""
+
     failure: Annotated[str, doc("`HTTP` and a status, or why there was no answer.")]
     failed_at: Annotated[datetime, doc("When.")]
-    tries: Annotated[int, doc("How often it was tried.")]
-    next_try_at: Annotated[datetime, doc("When it is tried again.")]
+    next_try_at: Annotated[datetime | None, doc("When it is tried again; null while it is on its way.")]
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxState:
     """The events that wait to be sent."""
 
-    pending: Annotated[int, doc("How many wait.")]
+    pending: Annotated[int, doc("How many wait, or are on their way.")]
+    in_flight: Annotated[list[TriedEvent], doc("Those that a process is sending, 50 at most, the first to end first.")]
     oldest_at: Annotated[datetime | None, doc("When the first of them happened.")]
     by_type: Annotated[Mapping[str, int], doc("How many wait, by type.")]
     failing: Annotated[Mapping[str, int], doc("How many have failed, by how their last try ended.")]
@@ -181,12 +195,12 @@ async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueEvent 
     """
     earlier = webhook_events.alias("earlier")
     waits = exists().where(earlier.c.session_id == webhook_events.c.session_id, earlier.c.seq < webhook_events.c.seq)
-    is_due = webhook_events.c.due_at <= func.now()
+    is_due, until = webhook_events.c.due_at <= func.now(), func.now() + timedelta(seconds=lease_s)
     first = select(webhook_events.c.id).where(is_due, ~waits).order_by(webhook_events.c.due_at).limit(1)
     claimed = await connection.execute(
         update(webhook_events)
         .where(webhook_events.c.id == first.with_for_update(skip_locked=True).scalar_subquery(), is_due)
-        .values(due_at=func.now() + timedelta(seconds=lease_s), tries=webhook_events.c.tries + 1)
+        .values(due_at=until, leased_until=until, tries=webhook_events.c.tries + 1)
         .returning(
             *(webhook_events.c[name] for name in ("id", "session_id", "type", "data", "created_at", "tries")),
             webhook_events.c.failure.is_not(None).label("has_failed"),
@@ -222,6 +236,7 @@ async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *
         .where(exists().where(ours.c.id == event.id, ours.c.tries == event.tries))
         .values(
             due_at=func.now() + timedelta(seconds=wait_s),
+            leased_until=None,
             failure=case((is_it, failure), else_=columns.failure),
             failed_at=case((is_it, func.now()), else_=columns.failed_at),
         )
@@ -230,15 +245,15 @@ async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *
 
 async def give_back(connection: AsyncConnection, event: DueEvent, *, wait_s: float) -> None:
     """Makes a claimed event due again in `wait_s` seconds."""
-    due_at = func.now() + timedelta(seconds=wait_s)
-    await connection.execute(update(webhook_events).where(*_is_ours(event)).values(due_at=due_at))
+    waiting = {"due_at": func.now() + timedelta(seconds=wait_s), "leased_until": None}
+    await connection.execute(update(webhook_events).where(*_is_ours(event)).values(waiting))
 
 
 async def retry_all(connection: AsyncConnection) -> int:
-    """Makes the events due at once that have failed or wait behind one. Returns how many."""
+    """Makes the events due at once that have failed or wait behind one, and are not on their way. Returns how many."""
     later = webhook_events.c.failure.is_not(None) | (webhook_events.c.tries == 0)
-    made_due = update(webhook_events).where(later, webhook_events.c.due_at > func.now()).values(due_at=func.now())
-    return (await connection.execute(made_due)).rowcount
+    waits = (later, webhook_events.c.due_at > func.now(), _LEASED_UNTIL.is_(None))
+    return (await connection.execute(update(webhook_events).where(*waits).values(due_at=func.now()))).rowcount
 
 
 async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) -> int:
@@ -274,13 +289,22 @@ async def read_outbox(connection: AsyncConnection) -> OutboxState:
         if group.failure is not None:
             failing[group.failure] += group.events
     oldest_at = min((group.oldest_at for group in groups), default=None)
-    return OutboxState(by_type.total(), oldest_at, by_type, failing, await _last_failure(connection))
+    in_flight = await _in_flight(connection)
+    return OutboxState(by_type.total(), in_flight, oldest_at, by_type, failing, await _last_failure(connection))
+
+
+async def _in_flight(connection: AsyncConnection) -> list[TriedEvent]:
+    shown = (webhook_events.c[name] for name in ("type", "session_id", "tries"))
+    leased = select(webhook_events.c.id.label("event_id"), _LEASED_UNTIL, *shown).where(_LEASED_UNTIL.is_not(None))
+    rows = (await connection.execute(leased.order_by(webhook_events.c.due_at).limit(IN_FLIGHT_SHOWN))).mappings()
+    return [TriedEvent(**row) for row in rows]
 
 
 async def _last_failure(connection: AsyncConnection) -> LastFailure | None:
     shown = (webhook_events.c[name] for name in ("type", "session_id", "failure", "failed_at", "tries"))
+    next_try_at = case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at)).label("next_try_at")
     newest = (
-        select(webhook_events.c.id.label("event_id"), webhook_events.c.due_at.label("next_try_at"), *shown)
+        select(webhook_events.c.id.label("event_id"), next_try_at, _LEASED_UNTIL, *shown)
         .where(webhook_events.c.failed_at.is_not(None))
         .order_by(webhook_events.c.failed_at.desc())
         .limit(1)

@@ -6,9 +6,9 @@ Secrets are removed from what an operator wrote; nothing that a user said comes 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import audit
@@ -30,7 +30,13 @@ Action = Literal[
     "revoke_key",
     "set_user_limits",
     "adopt_user",
+    "export_user",
+    "erase_user",
+    "back_up",
+    "restore",
 ]
+BATCH: Final = 500
+CLI: Final = Operator("cli")  # who acts at the command line
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,13 @@ async def list_acts(
         statement = statement.where(audit.c.seq < before)
     rows = (await connection.execute(statement)).mappings()
     return [_act(dict(row)) for row in rows]
+
+
+async def drop_old_acts(connection: AsyncConnection, *, before: datetime) -> int:
+    """Deletes those of the BATCH oldest acts that are from before then, and returns how many."""
+    oldest = select(audit.c.seq).order_by(audit.c.seq).limit(BATCH).with_for_update(skip_locked=True).cte("oldest")
+    old = audit.c.seq.in_(select(oldest.c.seq)), audit.c.at < before
+    return (await connection.execute(delete(audit).where(*old))).rowcount
 
 
 _read_details = reader(dict[str, Any])

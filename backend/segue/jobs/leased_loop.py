@@ -12,7 +12,7 @@ from typing import Generic, Protocol, Self, TypeVar
 import structlog
 
 from segue.domain.errors import AppError
-from segue.domain.turn_errors import RATE_LIMITED
+from segue.domain.turn_errors import NO_ROOM
 
 GIVE_BACK_TIMEOUT_S = 1.0
 
@@ -97,7 +97,7 @@ class JobLoop(Generic[Job]):
                 self._woken.set()
         except AppError as error:
             log.warning(kind.log_failed, code=error.code, **kind.ids(job))
-            if error.code == RATE_LIMITED:
+            if error.code in NO_ROOM:
                 await kind.give_back(job, float(error.extra["retry_after_s"]))
         except asyncio.CancelledError:
             with suppress(AppError, TimeoutError):

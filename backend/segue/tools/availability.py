@@ -178,7 +178,10 @@ class ToolAvailability:
             [state] = self.judge([specs[tool]], sessions[session_id], for_all, {}).values()
             fields = {name: getattr(state, name) for name in ToolState.__dataclass_fields__}
             listed.append(SessionToolState(session_id=session_id, tool=tool, **fields))
-        tools = {name: ToolOverview(state, counted.get(name, {})) for name, state in globally.items()}
+        uncounted = {  # only sessions count
+            name: replace(state, consecutive_failures=None, execution_count=None) for name, state in globally.items()
+        }
+        tools = {name: ToolOverview(state, counted.get(name, {})) for name, state in uncounted.items()}
         if status is None:
             return tools, listed
         return {name: each for name, each in tools.items() if _has(each, status)}, listed

@@ -78,7 +78,8 @@ class Figures:
     input_tokens: Annotated[int, doc("Tokens sent.")] = 0
     cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")] = 0
     output_tokens: Annotated[int, doc("Tokens received.")] = 0
-    cost: Annotated[float | None, doc("In dollars; null if a part has no price.")] = 0.0
+    cost: Annotated[float | None, doc("In dollars, of the turns whose models have a price; null if none have.")] = 0.0
+    cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +144,8 @@ async def figures_of(connection: AsyncConnection, window: Window, *, now: dateti
 
 
 def _figures(row: Row[Any]) -> Figures:
-    counted = {name: getattr(row, name) for name in (*_STATUSES, *_USED)}
-    return Figures(
-        accepted=row.accepted, latency_ms=_spread(row.took), waited_ms=_spread(row.waited), cost=row.cost, **counted
-    )
+    counted = {name: getattr(row, name) for name in ("accepted", *_STATUSES, *_USED, "cost", "cost_complete")}
+    return Figures(latency_ms=_spread(row.took), waited_ms=_spread(row.waited), **counted)
 
 
 def _spread(values: list[float | None] | None) -> Spread | None:
@@ -216,7 +215,8 @@ def _grouped() -> Select[*tuple[Any, ...]]:
     bucket, code, agent, model = keys
     grouping = func.grouping_sets(tuple_(bucket), tuple_(code), tuple_(agent, model), literal_column("()"))
     used = func.count(recent.c.llm_calls)
-    cost = case((used == func.count(recent.c.cost), func.coalesce(func.sum(recent.c.cost), 0)))
+    priced = func.count(recent.c.cost)
+    cost = case(((priced > 0) | (used == 0), func.coalesce(func.sum(recent.c.cost), 0)))
     return select(
         *keys,
         func.grouping(*keys).label("grouped_by"),
@@ -225,6 +225,7 @@ def _grouped() -> Select[*tuple[Any, ...]]:
         *(func.count().filter(recent.c.status == status).label(status) for status in _STATUSES),
         *(func.coalesce(func.sum(recent.c[name]), 0).cast(BigInteger).label(name) for name in _USED),
         cost.cast(Float).label("cost"),
+        (used == priced).label("cost_complete"),
         _percentiles(recent.c.took).label("took"),
         _percentiles(recent.c.waited).label("waited"),
     ).group_by(grouping)

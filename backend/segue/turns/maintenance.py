@@ -1,5 +1,5 @@
 """Deletes what has expired, in small batches: payloads, plans, tool state changes, webhook events,
-idle sessions.
+audit, usage, details of turns, idle sessions.
 
 Runs in every process; rows are locked with SKIP LOCKED, so that processes do not wait for each other.
 """
@@ -14,11 +14,14 @@ from segue.db.redis import Cache
 from segue.domain.telemetry import Observe, PlanEnded, RowsDeleted
 from segue.events.log import EventLog
 from segue.events.outbox import drop_excess
+from segue.identity.audit import drop_old_acts
 from segue.memory import sessions, short_term
 from segue.plans.store import expire_overdue
 from segue.tools.retention import drop_expired
 from segue.tools.states import drop_old_changes
 from segue.turns import queries
+from segue.turns.timeline import drop_old_details
+from segue.usage.ledger import drop_old_usage
 
 MOST_SESSIONS = 50
 
@@ -27,10 +30,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class KeepLimits:
-    """After how many days an idle session and a change of a tool's state are deleted. None keeps sessions for ever."""
+    """After how many days idle sessions, changes of tool states, what operators did, usage, and what turns did when are
+    deleted. None and 0 keep for ever.
+    """
 
     session_days: int | None
     change_days: int
+    audit_days: int
+    usage_days: int
+    turn_detail_days: int
 
 
 async def sweep(
@@ -45,7 +53,14 @@ async def sweep(
             "changes": await drop_old_changes(connection, before=now - timedelta(days=limits.change_days)),
             "webhook_events": await drop_excess(connection),
         }
-    if limits.session_days is not None:
+        if limits.audit_days:
+            gone["audit"] = await drop_old_acts(connection, before=now - timedelta(days=limits.audit_days))
+        if limits.usage_days:
+            gone["usage"] = await drop_old_usage(connection, before=now.date() - timedelta(days=limits.usage_days))
+        if limits.turn_detail_days:
+            since = now - timedelta(days=limits.turn_detail_days)
+            gone["turn_details"] = await drop_old_details(connection, cache, before=since)
+    if limits.session_days:
         gone["sessions"] = 0
         while gone["sessions"] < MOST_SESSIONS and await _drop_idle(database, cache, events, limits.session_days):
             gone["sessions"] += 1

@@ -11,16 +11,17 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AwareDatetime
-from sqlalchemy import ColumnElement, Row, func, literal, literal_column, select
+from sqlalchemy import ColumnElement, Row, func, literal, literal_column, null, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, tool_calls, turns
 from segue.db.order import oldest_first
 from segue.db.reading import readable, reader
-from segue.db.redis import Cache
+from segue.db.redis import DETAILS_DROPPED_KEY, Cache
 from segue.db.writing import without_defaults
 from segue.domain.doc import BUILT_AT_FIRST_USE, doc
+from segue.domain.ids import first_id
 from segue.domain.session import PromptReport, TurnReport, Usage
 from segue.domain.timeline import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus
@@ -31,6 +32,8 @@ from segue.turns.queries import report_of
 
 KEPT_ATTEMPTS: Final = 20
 CALLS_SHOWN: Final = 500
+BATCH: Final = 1000
+DETAILS_DROPPED_TTL_S: Final = 604_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,24 @@ def attempt_ended(why: ColumnElement[Any], *, at: ColumnElement[Any]) -> dict[st
     newest: ColumnElement[Any] = literal_column(f"CAST('$[last-{KEPT_ATTEMPTS - 1} to last]' AS jsonpath)")
     kept = func.jsonb_path_query_array(before.op("||")(attempt), newest)
     return {"run": None, "timeline": func.jsonb_build_object("attempts", kept)}
+
+
+async def drop_old_details(connection: AsyncConnection, cache: Cache, *, before: datetime) -> int:
+    """Forgets what turns did when that ended before then, and returns of how many. Looks at the next BATCH turns in the
+    order of their ids, which no index of details would pay for; Redis knows up to which one that was done.
+    """
+    done = await cache.get_json(DETAILS_DROPPED_KEY)
+    after = done if isinstance(done, str) else ""
+    looked = select(turns.c.id).where(turns.c.id > after, turns.c.id < first_id("turn", before))
+    ids = (await connection.execute(looked.order_by(turns.c.id).limit(BATCH))).scalars().all()
+    if not ids:
+        return 0
+    old = select(turns.c.id).where(turns.c.id.in_(ids), turns.c.run.is_not(None) | turns.c.timeline.is_not(None))
+    locked = old.where(turns.c.finished_at < before).with_for_update(skip_locked=True).cte("locked")
+    forgotten = update(turns).where(turns.c.id.in_(select(locked.c.id))).values(run=null(), timeline=null())
+    count = (await connection.execute(forgotten)).rowcount
+    await cache.set_json(DETAILS_DROPPED_KEY, ids[-1], ttl_s=DETAILS_DROPPED_TTL_S)
+    return count
 
 
 async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -> TurnTimeline:

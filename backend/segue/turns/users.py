@@ -17,7 +17,6 @@ from sqlalchemy import (
     Select,
     Text,
     bindparam,
-    case,
     func,
     literal,
     select,
@@ -28,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import api_keys, sessions, turns, usage, user_limits
 from segue.domain.doc import doc
+from segue.usage.ledger import IS_COMPLETE
 
 COUNTED: Final = 1_000
 
@@ -41,7 +41,8 @@ class UserOverview:
     sessions: Annotated[int, doc("Sessions. 1,000 stands for as many or more.")]
     turns_today: Annotated[int, doc("Turns that were accepted today. 1,000 stands for as many or more.")]
     tokens_today: Annotated[int, doc("Tokens of the models, today.")]
-    cost_today: Annotated[float | None, doc("What they cost, in dollars; null if a part has no price.")]
+    cost_today: Annotated[float | None, doc("What those with a price cost, in dollars; null if none has one.")]
+    cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")]
 
 
 def _names() -> Select[Any]:
@@ -108,17 +109,18 @@ async def list_users(
             turns_today=counts[name].turns_today,
             tokens_today=spent[name].tokens if name in spent else 0,
             cost_today=spent[name].cost if name in spent else 0.0,
+            cost_complete=spent[name].complete if name in spent else True,
         )
         for name in names
     ]
 
 
 def _spent(names: Sequence[str], *conditions: ColumnElement[bool]) -> Select[Any]:
-    cost = case((func.count() == func.count(usage.c.cost), func.sum(usage.c.cost))).cast(Float)
+    cost = func.sum(usage.c.cost).cast(Float)
     tokens = func.sum(usage.c.input_tokens + usage.c.output_tokens).cast(BigInteger)
     of_names = usage.c.owner.in_(names)
     return (
-        select(usage.c.owner, tokens.label("tokens"), cost.label("cost"))
+        select(usage.c.owner, tokens.label("tokens"), cost.label("cost"), IS_COMPLETE.label("complete"))
         .where(of_names, *conditions)
         .group_by(usage.c.owner)
     )

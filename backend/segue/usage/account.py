@@ -24,7 +24,7 @@ from segue.domain.errors import AppError
 from segue.domain.usage import NOTHING, Charge, total
 from segue.usage import ledger
 from segue.usage.ledger import Days, Reservation, Standing
-from segue.usage.user_limits import Limits
+from segue.usage.user_limits import NO_LIMITS, Limits
 
 ASK_AGAIN_S: Final = 2  # when calls that run will have ended is not known
 
@@ -33,13 +33,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Opens accounts. Knows the caps of each owner and the day. `turnstiles` let one reservation of an owner into the
-    database at a time, so that those that wait hold no connection.
+    """Opens accounts. Knows the caps of each owner, those of all together (`total`) and the day. `turnstiles` let one
+    reservation of an owner, or of all with a total, into the database at a time: those that wait hold no connection.
     """
 
     database: Database
     clock: Clock
     limits_of: Callable[[str], Limits]
+    total: Limits = NO_LIMITS
     turnstiles: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def today(self) -> date:
@@ -62,27 +63,35 @@ class Books:
     async def reserve(
         self, owner: str, holder: str, most: Callable[[], Charge], *, epoch: int = 0, lasts_s: float = 0
     ) -> date:
-        """Returns the day to charge. Raises AppError `rate_limited` if the owner's cap has no room for `most`."""
+        """Returns the day to charge. Raises AppError `rate_limited` or `service_limit_reached` if a cap has no room."""
         day = self.today()
-        limits = self.limits_of(owner)
-        if limits.has_caps:
+        if self.is_capped(owner):
             charge = most()
             wanted = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
-            turnstile = self.turnstiles.setdefault(owner, asyncio.Lock())
+            turnstile = self.turnstiles.setdefault("" if self.total.has_caps else owner, asyncio.Lock())
             async with turnstile, self.database.transaction() as connection:
-                standing = await ledger.reserve(
-                    connection, wanted, token_cap=limits.tokens_per_day, cost_cap=limits.cost_per_day
-                )
-            if not standing.reserved:
-                raise self._refusal(wanted, standing, limits)
+                if self.total.has_caps:
+                    await self._reserve(connection, wanted, self.total, of_all=True)
+                await self._reserve(connection, wanted, self.limits_of(owner))
         return day
 
+    def is_capped(self, owner: str) -> bool:
+        return self.total.has_caps or self.limits_of(owner).has_caps
+
+    async def _reserve(
+        self, connection: AsyncConnection, wanted: Reservation, limits: Limits, *, of_all: bool = False
+    ) -> None:
+        token_cap, cost_cap = limits.tokens_per_day, limits.cost_per_day
+        standing = await ledger.reserve(connection, wanted, token_cap=token_cap, cost_cap=cost_cap, of_all=of_all)
+        if not standing.reserved:
+            raise self._refusal(wanted, standing, limits, of_all=of_all)
+
     async def release(self, owner: str, holder: str) -> None:
-        if self.limits_of(owner).has_caps:
+        if self.is_capped(owner):
             async with self.database.autocommit() as connection:
                 await ledger.release(connection, holder)
 
-    def _refusal(self, wanted: Reservation, standing: Standing, limits: Limits) -> AppError:
+    def _refusal(self, wanted: Reservation, standing: Standing, limits: Limits, *, of_all: bool) -> AppError:
         """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
         now = self.clock().astimezone(UTC)
         spent_tokens, spent_cost = standing.tokens + wanted.tokens, standing.cost + wanted.cost
@@ -90,9 +99,11 @@ class Books:
         spent = spent_cost > limits.cost_per_day if too_costly else spent_tokens > limits.tokens_per_day
         tomorrow = datetime.combine(wanted.day + timedelta(days=1), time(), UTC)
         wait_s = max(ceil((tomorrow - now).total_seconds()), 1) if spent else ASK_AGAIN_S
-        if too_costly:
-            return turn_errors.rate_limited("cost_per_day", f"${limits.cost_per_day:f}", wait_s)
-        return turn_errors.rate_limited("tokens_per_day", limits.tokens_per_day, wait_s)
+        limit = "cost_per_day" if too_costly else "tokens_per_day"
+        if of_all:
+            return turn_errors.service_limit_reached(f"total_{limit}", wait_s)
+        at_most = f"${limits.cost_per_day:f}" if too_costly else limits.tokens_per_day
+        return turn_errors.rate_limited(limit, at_most, wait_s)
 
 
 class Account:
@@ -113,7 +124,7 @@ class Account:
         self._unbooked: dict[tuple[date, str], Charge] = {}
 
     async def reserve(self, most: Callable[[], Charge]) -> None:
-        """Asked before each call, with what it may take at most. Raises AppError `rate_limited`."""
+        """Asked before each call, with what it may take at most. Raises what `Books.reserve` raises."""
         if self._unbooked:  # of a call that failed
             await self.settle()
         books = self._books
@@ -152,7 +163,7 @@ class Account:
 
     @property
     def _is_capped(self) -> bool:
-        return self._books.limits_of(self._owner).has_caps
+        return self._books.is_capped(self._owner)
 
     async def close(self) -> None:
         """Books the rest. An outage may lose it."""

@@ -55,6 +55,7 @@ class OwnLimits:
         return Limits(**{**asdict(usual), **{name: value for name, value in asdict(self).items() if value is not None}})
 
 
+NO_LIMITS: Final = Limits()
 NO_OWN: Final = OwnLimits()
 _OWN = tuple(user_limits.c[field.name] for field in fields(OwnLimits))
 

@@ -118,6 +118,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_never_hint: "فارغ: لا ينتهي.",
   ops_new_key: "مفتاح جديد",
   ops_next_try: "المحاولة التالية",
+  ops_in_flight_until: "قيد الإرسال حتى",
   ops_no: "لا",
   ops_no_acts: "لم يفعل أي مشغّل شيئًا بعد",
   ops_no_api_keys: "لا تُستخدم مفاتيح هنا: AUTH هو none أو jwt",

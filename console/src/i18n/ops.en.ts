@@ -117,6 +117,7 @@ export const ops = {
   ops_never_hint: "Empty: never.",
   ops_new_key: "New key",
   ops_next_try: "Next try",
+  ops_in_flight_until: "On its way until",
   ops_no: "No",
   ops_no_acts: "No operator has done anything yet",
   ops_no_api_keys: "No API keys are in use here: AUTH is none or jwt",

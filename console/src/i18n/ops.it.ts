@@ -118,6 +118,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_never_hint: "Vuoto: mai.",
   ops_new_key: "Nuova chiave",
   ops_next_try: "Prossimo tentativo",
+  ops_in_flight_until: "In invio fino a",
   ops_no: "No",
   ops_no_acts: "Nessun operatore ha ancora fatto nulla",
   ops_no_api_keys: "Qui non si usano chiavi API: AUTH è none o jwt",

@@ -118,6 +118,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_never_hint: "留空：永不到期。",
   ops_new_key: "新建密钥",
   ops_next_try: "下次尝试",
+  ops_in_flight_until: "发送中，截至",
   ops_no: "否",
   ops_no_acts: "还没有任何操作",
   ops_no_api_keys: "此处不使用 API 密钥：AUTH 为 none 或 jwt",

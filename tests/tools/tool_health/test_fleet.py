@@ -70,6 +70,22 @@ async def test_a_tool_that_failed_out_in_three_sessions_has_failed_for_all(
     assert seen["retry_at"] == "2026-11-20T09:05:00Z"
 
 
+async def test_what_only_sessions_count_is_left_out_of_the_fleet_and_not_told_as_none_or_never(
+    client: Client, provider: Provider, shelf: Shelf
+) -> None:
+    counted = ("execution_count", "consecutive_failures")
+    session = await client.new_session()
+    assert await uses(client, provider, session) == "succeeded"
+    assert [(await for_all(client))[name] for name in counted] == [None, None]
+    await fails_for_all(client, provider, shelf)
+    fleet = await for_all(client)
+    assert [fleet[name] for name in counted] == [None, None]
+    assert (fleet["last_failure_time"], fleet["last_success_time"]) == ("2026-11-20T09:00:00Z", None)
+    held = (await client.http.put(f"/tool-states/{MOODY}", json={"status": "maintenance"})).json()
+    assert [held[name] for name in counted] == [None, None]
+    assert [(await state(client, session))[name] for name in counted] == [1, 0]
+
+
 async def test_what_a_tool_said_in_one_session_is_not_told_in_another(
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:

@@ -1,6 +1,7 @@
 """What operators set for all sessions and what they reset in all, which filters see, and the audit of it."""
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -110,7 +111,7 @@ async def test_a_reset_heals_every_session_and_two_at_once_change_each_once(
     assert await uses(other, provider, failed[0]) == "succeeded"
     assert (await state(client, kept, "mcp_get_item"))["status"] == "maintenance"
     await hold(client)
-    healed = await reset_all(client)
+    healed = await reset_all(client, all=True)
     assert {entry["fleet"]["available"] for entry in healed["tools"].values()} == {True}
     assert healed["items"] == []
     assert (await state(client, kept, "mcp_get_item"))["status"] == "available"
@@ -153,6 +154,20 @@ async def test_what_operators_do_is_kept_newest_first_without_a_secret(client: C
     assert (held["action"], held["tool"], held["details"]["status"]) == ("set_tool_state", MOODY, "maintenance")
     assert [act["seq"] for act in (await client.get("/ops/audit", action="cancel_turn"))["items"]] == [ended["seq"]]
     assert (await client.get("/ops/audit", actor="nobody"))["items"] == []
+
+
+async def test_the_audit_is_exported_a_line_an_act_and_filtered_as_its_list(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.api.ops.ACTS_AT_ONCE", 2)
+    for number in range(4):
+        await hold(client, reason=f"Move {number}")
+    await reset_all(client, tool_name=MOODY)
+    listed = (await client.get("/ops/audit"))["items"]
+    for query, count in (({}, 5), ({"action": "set_tool_state"}, 4), ({"actor": "nobody"}, 0)):
+        exported = await client.http.get("/ops/audit/export", params=query)
+        acts = [json.loads(line) for line in exported.text.splitlines()]
+        assert acts == listed[5 - count :]
 
 
 @pytest.mark.parametrize("row", ["UPDATE tool_holds SET status = 'asleep'", "UPDATE audit SET action = 'danced'"])

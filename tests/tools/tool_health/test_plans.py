@@ -29,7 +29,7 @@ async def test_a_tool_that_failed_between_the_question_and_the_yes_is_named_and_
     assert "devo chiedertelo di nuovo" in said
     assert "item_id: itm-1" in said
     assert shelf.effects == effects
-    await client.http.post("/tool-states/reset")
+    await client.http.post("/tool-states/reset", json={"tool_name": MOODY})
     provider.will(says("Fatto."))
     answer = await client.chat(session, "sì")
     assert answer["plan"]["status"] == "completed"

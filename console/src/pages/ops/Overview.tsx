@@ -5,7 +5,7 @@ import { clock, duration, money, number, share, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { go } from "../../router";
 import { Chart } from "./Chart";
-import { Foreign, Rows, Shown, Tile, to } from "./parts";
+import { dollars, Foreign, Rows, Shown, Tile, to } from "./parts";
 import type { OpsView } from "./Ops";
 
 type Found = Schemas["Overview"];
@@ -116,7 +116,7 @@ function Tiles({ seen: { now, figures } }: { seen: Found }) {
       <Tile label={t("ops_latency")} value={all.latency_ms ? duration(all.latency_ms.median) : "–"} more={all.latency_ms ? t("ops_p95", { time: duration(all.latency_ms.p95) }) : ""} />
       <Tile label={t("ops_waited")} value={all.waited_ms ? duration(all.waited_ms.median) : "–"} more={all.waited_ms ? t("ops_p95", { time: duration(all.waited_ms.p95) }) : ""} />
       <Tile label={t("ops_tokens")} value={compact(input + (all.output_tokens ?? 0))} more={t("ops_cached_share", { share: share(all.cached_tokens ?? 0, input) })} />
-      <Tile label={t("ops_cost")} value={all.cost == null ? "–" : money(all.cost)} more={all.cost == null ? t("ops_no_price") : t("ops_calls", { n: all.llm_calls ?? 0 })} />
+      <Tile label={t("ops_cost")} value={dollars(all.cost, all.cost_complete)} more={all.cost == null || all.cost_complete === false ? t("ops_no_price") : t("ops_calls", { n: all.llm_calls ?? 0 })} />
     </div>
   );
 }
@@ -159,7 +159,7 @@ function Details({ figures }: { figures: Schemas["WindowFigures"] }) {
             { label: t("ops_errors"), end: true, cell: ({ figures: of }) => number(of.failed ?? 0) },
             { label: t("ops_latency"), end: true, cell: ({ figures: of }) => (of.latency_ms ? duration(of.latency_ms.median) : "–") },
             { label: t("ops_tokens_in_out"), end: true, cell: ({ figures: of }) => tokens(of) },
-            { label: t("ops_cost"), end: true, cell: ({ figures: of }) => (of.cost == null ? "–" : money(of.cost)) },
+            { label: t("ops_cost"), end: true, cell: ({ figures: of }) => dollars(of.cost, of.cost_complete) },
           ]} />
         </Card>
       )}

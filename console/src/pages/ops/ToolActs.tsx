@@ -19,7 +19,7 @@ export function Reset({ tool, onClose, onDone }: Given & { tool: string | null }
   const [session, setSession] = useState("");
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
-    const body: Schemas["FleetReset"] = { scope, tool_name: tool, session_id: scope === "sessions" && session.trim() !== "" ? session.trim() : null };
+    const body: Schemas["FleetReset"] = { scope, all: tool === null, tool_name: tool, session_id: scope === "sessions" && session.trim() !== "" ? session.trim() : null };
     if (!(await attempt(() => post("/tool-states/reset", body)))) return;
     toast(t("ops_was_reset"));
     onDone();

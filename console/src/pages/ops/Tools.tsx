@@ -8,7 +8,7 @@ import { Table } from "../../components/Table";
 import { number, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { visible } from "../../text";
-import { Facts, Foreign, Id, List, Shown, usePaged, When } from "./parts";
+import { count, Facts, Foreign, Id, List, Shown, usePaged, When } from "./parts";
 import type { OpsView } from "./Ops";
 import { Maintain, Reset } from "./ToolActs";
 
@@ -118,7 +118,7 @@ export function Tool({ id: name }: OpsView) {
         { label: t("ops_session"), cell: ({ session_id }) => <a href={`#/ops/sessions/${session_id}`}><Id id={session_id} /></a> },
         { label: t("ops_status"), cell: ({ status }) => <ToolStatus status={status} /> },
         { label: t("ops_reason"), cell: (state) => <Foreign text={state.reason ?? state.reason_code} /> },
-        { label: t("ops_failures"), end: true, cell: ({ consecutive_failures }) => number(consecutive_failures) },
+        { label: t("ops_failures"), end: true, cell: ({ consecutive_failures }) => count(consecutive_failures) },
         { label: t("ops_changed"), cell: ({ last_updated }) => <When at={last_updated} /> },
         { label: t("ops_acts"), unsaid: true, end: true, cell: ({ session_id }) => <Button class="small" icon="clock" onClick={() => setHistory(session_id)}>{t("ops_history")}</Button> },
       ]} />
@@ -136,8 +136,8 @@ const StateFacts = ({ state }: { state: State }) => (
       [t("ops_status"), <ToolStatus status={state.status} />],
       [t("ops_reason"), <Foreign text={state.reason ?? state.reason_code} />],
       [t("ops_until"), <When at={state.retry_at} />],
-      [t("ops_runs"), number(state.execution_count)],
-      [t("ops_failures"), number(state.consecutive_failures)],
+      [t("ops_runs"), count(state.execution_count)],
+      [t("ops_failures"), count(state.consecutive_failures)],
       [t("ops_last_success"), <When at={state.last_success_time} />],
       [t("ops_last_failure"), <When at={state.last_failure_time} />],
       [t("ops_changed"), <When at={state.last_updated} />],

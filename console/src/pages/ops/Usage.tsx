@@ -1,7 +1,7 @@
 import type { Schemas } from "../../api";
-import { money, number, share, t } from "../../i18n";
+import { number, share, t } from "../../i18n";
 import { go } from "../../router";
-import { Choice, Foreign, List, NONE, to, usePaged } from "./parts";
+import { Choice, dollars, Foreign, List, to, usePaged } from "./parts";
 import type { OpsView } from "./Ops";
 
 const GROUPS = ["day", "model", "user", "session"] as const;
@@ -24,7 +24,7 @@ export function Usage({ query }: OpsView) {
         { label: t("ops_sent"), end: true, cell: ({ input_tokens }) => number(input_tokens) },
         { label: t("ops_cached"), end: true, cell: ({ cached_tokens, input_tokens }) => share(cached_tokens, input_tokens) },
         { label: t("ops_received"), end: true, cell: ({ output_tokens }) => number(output_tokens) },
-        { label: t("ops_cost"), end: true, cell: ({ cost }) => (cost === null ? NONE : money(cost)) },
+        { label: t("ops_cost"), end: true, cell: ({ cost, cost_complete }) => dollars(cost, cost_complete) },
       ]} />
     </>
   );

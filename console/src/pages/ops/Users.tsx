@@ -3,9 +3,9 @@ import { put, remove, type Schemas } from "../../api";
 import { Button } from "../../components/Button";
 import { Dialog } from "../../components/Dialog";
 import { attempt, toast } from "../../components/Toast";
-import { money, number, t } from "../../i18n";
+import { number, t } from "../../i18n";
 import { visible } from "../../text";
-import { Foreign, List, NONE, to, usePaged } from "./parts";
+import { dollars, Foreign, List, to, usePaged } from "./parts";
 import type { OpsView } from "./Ops";
 
 type User = Schemas["OpsUser"];
@@ -28,7 +28,7 @@ export function Users(_: OpsView) {
         { label: t("ops_sessions"), end: true, cell: ({ overview }) => counted(overview.sessions) },
         { label: t("ops_turns_today"), end: true, cell: ({ overview }) => counted(overview.turns_today) },
         { label: t("ops_tokens_today"), end: true, cell: ({ overview }) => number(overview.tokens_today) },
-        { label: t("ops_cost_today"), end: true, cell: ({ overview }) => (overview.cost_today === null ? NONE : money(overview.cost_today)) },
+        { label: t("ops_cost_today"), end: true, cell: ({ overview }) => dollars(overview.cost_today, overview.cost_complete) },
         { label: t("ops_limits"), cell: ({ limits }) => <Told limits={limits} /> },
         { label: t("ops_acts"), unsaid: true, end: true, cell: (user) => <Button class="small" icon="edit" label={t("ops_limits_of", { user: visible(user.overview.user) })} onClick={() => setAsked(user)} /> },
       ]} />

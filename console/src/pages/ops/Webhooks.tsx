@@ -30,7 +30,7 @@ export function Webhooks(_: OpsView) {
             <Card title={t("ops_last_failure")} mood="bad">
               <Facts facts={[
                 [t("ops_reason"), <Foreign text={last.failure} />], [t("ops_type"), <Foreign text={last.type} />], [t("ops_when"), <When at={last.failed_at} />],
-                [t("ops_tries"), number(last.tries)], [t("ops_next_try"), <When at={last.next_try_at} />],
+                [t("ops_tries"), number(last.tries)], [t("ops_next_try"), <When at={last.next_try_at} />], [t("ops_in_flight_until"), <When at={last.in_flight_until} />],
                 [t("ops_session"), last.session_id === null ? NONE : <a href={`#/ops/sessions/${last.session_id}`}><Id id={last.session_id} /></a>],
               ]} />
             </Card>

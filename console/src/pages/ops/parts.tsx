@@ -6,12 +6,18 @@ import { Button, CopyButton } from "../../components/Button";
 import type { IconName } from "../../components/icons";
 import { EmptyState, Failure, type Mood, Spinner } from "../../components/parts";
 import { attempt } from "../../components/Toast";
-import { ago, duration, exact, t } from "../../i18n";
+import { ago, duration, exact, money, number, t } from "../../i18n";
 import { type Loaded, useLoad } from "../../load";
 import { go } from "../../router";
 import { visible } from "../../text";
 
 export const NONE = "–";
+
+export const count = (of: number | null): string => (of === null ? NONE : number(of));
+
+/** What is known of a cost: a part has no price if it is not complete. */
+export const dollars = (cost: number | null | undefined, complete: boolean | undefined): string =>
+  cost == null ? NONE : `${complete === false ? "≥ " : ""}${money(cost)}`;
 const PAGE = 50;
 
 /** How long ago, or in how long; the second itself on hovering. */
