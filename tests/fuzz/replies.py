@@ -17,9 +17,9 @@ from segue.memory.fact_cues import (
     may_state_facts,
     search_words,
 )
-from segue.plans.acknowledgement import LEXICON, Acknowledgement, asks_about, classify
+from segue.plans.acknowledgement import LEXICON, Acknowledgement, classify
 from segue.plans.multistep_detector import CUES, asks_for_several_steps
-from segue.plans.question import ACTIONS, Question, question_of
+from segue.plans.question import ACTIONS, Question, is_about, question_in, question_of
 from segue.plans.search_words import SEARCH_LEXICON, needs_own_things_first, search_readings
 from tests.fuzz.draw import Draw, as_text
 
@@ -60,7 +60,8 @@ def acknowledgement(data: bytes) -> None:
     assert classify(f"{text}\n{NO}").strength is None, text
     if QUOTES.isdisjoint(text):
         assert classify(f'"{text}"').strength is None, text
-    asks_about(f"{text}?", "delete_all", {"folder": text[:20]})
+    question_in(f"{text}?")
+    is_about(text, "delete_all")
 
 
 def cues(data: bytes) -> None:

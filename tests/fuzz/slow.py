@@ -12,14 +12,16 @@ from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.domain.redaction import without_secrets
 from segue.language.detect_language import detect_language
 from segue.language.utterance import parse_own_words
+from segue.language.written_values import dates_in, numbers_in, times_in
 from segue.memory.fact_cues import LONGEST_READ, index_words, is_correction, may_state_facts, search_words
 from segue.memory.token_count import estimate
 from segue.offline.model import reply_to
-from segue.plans.acknowledgement import asks_about, classify
+from segue.plans.acknowledgement import classify
 from segue.plans.multistep_detector import asks_for_several_steps
 from segue.plans.plan_parser import MAX_TEXT_CHARS, parse_plan
 from segue.plans.policy import should_search_web
-from segue.plans.question import question_of
+from segue.plans.question import is_about, question_in, question_of
+from segue.plans.selection import chosen_of
 from segue.tools.identifiers import identifiers
 from segue.tools.normalize import clean_text
 from segue.tools.outcome import MAX_ERROR_CHARS, credentials_refused
@@ -66,7 +68,9 @@ READERS: Final[Mapping[str, tuple[Callable[[str], object], int]]] = {
     "index": (index_words, 2_000),
     "language": (detect_language, MAX_MESSAGE_CHARS),
     "question": (lambda text: question_of("delete_all", text, {"a": text}), MAX_MESSAGE_CHARS),
-    "asks_about": (lambda text: asks_about(f"{text}?", "delete_all", {"a": text[:60]}), MAX_MESSAGE_CHARS),
+    "offer": (lambda text: (question_in(f"{text}?"), is_about(text, "delete_all")), MAX_MESSAGE_CHARS),
+    "written": (lambda text: (dates_in(text), times_in(text), numbers_in(text)), MAX_TEXT_CHARS),
+    "selection": (lambda text: chosen_of(text, (1, 2, 3)), MAX_MESSAGE_CHARS),
     "plan": (lambda text: parse_plan(text, tools=("a_b",)), MAX_TEXT_CHARS),
     "estimate": (estimate, A_RESULT),
     "fenced": (fenced, A_RESULT),

@@ -12,7 +12,6 @@ from segue.plans.acknowledgement import (
     LEXICON,
     LONGEST_MESSAGE,
     POSTPONES,
-    asks_about,
     classify,
     detect_acknowledgement,
 )
@@ -453,29 +452,6 @@ def test_every_language_names_every_action(language: str) -> None:
         "read", "open", "send", "write", "reply", "delete", "cancel", "move", "book", "create", "change", "add",
         "remove", "search", "call", "pay", "save", "share", "archive",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "args", "names_all"),
-    [
-        ("Ho trovato tre mail. Vuoi che cancelli la mail m1?", {"id": "m1"}, True),
-        ("Vuoi che cancelli la mail di Rossi?", {"id": "m1"}, False),
-        ("Vuoi che cancelli la mail m11?", {"id": "m1"}, False),
-        ("Cancello la mail m1. Va bene?", {"id": "m1"}, False),
-        ("Vuoi che legga la mail m1?", {"id": "m1"}, False),
-        ("Vuoi che non cancelli la mail m1?", {"id": "m1"}, False),
-        ("Shall I keep the mail m1 or delete it?", {"id": "m1"}, False),
-        ("Shall I delete the mail m1?", {"id": "m1"}, True),
-        ("Fatto. Vuoi che cancelli la mail di rossi@example.com?", {"from": "rossi@example.com"}, True),
-        ("要删除邮件 m1 吗？", {"id": "m1"}, True),
-        ("هل أحذف الرسالة m1؟", {"id": "m1"}, True),
-        ("Vuoi che cancelli la mail m1?", {"id": "m1", "note": "x" * 81}, False),
-    ],
-)
-def test_a_question_is_about_a_call_if_it_names_the_action_and_every_argument(
-    text: str, args: dict[str, str], *, names_all: bool
-) -> None:
-    assert asks_about(text, "mcp_delete_email", args) is names_all
 
 
 @pytest.mark.parametrize(

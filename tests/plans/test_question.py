@@ -59,7 +59,8 @@ def test_an_offer_begins_with_the_first_of_the_last_sentences_that_offers() -> N
         ("要删除邮件吗？", "mcp_delete_email", True),
         ("هل أحذف الرسالة؟", "mcp_delete_email", True),
         ("Shall I ask for the weather forecast?", "mcp_weather_forecast", True),
-        ("Shall I ask for the weather?", "mcp_weather_forecast", False),
+        ("Shall I ask for the weather?", "mcp_weather_forecast", True),
+        ("Shall I water the plants?", "mcp_weather_forecast", False),
     ],
 )
 def test_an_offer_is_about_a_tool_whose_action_it_names(text: str, tool: str, *, about: bool) -> None:

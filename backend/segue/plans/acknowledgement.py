@@ -8,7 +8,7 @@ accounts for it. Pure.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Final
 
 from segue.domain.session import Strength, Verdict
 from segue.language.detect_language import detect_language
@@ -25,7 +25,7 @@ from segue.language.lexicon import (
 from segue.language.misspelling import WordsByLetter, by_first_letter, words_near
 from segue.language.utterance import Utterance, is_emoji, parse_own_words, sentences_of, words_of
 from segue.language.word_lists import Phrase, WordList
-from segue.plans.question import BESIDE, Question, asked_in, is_value, kind_beside, names_call
+from segue.plans.question import BESIDE, Question, is_value, kind_beside
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 MOST_WORDS: Final = 60
@@ -184,14 +184,6 @@ def _says_no_elsewhere(words: Phrase, language: str) -> bool:
         and kinds_of((word,), language, LEXICON.now)[0] in STATEMENTS
         for word in words
     )
-
-
-def asks_about(text: str, tool: str, args: Mapping[str, Any]) -> bool:
-    """Returns whether the last question in a text is whether to make exactly this call, and nothing else."""
-    asked = asked_in(text)
-    if asked is None or not names_call(asked, tool, args):
-        return False
-    return TURNS.isdisjoint(kinds_of(words_of(asked), detect_language(asked), LEXICON.now))
 
 
 @lru_cache(maxsize=1)

@@ -266,15 +266,6 @@ def asked_in(text: str | None) -> str | None:
     return said[start : end + 1].strip()
 
 
-def names_call(asked: str, tool: str, args: Mapping[str, Any]) -> bool:
-    """Returns whether a question names the action of a call and, to the letter, each of its arguments."""
-    values = list(short_values(args))
-    if len(values) != sum(1 for _ in _leaves(args)):
-        return False
-    actions = _named(tool_words(tool), ENGLISH).actions & question_of(None, asked, None).actions
-    return bool(actions) and all(_occurs(value, asked) for value in values)
-
-
 def short_values(args: object) -> Iterable[str]:
     """Returns the arguments that are texts of up to LONGEST_ARGUMENT characters, or numbers, at any depth."""
     return (value for value in map(str, _leaves(args)) if len(value) <= LONGEST_ARGUMENT)
@@ -315,10 +306,6 @@ def _leaves(value: object) -> Iterable[object]:
             return
         case _:
             yield value
-
-
-def _occurs(value: str, text: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def _named(words: Phrase, language: str) -> Question:
