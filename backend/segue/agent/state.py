@@ -133,7 +133,9 @@ def web_search_report(state: TurnState) -> WebSearchReport:
     ended = [call.status == "succeeded" for call in state.get("tool_calls", []) if call.tool_name == WEB_SEARCH]
     reason: SearchReason = search.reason
     if any(ended):
-        reason = search.reason if search.search else "plan" if state["plan_runs"] else "model"
+        planned = state["touched_plan"].plan.steps if state["plan_runs"] and state["touched_plan"] else ()
+        is_planned = any(step.tool == WEB_SEARCH for step in planned)
+        reason = search.reason if search.search else "plan" if is_planned else "model"
     elif search.search:
         reason = "failed" if ended else "offered"
     return WebSearchReport(requested=state["force_web_search"], performed=any(ended), reason=reason)
