@@ -125,7 +125,7 @@ class Shown:
         self._records = list(islice(found, MAX_RECORDS))
         told = (str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
         self._told = frozenset(told)
-        self._prose = [text for text in self._told if " " in text]
+        self._prose = [text.lower() for text in self._told]
         self._peculiar: dict[Record, frozenset[str]] = {}
 
     def missing(self, args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Shown:
 
     def _is_only_told(self, value: str) -> bool:
         """Returns whether a text of a result has the value, and none of the user's."""
-        is_told = any(stands_in(value, text) for text in self._prose)
+        is_told = any(stands_in(value.lower(), text) for text in self._prose)
         return is_told and not any(each.by_user and each.shows(value) for each in self._texts)
 
     def _is_amount_meant(self, value: float) -> bool:
