@@ -181,6 +181,19 @@ async def test_words_cover_a_call_once(client: Client, provider: Provider, shelf
     assert (shelf.effects, answer["plan"]["status"]) == (["write hello"], "waiting")
 
 
+async def test_words_cover_a_call_once_though_the_turn_is_cut_off_behind_it(
+    client: Client, provider: Provider, shelf: Shelf
+) -> None:
+    shelf.trouble = "no ink"
+    session = await talked(client, provider, "Write hello down", said="Shall I ask the moody writer for hello?")
+    wanted = ("mcp_moody_writer", {"word": "hello"})
+    provider.will(calls(wanted), fails(400))
+    failed = (await client.send(session, "yes, please")).json()
+    provider.will(calls(wanted))
+    answer = (await client.http.post(f"/sessions/{session}/turns/{failed['turn_id']}/retry")).json()
+    assert (shelf.effects, answer["plan"]["status"]) == (["write hello"], "waiting")
+
+
 async def test_words_cover_no_call_that_has_been_made_already(
     client: Client, provider: Provider, effects: list[str]
 ) -> None:
