@@ -17,12 +17,12 @@ from segue.agent.state import TurnState
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
 from segue.domain.errors import AppError
 from segue.domain.session import Message, RequestedCall
-from segue.domain.tool import Tool, ToolSpec, canonical_args
+from segue.domain.tool import Reference, Tool, ToolSpec, canonical_args
 from segue.language.utterance import sentences_of, words_of
 from segue.memory.history import recent_texts
 from segue.plans.argument_origins import leaves
 from segue.plans.question import is_about, names_action, offer_in
-from segue.tools.results import load_results, recent_references
+from segue.tools.results import StoredResult, load_results, recent_references
 
 MAX_TEXTS = 100
 MAX_RESULTS = 40
@@ -72,7 +72,7 @@ def _offers(agreement: Agreement, tool: ToolSpec) -> bool:
 
 
 async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[str, str]]]:
-    """Returns what was said in the session and what its tools gave, the newest first, and the calls that succeeded."""
+    """Returns what was said up to the yes and what the tools gave, the newest first, and the calls that succeeded."""
     context, session_id = turn.context, turn.context.turn.session_id
     async with context.transaction() as connection:
         said = await recent_texts(connection, context.owner, session_id, limit=MAX_TEXTS)
@@ -80,7 +80,13 @@ async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[st
         ids = [reference.tool_call_id for reference in references[:MAX_RESULTS]]
         kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
     made = {(each.tool_name, canonical_args(each.args)) for each in references if each.status == "succeeded"}
-    return said, [kept[each].value() for each in ids if each in kept and kept[each].content], made
+    before = [each for each in said if each.role == "user" or each.turn_id != context.turn.turn_id]
+    return before, [_told(each, kept.get(each.tool_call_id)) for each in references], made
+
+
+def _told(reference: Reference, kept: StoredResult | None) -> Any:
+    """Returns a result, or what is known of one that failed, is no longer kept or is too large."""
+    return kept.value() if kept and kept.content else " ".join((reference.preview, *reference.identifiers))
 
 
 def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[Message]) -> list[SeenText]:

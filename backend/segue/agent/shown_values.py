@@ -150,7 +150,7 @@ class Shown:
         found = (record for number, result in enumerate(results) for record in _records(result, number))
         told = (str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
         self._told = frozenset(told)
-        self._prose = [text for text in self._told if " " in text]
+        self._texts_told = [text.lower() for text in self._told]
         self._with: dict[str, list[tuple[Record, str]]] = defaultdict(list)
         self._of_kind: dict[tuple[str, frozenset[str]], list[Record]] = defaultdict(list)
         self._tellers: dict[tuple[object, str], set[str | None]] = defaultdict(set)
@@ -196,7 +196,7 @@ class Shown:
 
     def _is_only_told(self, value: str) -> bool:
         """Returns whether a text of a result has the value, and none of the user's."""
-        is_told = any(stands_in(value, text) for text in self._prose)
+        is_told = any(stands_in(value.lower(), text) for text in self._texts_told)
         return is_told and not any(each.by_user and self._shows(each, value) for each in self._texts)
 
     def _is_flag_meant(self, path: str, value: object) -> bool:

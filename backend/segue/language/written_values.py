@@ -12,10 +12,12 @@ from segue.language.utterance import fold
 LANGUAGES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "zh", "ja", "ko", "hi")
 
 # A number in front of a unit of time or in a longer code is another thing.
-_GROUPED: Final = re.compile(r"(?<![\w.,])(\d{1,3}(?:[,'’\u00a0\u202f]\d{3})+|\d+)(\.\d+)?(?![\w]|[.,]\d)")
-_WITH_COMMA: Final = re.compile(r"(?<![\w.,])(\d{1,3}(?:[.\u00a0\u202f]\d{3})+|\d+),(\d{1,2})(?![\w]|[.,]\d)")
+_BEFORE, _AFTER = r"(?<![\w.,/-])(?<!\d[:'’])", r"(?!\w|[.,:/'’-]\w)"
+_GROUPED: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[,'’\u00a0\u202f]\d{{3}})+|\d+)(\.\d+)?{_AFTER}")
+_WITH_COMMA: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[.\u00a0\u202f]\d{{3}})+|\d+),(\d{{1,2}}){_AFTER}")
 _CURRENCY: Final = r"(?:[$€£¥₹₽₩₺]|元|円|원|(?:USD|EUR|GBP|CHF|JPY|CNY|dollars?|euros?|pounds?)\b)"
-_MONEY: Final = re.compile(rf"{_CURRENCY}\s?(\d[\d.,]*)|(?<![\w.,])(\d[\d.,]*)\s?{_CURRENCY}", re.IGNORECASE)
+_AMOUNT: Final = r"(\d(?:[\d.,'’\u00a0\u202f]*\d)?)"
+_MONEY: Final = re.compile(rf"{_CURRENCY}\s?{_AMOUNT}|(?<![\w.,]){_AMOUNT}\s?{_CURRENCY}", re.IGNORECASE)
 _NO_DIGIT: Final = re.compile(r"\D")
 _DOTTED_THOUSANDS: Final = re.compile(r"\d{1,3}(?:\.\d{3})+")
 _DATES: Final = (
@@ -63,7 +65,7 @@ def numbers_in(text: str) -> set[float]:
 
 def money_in(text: str) -> set[float]:
     """Returns the amounts that have a currency."""
-    return {amount for match in _MONEY.finditer(text) for amount in _amount((match[1] or match[2]).strip(".,"))}
+    return {amount for match in _MONEY.finditer(text) for amount in _amount(match[1] or match[2])}
 
 
 def _amount(written: str) -> Iterator[float]:

@@ -11,7 +11,8 @@ from segue.plans.acknowledgement import LEXICON
 
 _PLACES: Final = ("first", "second", "third", "fourth", "fifth")
 _RANGES: Final = {"first_two": slice(2), "first_three": slice(3), "last": slice(-1, None), "last_two": slice(-2, None)}
-_WORDS: Final = frozenset({"all", "and", "both", "only", "but", *_PLACES, *_RANGES})
+_PICKS: Final = frozenset({"all", "both", "only", "but", *_PLACES, *_RANGES})
+_WORDS: Final = _PICKS | {"and"}
 # Kinds of the lexicon that pick nothing, and leave a pick a pick.
 _BESIDE: Final = frozenset(
     {"yes", "accept", "go_ahead", "polite", "thanks", "glue", "object", "filler", "vocative", "repeats"}
@@ -39,22 +40,25 @@ def chosen_of(message: str, ids: Sequence[int]) -> frozenset[int] | None:
 
 
 def _chosen(words: Phrase, language: str, ids: Sequence[int]) -> frozenset[int] | None:
-    picks: list[str] = []
+    said: list[str] = []
     for kind, phrase in phrases_of(words, language, SELECTION.now):
-        if kind != UNKNOWN:
-            picks += [kind] if kind != "and" else []
-        elif not _BESIDE.issuperset(kinds_of(phrase, language, LEXICON.now)):
-            return None
-    if not picks or ("both" in picks and len(ids) != 2):  # noqa: PLR2004 (both are two)
+        said += [kind] if kind != UNKNOWN else kinds_of(phrase, language, LEXICON.now)
+    at_pick = next((at for at, kind in enumerate(said) if kind in _PICKS), len(said))
+    picks = [kind for kind in said if kind in _PICKS]
+    # `Thanks for everything` picks nothing, nor does `all good`, and `not only the first` says nothing of the others.
+    if not {*said} <= _WORDS | _BESIDE or "thanks" in said[:at_pick] or {"but", "only"} <= {*picks}:
+        return None
+    if ("both" in picks and len(ids) != 2) or {*picks} & {*_PLACES[len(ids) :]}:  # noqa: PLR2004 (both are two)
         return None
     left_out, named = set[int](), set[int]()
     at_but = picks.index("but") if "but" in picks else None
     for at, kind in enumerate(picks):
         is_after = at_but is not None and (at < at_but if language in _AFTERTHOUGHTS else at > at_but)
         (left_out if is_after else named).update(_places(kind, ids))
-    if at_but is not None and not left_out:
-        return None
-    return frozenset((named or set(ids)) - left_out) if named or left_out or {"all", "both"} & {*picks} else None
+    if named or left_out or at_but is not None:
+        return frozenset((named or set(ids)) - left_out) if left_out or at_but is None else None
+    is_all = {"all", "both"} & {*picks} and {"accept", "filler", "yes"}.isdisjoint(said[at_pick:])
+    return frozenset(ids) if is_all else None
 
 
 def _places(kind: str, ids: Sequence[int]) -> Sequence[int]:

@@ -128,12 +128,14 @@ async def _run_plan(turn: TurnCalls, state: TurnState, conversation: list[BaseMe
     run = await execute_plan(turn, stored, conversation)
     if run.plan.status != "waiting":
         return await _go_on(turn, state, run, conversation)
+    blocked = blocked_tools(turn, run.plan)
+    is_away = run.changed == "tool_blocked" and run.plan.waiting_steps[0].tool in blocked
     answer = plan_messages.ask(
         run.stored,
         language_of(state),
-        changed=run.differences if run.changed and run.changed != "tool_blocked" else None,
-        blocked=blocked_tools(turn, run.plan),
-        is_away=run.changed == "tool_blocked",
+        changed=run.differences if run.changed and not is_away else None,
+        blocked=blocked,
+        is_away=is_away,
         told=await told_about(turn, run.plan.waiting_steps, state["earlier_results"]),
         results=_tools_by_result(turn, state),
     )
@@ -148,9 +150,9 @@ async def _go_on(turn: TurnCalls, state: TurnState, run: PlanRun, conversation: 
         conversation[:] = prompts.with_note(conversation, prompts.carried_out_note(run.plan))
     try:
         update = await _ask_and_call(turn, state, conversation)
-    except StalePlan:
-        raise
     except AppError as error:
+        if run.steered or isinstance(error, StalePlan):
+            raise
         log.warning("not_gone_on", code=error.code, plan_id=run.plan.id)
         update = {"answer": plan_messages.ended(run.plan, language_of(state))}
     return {"touched_plan": run.stored, "plan_runs": not run.steered, **update}
