@@ -18,10 +18,10 @@ from segue.agent.turn_calls import Agreement, TurnCalls, call_key
 from segue.domain.errors import AppError
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolSpec, canonical_args
-from segue.language.utterance import sentences_of, words_of
+from segue.language.utterance import parse_utterance, sentences_of, words_of
 from segue.memory.history import recent_texts
 from segue.plans.argument_origins import leaves
-from segue.plans.question import is_about, names_action, offer_in
+from segue.plans.question import is_about, is_value, names_action, offer_in
 from segue.tools.results import StoredResult, load_results, recent_references
 
 MAX_TEXTS = 100
@@ -98,10 +98,19 @@ def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[Message]) -> lis
     return nearest + [SeenText(str(each.content), by_user=each.role == "user") for each in said]
 
 
+def _repeats(agreement: Agreement, request: RequestedCall) -> bool:
+    """Returns whether what the user adds to the yes is in the call, or is a plain word of the answer: one that begins
+    small there, and so is no name.
+    """
+    values = {word for _, value in leaves(request.args) for word in words_of(str(value))}
+    small = [word for word in agreement.answer.split() if word[0].islower() and not is_value(word)]
+    plain = set(words_of(" ".join(small)))
+    return not parse_utterance(agreement.reply).asks and (values | plain).issuperset(agreement.added)
+
+
 async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall) -> bool:
     """Returns whether the reply is a strong yes to this call: by the rules, or by these and a model together."""
-    values = {word for _, value in leaves(request.args) for word in words_of(str(value))}
-    if agreement.is_strong or values.issuperset(agreement.added):
+    if agreement.is_strong or _repeats(agreement, request):
         return True
     try:
         return await classify_agreement(turn.context, agreement.answer, agreement.reply, request) == "confirm"

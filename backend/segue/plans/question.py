@@ -191,7 +191,10 @@ def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
     if any(line.rstrip().endswith(".") or lists.has_cue(line, "asks") for line in shown[:-1]):
         return ""
     before = " ".join(sentences_of(answer[-LONGEST_OFFER:])[: -len(sentences_of(offer))][-MOST_SENTENCES:])
-    return " ".join(shown) or ("" if lists.has_cue(before, "turns") else before)
+    if shown or lists.has_cue(before, "turns"):
+        return " ".join(shown)
+    # A name in a sentence before may be another's than the one that is meant: what begins small is none.
+    return " ".join(word for word in before.split() if word[0].islower() or any(map(str.isdigit, word)))
 
 
 def kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:

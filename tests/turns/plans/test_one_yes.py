@@ -510,3 +510,23 @@ async def test_after_a_plan_whose_model_is_lost_the_answer_is_what_the_steps_did
     answer = await client.chat(session, "yes")
     assert "✓ Delete 2" in answer["message"]["content"]
     assert effects == ["delete itm-1", "delete itm-2"]
+
+
+@pytest.mark.parametrize("reply", ["Yes, send it to Marco", "yes, send it to marco", "Sì, mandala a Marco"])
+async def test_a_yes_that_names_another_of_the_answer_does_not_cover_the_one_that_was_offered(
+    reply: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    said = "Anna and Marco have asked. Shall I send the note hello to Anna?"
+    session = await talked(client, provider, "Who has asked for a note?", said=said)
+    provider.will(calls(note("Anna", "hello")), reads("amend"))
+    answer = await client.chat(session, reply)
+    assert (answer["plan"]["status"], effects) == ("waiting", [])
+
+
+async def test_a_yes_in_a_script_without_capitals_that_names_another_covers_nothing(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "谁要便条？", said="安娜和马可要了。要我把便条 hello 发给安娜吗？")
+    provider.will(calls(note("安娜", "hello")), reads("amend"))
+    answer = await client.chat(session, "好的，发给马可")
+    assert (answer["plan"]["status"], effects) == ("waiting", [])
