@@ -168,9 +168,9 @@ bench-language: install  ## measure how well a yes is recognised, on the half no
 bfcl: install  ## replay a public benchmark, killing the service between turns: make bfcl DATA=bfcl_multi_turn_base.jsonl
 	$(BIN)/python bench/bfcl.py $(or $(DATA),$(error give the data: make bfcl DATA=path/to/bfcl_multi_turn_base.jsonl))
 
-dialogues: install  ## play recorded dialogues, counting what is asked twice: make dialogues DATA=airline_dialogues.jsonl [KILL=10 INSTANCES=2]
+dialogues: install  ## play recorded dialogues, counting what is asked twice: make dialogues DATA=airline_dialogues.jsonl [KILL=10 INSTANCES=2 READER=yes]
 	$(BIN)/python -m bench.dialogues $(or $(DATA),$(error give the data: make dialogues DATA=path/to/airline_dialogues.jsonl)) \
-		--kill $(or $(KILL),0) --instances $(or $(INSTANCES),1)
+		--kill $(or $(KILL),0) --instances $(or $(INSTANCES),1) --reader $(or $(READER),none)
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --extra otel --extra anthropic --extra google --extra files pyproject.toml
