@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     Server = Supervisor | PersonalServer
     MakePersonal = Callable[[Callable[[], Mapping[str, McpServerConfig]]], PersonalServers]
 
+MAX_GUESSED_SHOWN: Final = 20
+
 _CLOSE_S: Final = 10.0
 _WELCOME_S: Final = 5.0
 _APPLICATION: Final = ""  # owns the names of native tools; no server is called so
@@ -116,6 +118,10 @@ class McpServers:
     def agents(self) -> frozenset[str]:
         """Returns the ids of agents that servers are limited to."""
         return frozenset[str]().union(*(server.config.agents or () for server in self._servers))
+
+    def guessed(self) -> dict[str, list[str]]:
+        """Returns by server the tools whose effect is guessed."""
+        return {server.name: names for server in self._servers if (names := _guessed(server.tools))}
 
     def reconnect(self, name: str) -> bool:
         """Connects a server anew; other servers do not notice. Returns False if there is none of this name."""
@@ -233,7 +239,9 @@ class McpServers:
         for server in servers:
             self._tell(server, server.tools)
 
-    def _tell(self, server: "Server", tools: Iterable[Tool]) -> None:
+    def _tell(self, server: "Server", tools: Sequence[Tool]) -> None:
+        if guessed := _guessed(tools):
+            log.info("mcp_effects_guessed", server=server.name, count=len(guessed), tools=guessed[:MAX_GUESSED_SHOWN])
         if self._listed is not None:
             self._listed(f"mcp:{server.name}", [tool.spec for tool in tools])
 
@@ -259,6 +267,10 @@ class McpServers:
 
 def _wanted(config: McpConfig) -> dict[str, McpServerConfig]:
     return {name: server for name, server in config.servers.items() if not server.off}
+
+
+def _guessed(tools: Iterable[Tool]) -> list[str]:
+    return [tool.spec.name for tool in tools if tool.spec.effect_guessed]
 
 
 def _unknown_dependencies(server: "Server", tools: Iterable[Tool]) -> tuple[str, ...]:
