@@ -119,10 +119,6 @@ class McpServers:
         """Returns the ids of agents that servers are limited to."""
         return frozenset[str]().union(*(server.config.agents or () for server in self._servers))
 
-    def guessed(self) -> dict[str, list[str]]:
-        """Returns by server the tools whose effect is guessed."""
-        return {server.name: names for server in self._servers if (names := _guessed(server.tools))}
-
     def reconnect(self, name: str) -> bool:
         """Connects a server anew; other servers do not notice. Returns False if there is none of this name."""
         found = [server for server in self._servers if server.name == name]
@@ -240,7 +236,7 @@ class McpServers:
             self._tell(server, server.tools)
 
     def _tell(self, server: "Server", tools: Sequence[Tool]) -> None:
-        if guessed := _guessed(tools):
+        if guessed := [tool.spec.name for tool in tools if tool.spec.effect_guessed]:
             log.info("mcp_effects_guessed", server=server.name, count=len(guessed), tools=guessed[:MAX_GUESSED_SHOWN])
         if self._listed is not None:
             self._listed(f"mcp:{server.name}", [tool.spec for tool in tools])
@@ -267,10 +263,6 @@ class McpServers:
 
 def _wanted(config: McpConfig) -> dict[str, McpServerConfig]:
     return {name: server for name, server in config.servers.items() if not server.off}
-
-
-def _guessed(tools: Iterable[Tool]) -> list[str]:
-    return [tool.spec.name for tool in tools if tool.spec.effect_guessed]
 
 
 def _unknown_dependencies(server: "Server", tools: Iterable[Tool]) -> tuple[str, ...]:

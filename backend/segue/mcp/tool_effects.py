@@ -18,17 +18,18 @@ from segue.plans.question import ACTIONS, ANY_ACTION, ActionWords
 
 Names = frozenset[str]
 
-_EFFECTS: Final[dict[Unannotated, Effect]] = {"ask": "destructive", "write": "write", "read_only": "read_only"}
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_UPPER: Final = "A-ZÀ-ÞА-Я"
+_PARTS: Final = re.compile(  # `mailSend`, `SMSSend`, `2mails`
+    rf"(?<![{_UPPER}\W\d_])(?=[{_UPPER}])|(?<=[{_UPPER}])(?=[{_UPPER}][^{_UPPER}\W\d_])|(?<=\d)(?=\D)|(?<=\D)(?=\d)"
+)
 _READS: Final = frozenset(
     ["check", "count", "describe", "fetch", "find", "get", "list", "query", "read", "search", "show", "view"]
 )
 _DESTROYS: Final = frozenset(["delete", "destroy", "drop", "erase", "purge", "remove", "truncate", "wipe"])
 _ENDS: Final = frozenset(["cancel", "deactivate", "revoke", "terminate", "uninstall", "unsubscribe"])
 _SENDS: Final = frozenset(["broadcast", "forward", "invite", "notify", "post", "publish", "reply", "send", "tweet"])
-_PAYS: Final = frozenset(
-    ["buy", "charge", "donate", "pay", "purchase", "refund", "sell", "transfer", "wire", "withdraw"]
-)
+_PAYS: Final = frozenset(["buy", "charge", "pay", "purchase", "refund", "sell", "transfer", "wire", "withdraw"])
 _EXECUTES: Final = frozenset(["deploy", "eval", "exec", "execute", "run"])
 _FINAL: Final = _DESTROYS | _ENDS | _SENDS | _PAYS | _EXECUTES
 
@@ -54,14 +55,14 @@ def effect_of(name: str, hints: ToolAnnotations | None, unannotated: Unannotated
     changes = hints is not None and hints.read_only_hint is False
     if unannotated is None or (changes and unannotated == "read_only"):
         return "destructive" if _sounds_final(name) else "write", True
-    return _EFFECTS[unannotated], False
+    return "destructive" if unannotated == "ask" else unannotated, False
 
 
 def _sounds_final(name: str) -> bool:
     english = [word.lower() for word in _WORD.findall(name)]
     if english and english[0] in _READS:
         return False
-    words = _words(name)
+    words = words_of(_PARTS.sub(" ", name))
     in_ascii = tuple(re.sub("([aou])e", r"\1", word) for word in words)  # `loesche`, `ueberweise`
     return not _FINAL.isdisjoint(english) or any(map(_acts_finally, {words, in_ascii}))
 
@@ -104,16 +105,3 @@ def _longest(found: Iterable[tuple[int, Names]]) -> tuple[int, Names]:
     pairs = [(0, Names()), *found]
     length = max(each for each, _ in pairs)
     return length, Names().union(*(names for each, names in pairs if each == length))
-
-
-def _words(name: str) -> Phrase:
-    """Returns the words of a name in any case and script, folded: `inviaMail_2` gives `invia`, `mail` and `2`."""
-    around = zip(f" {name}", name, f"{name[1:]} ", strict=False)
-    return words_of("".join(f" {here}" if _begins(*each) else each[1] for each in around if (here := each[1])))
-
-
-def _begins(before: str, here: str, after: str) -> bool:
-    """Returns whether a word begins at a letter: `mailSend`, `SMSSend`, `2mails`."""
-    if before.isdigit() != here.isdigit():
-        return True
-    return here.isupper() and (before.islower() or (before.isupper() and after.islower()))
