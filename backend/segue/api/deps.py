@@ -149,8 +149,8 @@ async def may_read_metrics(request: Request, services: ServicesDep, _: Described
         require_ops(request.state.identity)
 
 
-async def _origin(request: Request) -> Origin:
-    return Origin(request.scope["request_id"], request.scope["traceparent"])
+async def _origin(request: Request, services: ServicesDep, identity: IdentityDep) -> Origin:
+    return Origin(request.scope["request_id"], request.scope["traceparent"], services.agents.groups_of(identity))
 
 
 def _id(
