@@ -37,6 +37,9 @@ def declared_agents(
         _check_models(file, agent_id, agent, settings)
         _check_tools(file, agent_id, agent, may_exist)
     default = file.agents.pop(DEFAULT_AGENT, Agent())
+    for key in ("users", "groups"):
+        if getattr(default, key) is not None:
+            file.refuse(("agents", DEFAULT_AGENT, key), "cannot be: it answers in the place of agents that are gone")
     told = [default.instructions, _added_instructions(settings, file)]
     if file.faults:
         raise agents_invalid(file.faults)

@@ -75,6 +75,7 @@ class Settings(BaseSettings):
     jwt_key: SecretStr | None = None
     jwt_issuer: str | None = None
     jwt_audience: str | None = None
+    jwt_groups_claim: str = "groups"
     openwebui_jwt_secret: Annotated[SecretStr, Field(min_length=32)] | None = None
     console: bool = True
     metrics_public: bool = False

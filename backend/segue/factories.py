@@ -223,7 +223,8 @@ async def _token_authenticator(stack: AsyncExitStack, settings: Settings) -> Aut
     else:
         client = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
         keys = await stack.enter_async_context(key_set.KeySet(settings.jwt_jwks_url or "", client))
-    return tokens.Tokens(keys, issuer=settings.jwt_issuer or "", audience=settings.jwt_audience or "")
+    issuer, audience = settings.jwt_issuer or "", settings.jwt_audience or ""
+    return tokens.Tokens(keys, issuer=issuer, audience=audience, groups=settings.jwt_groups_claim)
 
 
 def forwarded_user(base: Foundation) -> Callable[[str], str] | None:

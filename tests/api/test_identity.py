@@ -210,6 +210,15 @@ async def test_a_key_whose_scopes_cannot_be_read_is_refused_and_listed_with_the_
     assert [key.is_unreadable for key in keys] == [False, *[True] * 5]
 
 
+async def test_a_key_whose_groups_cannot_be_read_is_refused(guarded: Settings, service: Client) -> None:
+    key = await new_key(guarded, "ada", groups=["staff"])
+    assert (await asked_as(service, ("X-API-Key", key))).status_code == 200
+    bad = await new_key(guarded, "bob", groups=["staff"])
+    async with looking_into(guarded) as stores:
+        await stores.database.execute("""UPDATE api_keys SET groups = '{"staff": true}' WHERE owner = 'bob'""")
+    assert (await asked_as(service, ("X-API-Key", bad))).status_code == 401
+
+
 async def test_a_browser_without_headers_reads_one_turn_with_a_token_of_its_own(
     service: Client, guarded: Settings, provider: Provider
 ) -> None:

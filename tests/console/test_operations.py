@@ -8,6 +8,7 @@ from segue.config import Settings
 from segue.tools.native import tool
 from tests.api.test_ops import hanging, told
 from tests.console.browsing import DESK, PHONE, Browsing, Window
+from tests.support.commands import ROOT
 from tests.support.health import MOODY, QUESTION
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, calls, says
@@ -122,6 +123,23 @@ async def test_what_is_wrong_with_mcp_json_and_which_tools_were_redefined_is_see
     await window.sees("The change of mcp.json was refused")
     await window.sees("did you mean command?")
     assert not await window.axe()
+
+
+@pytest.mark.sweep
+async def test_a_tool_whose_effect_was_guessed_is_marked_with_what_to_do_about_it(
+    browsing: Browsing, settings: Settings
+) -> None:
+    small = {"command": "python", "args": [str(ROOT / "tests" / "mcp" / "mcp_small_server.py")]}  # annotates nothing
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"small": small}}))
+    async with running(settings) as client:
+        window = await browsing.open(str(client.http.base_url).rstrip("/"), "#/tools")
+        row = window.page.get_by_role("row").filter(has_text="mcp_hold")
+        await row.get_by_text("guessed").wait_for()
+        assert await window.page.get_by_text("guessed").count() == 2
+        assert not await window.axe()
+        await row.get_by_role("link", name="mcp_hold").click()
+        await window.page.get_by_text("As the model sees it").click()
+        await window.sees("Annotate the tool, or set `unannotated` in mcp.json")
 
 
 @pytest.mark.sweep

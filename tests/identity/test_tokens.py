@@ -72,6 +72,25 @@ async def test_the_subject_is_the_user_and_what_one_makes_no_other_sees(service:
         assert [item["id"] for item in (await ada.get("/sessions"))["items"]] == [session]
 
 
+@pytest.mark.parametrize(
+    ("claim", "claims", "groups"),
+    [
+        ("groups", {"groups": ["staff", "admins"]}, ["admins", "staff"]),
+        ("groups", {"groups": "the staff"}, ["the staff"]),
+        ("groups", {"groups": ["staff", 7, None, {"a": 1}]}, ["staff"]),
+        ("groups", {"groups": {"staff": True}}, []),
+        ("groups", {"roles": ["staff"]}, []),
+        ("https://id.example/roles", {"https://id.example/roles": ["staff"], "groups": ["others"]}, ["staff"]),
+    ],
+)
+async def test_the_groups_stand_in_a_claim_of_the_operators_choice(
+    settings: Settings, claim: str, claims: dict[str, Any], groups: list[str]
+) -> None:
+    asking = asking_for_tokens(settings, jwt_key=SecretStr(pem(RSA)), jwt_groups_claim=claim)
+    async with running(asking) as service, speaking(service, token(**claims)) as ada:
+        assert (await ada.get("/me"))["groups"] == groups
+
+
 @pytest.mark.parametrize("claims", [{"scope": "openid ops"}, {"scp": ["ops"]}, {"scp": "ops"}, {"scope": ["ops"]}])
 async def test_the_scope_ops_stands_in_scope_or_scp(service: Client, claims: dict[str, Any]) -> None:
     async with speaking(service, token(**claims)) as ops, speaking(service, token(scope="shops")) as user:

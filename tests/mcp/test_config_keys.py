@@ -149,6 +149,16 @@ def test_confirm_is_a_list_of_names_or_says_how_each_asks(tmp_path: Path) -> Non
         assert why in refused(tmp_path, mcpServers={"a": {"command": "x", "confirm": wrong}})
 
 
+def test_what_tools_without_annotations_are_is_one_of_three_words(tmp_path: Path) -> None:
+    assert server(tmp_path).unannotated is None
+    for word in ("ask", "write", "read_only"):
+        assert server(tmp_path, unannotated=word).unannotated == word
+    for wrong in ("destructive", "never", True, ["ask"]):
+        text = refused(tmp_path, mcpServers={"a": {"command": "x", "unannotated": wrong}})
+        assert "a.unannotated: Input should be 'ask', 'write' or 'read_only'" in text
+    assert "did you mean unannotated?" in refused(tmp_path, mcpServers={"a": {"command": "x", "unanotated": "ask"}})
+
+
 def test_a_list_of_calls_that_another_client_does_not_ask_about_takes_no_question_away(tmp_path: Path) -> None:
     keys = {"alwaysAllow": ["send"], "autoApprove": ["send"], "trust": True}
     config = read(tmp_path, mcpServers={"a": {"command": "x", "confirm": ["send"], **keys}})

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -247,10 +248,10 @@ async def test_a_call_that_runs_ends_though_its_server_is_reconnected_or_its_use
     assert server.ran == [("ada", "whoami")] * 2
 
 
-async def asked_to_log_in(client: Client, provider: Provider, tool: str = "mcp_whoami") -> tuple[str, str]:
+async def asked_to_log_in(client: Client, provider: Provider, tool: str = "mcp_whoami", **body: str) -> tuple[str, str]:
     """The session whose call waits for a login, and the link that it asks with."""
     provider.will(calls((tool, {})))
-    session = await client.new_session()
+    session = await client.new_session(**body)
     answer = await client.chat(session, "Who am I there?")
     [step] = answer["plan"]["steps"]
     assert (step["status"], step["asks"]["mode"], step["asks"]["source"]) == ("waiting", "url", "mcp:diary")
@@ -273,6 +274,23 @@ async def test_a_login_that_was_taken_back_is_asked_for_and_the_call_goes_on_aft
     assert sorted(page.status_code for page in pages) == [200, 400, 400]
     turns = await service.ended(session, 2)
     assert [turn["status"] for turn in turns] == ["completed", "completed"]
+    assert server.ran == [("ada", "whoami")]
+
+
+async def test_a_call_that_goes_on_after_a_login_is_still_its_agents_which_is_for_a_group_of_the_user(
+    with_logins: Settings, server: LoginServer, provider: Provider, tmp_path: Path
+) -> None:
+    (tmp_path / "agents.toml").write_text('[agents.clerk]\ngroups = ["staff"]\n')
+    guarded = with_logins.model_copy(update={"auth": "api_key", "agents_config": tmp_path / "agents.toml"})
+    key = await new_key(guarded, "ada", groups=["staff"])
+    async with running(guarded) as service, speaking(service, key) as ada:
+        await log_in(ada, "ada")
+        server.revoke_all()
+        session, link = await asked_to_log_in(ada, provider, agent="clerk")
+        provider.will(says("You are Ada."))
+        assert (await arrive(service, await at_browser(link, "ada"))).status_code == 200
+        last = (await ada.ended(session, 2))[-1]["answer"]
+    assert (last["message"]["metadata"].get("agent"), last["plan"]["status"]) == ("clerk", "completed")
     assert server.ran == [("ada", "whoami")]
 
 

@@ -65,6 +65,7 @@ async def test_the_tools_are_listed_with_all_that_is_known_of_them(client: Clien
         "description": "Say more of a topic that was looked up.",
         "schema": tools["mcp_dependent_tool"]["schema"],
         "effect": "read_only",
+        "effect_guessed": False,
         "confirmation": False,
         "always_asks": False,
         "dependencies": [{"type": "any", "tools": ["mcp_base_tool"], "optional": ["mcp_find_items"]}],

@@ -53,29 +53,27 @@ class AgentDescription:
 
 @router.get("")
 async def list_agents(services: ServicesDep, identity: IdentityDep) -> Page[AgentDescription]:
-    """Lists the agents that a session may have."""
-    return _all(services, identity)
+    """Lists the agents that a session of the caller's may have."""
+    agents = services.agents.of(identity.user, identity.groups)
+    return Page([_described(services, speaker, identity) for speaker in agents.values()], None)
 
 
 @router.get("/{agent_id}")
 async def get_agent(agent_id: AgentId, services: ServicesDep, identity: IdentityDep) -> AgentDescription:
     """Shows an agent."""
-    return _described(services, services.agents.check(agent_id, status=404), identity)
+    speaker = services.agents.check(agent_id, identity.user, identity.groups, status=404)
+    return _described(services, speaker, identity)
 
 
 @router.post("/reload", responses=problems("forbidden", "agents_invalid"))
 async def reload_agents(services: ServicesDep, operator: Ops) -> Page[AgentDescription]:
     """Loads the file of agents anew. In this process: turns that run keep the agents they began with, and a file that
-    cannot be used changes nothing. For the scope `ops`.
+    cannot be used changes nothing. Lists all that there are. For the scope `ops`.
     """
     async with services.database.transaction() as connection:
         await record_act(connection, operator, "reload_agents")
     await services.agents.reload()
-    return _all(services, operator)
-
-
-def _all(services: Services, identity: Identity) -> Page[AgentDescription]:
-    return Page([_described(services, speaker, identity) for speaker in services.agents.known.values()], None)
+    return Page([_described(services, speaker, operator) for speaker in services.agents.known.values()], None)
 
 
 def _described(services: Services, speaker: Speaker, identity: Identity) -> AgentDescription:

@@ -1,7 +1,7 @@
 """What routes are declared with: a router, the services of this process, the caller, ids in the path, strict JSON."""
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
 
@@ -140,7 +140,7 @@ def require_ops(identity: Identity) -> None:
 async def _ops(request: Request, identity: IdentityDep) -> Operator:
     """Raises AppError `forbidden`."""
     require_ops(identity)
-    return Operator(identity.user, identity.scopes, identity.is_everybody, request.scope["request_id"])
+    return Operator(**asdict(identity), request_id=request.scope["request_id"])
 
 
 async def may_read_metrics(request: Request, services: ServicesDep, _: Described) -> None:
@@ -149,8 +149,8 @@ async def may_read_metrics(request: Request, services: ServicesDep, _: Described
         require_ops(request.state.identity)
 
 
-async def _origin(request: Request) -> Origin:
-    return Origin(request.scope["request_id"], request.scope["traceparent"])
+async def _origin(request: Request, services: ServicesDep, identity: IdentityDep) -> Origin:
+    return Origin(request.scope["request_id"], request.scope["traceparent"], services.agents.groups_of(identity))
 
 
 def _id(

@@ -34,6 +34,7 @@ class OpsKey:
     user: Annotated[str, doc("Whose it is.")]
     name: Annotated[str | None, doc("What it is for.")]
     scopes: Annotated[list[str], doc("What else it may do.")]
+    groups: Annotated[list[str], doc("The groups that its user is in with it.")]
     works: Annotated[bool, doc("Whether it is let in now.")]
     created_at: Annotated[datetime, doc("When it was made.")]
     last_used_at: Annotated[datetime | None, doc("When it last came, to the minute.")]
@@ -146,7 +147,7 @@ def _refuse_more_than(identity: Identity, user: str, scopes: Sequence[str]) -> N
 
 
 def _shown(key: ApiKey, now: datetime) -> OpsKey:
-    taken = ("id", "name", "scopes", "created_at", "last_used_at", "expires_at", "revoked_at")
+    taken = ("id", "name", "scopes", "groups", "created_at", "last_used_at", "expires_at", "revoked_at")
     return OpsKey(user=key.owner, works=key.works(now), **{name: getattr(key, name) for name in taken})
 
 

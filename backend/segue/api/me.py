@@ -27,6 +27,7 @@ class Me:
 
     user: Annotated[str, doc("The id that rows of the caller's belong to.")]
     scopes: Annotated[list[str], doc("As the token has them, also words that mean nothing to Segue.")]
+    groups: Annotated[list[str], doc("As the token or the key has them.")]
 
 
 Confirm = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
@@ -35,7 +36,7 @@ Confirm = Annotated[str, Query(max_length=500, description="The user again: of `
 @router.get("")
 async def get_me(identity: IdentityDep) -> Me:
     """Shows who the caller is."""
-    return Me(identity.user, sorted(identity.scopes))
+    return Me(identity.user, sorted(identity.scopes), sorted(identity.groups))
 
 
 @router.get("/export", response_class=StreamingResponse, responses=AS_LINES)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 
-from segue.api.deps import BranchId, Caller, IdentityDep, Services, ServicesDep, SessionId, router_of
+from segue.api.deps import BranchId, Caller, IdentityDep, OriginDep, Services, ServicesDep, SessionId, router_of
 from segue.api.problem_codes import problems
 from segue.api.schemas import (
     BY_SEQ,
@@ -38,7 +38,7 @@ from segue.memory import facts, history, sessions
 from segue.memory.session_search import SearchPosition, search_sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.context import working_memory
-from segue.turns.queries import with_metadata, with_turns
+from segue.turns.queries import groups_of_last, with_metadata, with_turns
 
 FACTS_SHOWN = 50
 
@@ -68,9 +68,9 @@ class SessionMemory:
 
 
 @router.post("", status_code=201, responses=problems("unknown_agent"))
-async def create_session(body: NewSession, services: ServicesDep, caller: Caller) -> Session:
+async def create_session(body: NewSession, services: ServicesDep, caller: Caller, origin: OriginDep) -> Session:
     """Makes a session."""
-    services.agents.check(body.agent, status=422)
+    services.agents.check(body.agent, caller, origin.groups, status=422)
     async with services.database.autocommit() as connection:
         session = await sessions.create_session(
             connection,
@@ -140,12 +140,12 @@ async def get_session(session_id: SessionId, services: ServicesDep, caller: Call
 
 @router.patch("/{session_id}", responses=problems("unknown_agent"))
 async def update_session(
-    session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller
+    session_id: SessionId, body: SessionChanges, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> Session | UnreadableSession:
     """Changes a session. An agent that it gets answers from the next turn on."""
     changes = body.model_dump(include=body.model_fields_set)
     if "agent" in changes:
-        services.agents.check(body.agent, status=422)
+        services.agents.check(body.agent, caller, origin.groups, status=422)
     if "time_zone" in changes:
         changes["time_zone"] = body.time_zone or services.time_zone
     async with services.database.autocommit() as connection:
@@ -204,11 +204,12 @@ async def get_prompt(session_id: SessionId, services: ServicesDep, identity: Ide
     """Shows what the next request to the model is made of. In its order and in tokens; with the scope `ops` of any
     session.
     """
-    owner = identity.user
+    owner, groups = identity.user, {*identity.groups}
     if "ops" in identity.scopes:
         async with services.database.read_only() as connection:
             owner = await sessions.owner_of(connection, session_id)
-    return await services.turns.next_request(owner, session_id)
+            groups = groups if owner == identity.user else {*await groups_of_last(connection, session_id)}
+    return await services.turns.next_request(owner, session_id, groups)
 
 
 @router.get("/{session_id}/memory")

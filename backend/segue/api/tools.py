@@ -26,6 +26,7 @@ class ToolDescription:
     description: Annotated[str, doc("What the model is told of it.")]
     schema: Annotated[Mapping[str, Any], doc("JSON Schema of its arguments.")]
     effect: Annotated[Effect, doc("What a call does to the world.")]
+    effect_guessed: Annotated[bool, doc("Whether nobody has said so: it was read from the name.")]
     confirmation: Annotated[bool, doc("Whether a call waits for the user's yes.")]
     always_asks: Annotated[bool, doc("Whether only the answer to the question about a call is that yes.")]
     dependencies: Annotated[tuple[DependencyGroup, ...], doc("What has to have succeeded in the session first.")]
@@ -44,6 +45,7 @@ async def list_tools(services: ServicesDep, caller: Caller) -> Page[ToolDescript
             description=spec.description,
             schema=spec.input_schema,
             effect=spec.effect,
+            effect_guessed=spec.effect_guessed,
             confirmation=needs_confirmation(spec, services.confirm),
             always_asks=spec.always_asks and needs_confirmation(spec, services.confirm),
             dependencies=spec.depends_on,

@@ -37,6 +37,7 @@ def create(
     scope: Annotated[
         list[str] | None, typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.")
     ] = None,
+    group: Annotated[list[str] | None, typer.Option(help="A group that its user is in. Repeatable.")] = None,
     name: Annotated[str | None, typer.Option(help="What it is for, to tell it from others.")] = None,
     days: Days = None,
 ) -> None:
@@ -48,7 +49,9 @@ def create(
         now = utc_now()
         expires_at = None if days is None else now + timedelta(days=days)
         async with database.transaction() as connection:
-            made = await create_key(connection, owner, scopes=scopes, name=name, now=now, expires_at=expires_at)
+            made = await create_key(
+                connection, owner, scopes=scopes, groups=group or (), name=name, now=now, expires_at=expires_at
+            )
             details = {"key_id": made.key.id, "user": owner, "scopes": made.key.scopes}
             await record_act(connection, CLI, "create_key", details=details)
         return made
@@ -73,7 +76,7 @@ def show(user: Annotated[str | None, typer.Option(help="Only this user's.")] = N
 
 @keys.command("rotate")
 def rotate(key_id: KeyId, hours: Hours = 24) -> None:
-    """Make a key of the same user, scopes and term, and end the old one later."""
+    """Make a key of the same user, scopes, groups and term, and end the old one later."""
 
     async def run(database: Database, _: Cache) -> NewKey:
         async with database.transaction() as connection:
@@ -130,4 +133,5 @@ def _columns(key: ApiKey, now: datetime) -> tuple[str, ...]:
         f"made {key.created_at:%Y-%m-%d}",
         state,
         *([ends] if ends else []),
+        *([f"in {','.join(key.groups)}"] if key.groups else []),
     )

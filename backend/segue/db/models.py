@@ -89,6 +89,7 @@ api_keys = Table(
     Column("last_used_at", _time()),
     Column("revoked_at", _time()),
     Column("expires_at", _time()),
+    Column("groups", _json(), nullable=False, server_default=text("'[]'")),
     Index("api_keys_owner_idx", "owner", "id"),
 )
 

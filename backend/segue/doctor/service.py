@@ -18,7 +18,7 @@ from segue.domain.identity import is_loopback
 from segue.domain.providers import OFFLINE
 from segue.identity.api_keys import list_keys
 from segue.mcp.config import read_mcp_config
-from segue.mcp.servers import McpServers
+from segue.mcp.servers import MAX_GUESSED_SHOWN, McpServers
 from segue.mcp.status import STDERR_SHOWN
 from segue.secret_files import read_secrets
 from segue.tools.global_state import failed_for_all
@@ -147,7 +147,13 @@ def look_at_mcp(servers: McpServers | None, report: Report) -> list[dict[str, An
         what = f"mcp.json has keys that mean nothing here: {'; '.join(servers.ignored)}."
         report.note("mcp", what, "Take them out; docs/mcp.md says what is read.")
     sources = [tool.spec.source for tool in servers.tools()]
+    guessed = [(tool.spec.source, tool.spec.name) for tool in servers.tools() if tool.spec.effect_guessed]
     for name, state in servers.states().items():
+        if tools := [tool for source, tool in guessed if source == f"mcp:{name}"]:
+            names = ", ".join(tools[:MAX_GUESSED_SHOWN]) + (" and more" if tools[MAX_GUESSED_SHOWN:] else "")
+            what = f"What {len(tools)} tools of the MCP server {name} do is guessed from their names: {names}."
+            do = "Annotate them (docs/extend.md), or say what they are with `unannotated` in mcp.json (docs/mcp.md)."
+            report.note("mcp", what, do)
         if state != "ready":
             from segue.mcp.causes import cause_and_advice  # noqa: PLC0415 (mcp takes a second)
 

@@ -15,12 +15,13 @@ DEFAULT_AGENT: Final = "segue"  # there always is one of this id
 MAX_INSTRUCTIONS_CHARS: Final = 32_000
 # They only find what a session has or may use, so patterns of `tools` need not name them; `not_tools` may.
 OF_THE_ENGINE: Final = frozenset({"get_tool_result", "find_tools"})
-FOR_CLIENTS: Final = frozenset({"description", "greeting", "examples"})
+NOT_RELIED_ON: Final = frozenset({"description", "greeting", "examples", "users", "groups"})
 # In the place of the service's own.
 LIMITS: Final = ("planning", "confirm", "confirm_words", "max_rounds", "max_tool_calls", "max_parallel_calls")
 
 Line = Annotated[str, Field(max_length=200, pattern=r"^\S.*$")]
 Lines = Annotated[tuple[Line, ...], Field(max_length=200)]
+Names = Annotated[Lines, Field(min_length=1)]
 Paragraph = Annotated[str, Field(max_length=2000)]
 Rounds = Annotated[int, Field(ge=1, le=1000)]
 ToolCalls = Annotated[int, Field(ge=1, le=10_000)]
@@ -30,7 +31,7 @@ ParallelCalls = Annotated[int, Field(ge=1, le=100)]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
     """What is None is as the settings say. `tools` are patterns of the names it may use, as a shell has them, None for
-    all; what fits `not_tools` it may not.
+    all; what fits `not_tools` it may not. With `users` or `groups` it is for these users, and those in these groups.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -53,13 +54,19 @@ class Agent:
     web_search: bool | None = None
     greeting: Paragraph | None = None
     examples: Lines = ()
+    users: Names | None = None
+    groups: Names | None = None
 
     @property
     def digest(self) -> str:
         """Covers what a user's yes to something it asked relies on. A field that a later release adds changes none."""
-        told = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in FOR_CLIENTS}
+        told = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in NOT_RELIED_ON}
         changed = [(name, value) for name, value in told.items() if value != getattr(_PLAIN, name)]
         return hashlib.sha256(orjson.dumps(changed)).hexdigest()[:32]
+
+    def is_for(self, user: str, groups: Iterable[str]) -> bool:
+        is_for_all = self.users is None and self.groups is None
+        return is_for_all or user in (self.users or ()) or not set(self.groups or ()).isdisjoint(groups)
 
     @property
     def may_use_all(self) -> bool:

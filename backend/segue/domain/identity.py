@@ -15,12 +15,13 @@ SPEAKS_FOR = "⇢"  # between a gateway and its user: in no other name
 @dataclass(frozen=True, slots=True)
 class Identity:
     """`scopes` may contain words that Segue does not know: they come from the token as they are. `is_everybody`: all
-    callers are this user, as there is no AUTH.
+    callers are this user, as there is no AUTH. `groups` are the token's or key's; a user of a gateway's has none.
     """
 
     user: str
     scopes: frozenset[str] = frozenset()
     is_everybody: bool = False
+    groups: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,7 @@ class ToolSpec:
     each call is asked about by itself, whatever the user has granted or said before. Calls of an `ephemeral` tool have
     no row in the ledger. `original_name` is the name at the source, `title` one for people, if it has any. Every group
     of `depends_on` must be satisfied. A call that reports progress may take `max_timeout_s` instead of `timeout_s`.
+    An `effect_guessed` is that of the tool's name: nobody has said what it does.
     """
 
     name: str
@@ -99,6 +100,7 @@ class ToolSpec:
     original_name: str = ""
     title: str = ""
     depends_on: tuple[DependencyGroup, ...] = ()
+    effect_guessed: bool = False
 
     @property
     def always_asks(self) -> bool:

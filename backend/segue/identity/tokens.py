@@ -48,15 +48,15 @@ class OneKey:
 
 
 class Tokens:
-    """The Authenticator for tokens: `sub` is the user, the scopes are the words of `scope` and `scp`.
-
-    A token without an expiry is refused.
+    """The Authenticator for tokens: `sub` is the user, the scopes are the words of `scope` and `scp`, the groups are in
+    the claim `groups`, as a list or one name. A token without an expiry is refused.
     """
 
-    def __init__(self, keys: KeySource, *, issuer: str, audience: str) -> None:
+    def __init__(self, keys: KeySource, *, issuer: str, audience: str, groups: str = "groups") -> None:
         self._keys = keys
         self._issuer = issuer
         self._audience = audience
+        self._groups = groups
         self._jwt = jwt.PyJWT({"require": ["exp", "sub"], "enforce_minimum_key_length": True})
 
     async def identify(self, credential: str | None) -> Identity:
@@ -78,7 +78,9 @@ class Tokens:
             raise Unauthorized(type(error).__name__) from error
         if not is_user(claims["sub"]):
             raise Unauthorized("unusable_sub")
-        return Identity(claims["sub"], _scopes(claims))
+        told = claims.get(self._groups)
+        groups = frozenset(name for name in (told if isinstance(told, list) else [told]) if isinstance(name, str))
+        return Identity(claims["sub"], _scopes(claims), groups=groups)
 
 
 def verification_key(text: str) -> VerificationKey:

@@ -24,6 +24,8 @@ from segue.mcp.oauth.config import OAuthSetting
 from segue.mcp.variables import NoValue, Variables
 from segue.tools.dependencies import check_groups
 
+Unannotated = Literal["ask", "write", "read_only"]
+
 MAX_BYTES: Final = 1_000_000
 _SHOWN_ERRORS: Final = 3
 # What keys of other clients become; the file has no keys of these names.
@@ -35,7 +37,7 @@ class McpServerConfig(BaseModel):
 
     A `url` whose host is a name that leads to a private address needs `allow_private`.
     Names in `confirm`, `disabled`, `only` and `depends_on` are the server's own, without `prefix`.
-    Only `agents` and `users` may use it, if they are given.
+    Only `agents` and `users` may use it, if they are given. `unannotated` is what a tool is whose server does not say.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -53,6 +55,7 @@ class McpServerConfig(BaseModel):
     max_timeout_s: Annotated[float, Field(gt=0, le=86400)] | None = None
     confirm: dict[str, Literal[True, "always_ask"]] = {}
     disabled: frozenset[str] = frozenset()
+    unannotated: Unannotated | None = None
     only: frozenset[str] | None = None
     off: bool = False
     transport: Literal["stdio", "http", "sse"] | None = None

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     Server = Supervisor | PersonalServer
     MakePersonal = Callable[[Callable[[], Mapping[str, McpServerConfig]]], PersonalServers]
 
+MAX_GUESSED_SHOWN: Final = 20
+
 _CLOSE_S: Final = 10.0
 _WELCOME_S: Final = 5.0
 _APPLICATION: Final = ""  # owns the names of native tools; no server is called so
@@ -233,7 +235,9 @@ class McpServers:
         for server in servers:
             self._tell(server, server.tools)
 
-    def _tell(self, server: "Server", tools: Iterable[Tool]) -> None:
+    def _tell(self, server: "Server", tools: Sequence[Tool]) -> None:
+        if guessed := [tool.spec.name for tool in tools if tool.spec.effect_guessed]:
+            log.info("mcp_effects_guessed", server=server.name, count=len(guessed), tools=guessed[:MAX_GUESSED_SHOWN])
         if self._listed is not None:
             self._listed(f"mcp:{server.name}", [tool.spec for tool in tools])
 

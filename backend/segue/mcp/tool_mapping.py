@@ -151,12 +151,14 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
     hints = tool.annotations
     if tool.execution is not None and tool.execution.task_support == "required":
         raise _Unfit("it runs as a task only (taskSupport: required), which Segue does not have")
+    effect, effect_guessed = effect_of(tool.name, hints, config.unannotated)
     return ToolSpec(
         name=_name(config.prefix, tool.name),
         description=_description(tool),
         input_schema=_schema(tool.name, tool.input_schema),
         source=f"mcp:{server}",
-        effect=effect_of(tool.name, hints),
+        effect=effect,
+        effect_guessed=effect_guessed,
         idempotent=bool(hints and hints.idempotent_hint),
         confirm=config.confirm.get(tool.name),
         timeout_s=timeout_s,

@@ -4,7 +4,7 @@ A turn takes its agent when it starts and keeps it. Knows no file: `load` does.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -13,6 +13,7 @@ from segue.agent.context import AgentLimits
 from segue.agent.llm.model_choice import Models
 from segue.domain.agent import DEFAULT_AGENT, Agent
 from segue.domain.errors import AppError
+from segue.domain.identity import Identity
 
 log = structlog.get_logger()
 
@@ -48,13 +49,22 @@ class Agents:
         except AppError as error:
             log.warning("agents_refused", detail=error.detail)
 
-    def speaker(self, agent_id: str) -> Speaker:
-        """Returns the default agent in the place of one that is gone."""
-        return self.known.get(agent_id) or self.known[DEFAULT_AGENT]
+    def of(self, user: str, groups: Collection[str]) -> dict[str, Speaker]:
+        """Returns the agents that there are for a user in these groups, by id. The default one is among them."""
+        return {each.id: each for each in self.known.values() if each.agent.is_for(user, groups)}
 
-    def check(self, agent_id: str, *, status: int) -> Speaker:
+    def groups_of(self, identity: Identity) -> tuple[str, ...]:
+        """Returns the caller's groups that agents are for: an identity provider may send hundreds."""
+        named = {group for each in self.known.values() for group in each.agent.groups or ()}
+        return tuple(sorted(named & identity.groups))
+
+    def speaker(self, agent_id: str, user: str, groups: Collection[str]) -> Speaker:
+        """Returns the default agent in the place of one that is gone, or is not for this user."""
+        return self.of(user, groups).get(agent_id) or self.known[DEFAULT_AGENT]
+
+    def check(self, agent_id: str, user: str, groups: Collection[str], *, status: int) -> Speaker:
         """Raises AppError `unknown_agent`."""
-        if (found := self.known.get(agent_id)) is None:
+        if (found := self.of(user, groups).get(agent_id)) is None:
             detail = f"There is no agent called {agent_id[:64]!r}. GET /agents lists those there are."
             raise AppError("unknown_agent", status=status, title="Unknown agent", detail=detail)
         return found

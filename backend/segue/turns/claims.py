@@ -42,10 +42,13 @@ from segue.tools.states import StoredHealth, read_states, states_of
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The request that brought a message: its id, and the W3C traceparent of its span if it has one."""
+    """The request that brought a message: its id, the W3C traceparent of its span if it has one, and those of the
+    caller's groups that agents are for.
+    """
 
     request_id: str | None = None
     traceparent: str | None = None
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

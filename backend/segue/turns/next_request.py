@@ -1,5 +1,7 @@
 """What the next message of a session will ask of the model, made by the code that a turn asks with. Only reads."""
 
+from collections.abc import Collection
+
 from segue.agent.nodes.tool_loop import plain_request
 from segue.agent.render_messages import request_parts
 from segue.agent.tool_choice.choice import ToolChooser
@@ -11,13 +13,13 @@ from segue.turns.context import load_context, who_answers
 from segue.turns.deps import TurnDeps
 
 
-async def next_request(deps: TurnDeps, owner: str, session_id: str) -> PromptReport:
+async def next_request(deps: TurnDeps, owner: str, session_id: str, groups: Collection[str]) -> PromptReport:
     """Returns the parts of the request as far as they are known before the message: without it, the facts that it will
-    call up, and what a plan that waits adds to its notes. Raises NotFound.
+    call up, and what a plan that waits adds to its notes. The owner is in `groups`. Raises NotFound.
     """
     async with deps.database.read_only() as connection:
         claim = await claim_of_next(connection, owner, session_id)
-    speaker = deps.agents.speaker(claim.agent)
+    speaker = deps.agents.speaker(claim.agent, owner, groups)
     guard = ToolGuard(
         deps.tools,
         claim.key,

@@ -249,6 +249,13 @@ async def last_in_history(connection: AsyncConnection, session_id: str) -> Row[A
     return (await connection.execute(last.limit(1))).one_or_none()
 
 
+async def groups_of_last(connection: AsyncConnection, session_id: str) -> tuple[str, ...]:
+    """Returns the groups that the user was in with the newest turn in the session's history."""
+    last = await last_in_history(connection, session_id)
+    asked = request_of(last.request, last.id) if last else None
+    return asked.origin.groups if asked else ()
+
+
 async def turn_after(connection: AsyncConnection, session_id: str, turn_id: str | None) -> str | None:
     """Returns the id of the turn that follows another one in the history, of the first one for None."""
     seq = select(_OTHER.c.seq).where(_OTHER.c.session_id == session_id, _OTHER.c.id == turn_id).scalar_subquery()

@@ -127,7 +127,7 @@ class TurnRun:
         self._finishing = False
         self._began = time.monotonic()
         self._said: NewMessage | None = None
-        self._speaker = deps.agents.speaker(claim.agent)
+        self._speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
         self._account = deps.books.account(
             claim.owner, claim.key.session_id, claim.key.turn_id, agent=self._speaker.id, epoch=claim.epoch
         )

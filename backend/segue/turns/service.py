@@ -5,7 +5,7 @@ answer. A client that leaves stops nothing.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,6 +28,7 @@ from segue.plans.store import StalePlan, expired
 from segue.tools.attachments.store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
+from segue.turns.agents import Speaker
 from segue.turns.claims import Claim, Origin
 from segue.turns.deps import TurnDeps
 from segue.turns.next_request import next_request
@@ -140,20 +141,19 @@ class TurnService:
         return admitted
 
     async def complete(
-        self, owner: str, agent_id: str, instructions: str, text: str, *, session_id: str
+        self, owner: str, speaker: Speaker, instructions: str, text: str, *, session_id: str
     ) -> tuple[str, Charge]:
         """Asks an agent's small model outside of any turn. Charges the owner, and the session if it is one of theirs.
         Returns the reply and what it took. Raises AppError `model_unavailable`, `model_timeout`, `rate_limited`.
         """
         deps = self._deps
-        model = deps.agents.speaker(agent_id).models.small
         async with deps.books.job(owner, session_id, lasts_s=deps.limits.timeout_s) as account:
-            reply = await model.complete(instructions, text, account=account)
+            reply = await speaker.models.small.complete(instructions, text, account=account)
         return reply, account.total
 
-    async def next_request(self, owner: str, session_id: str) -> PromptReport:
+    async def next_request(self, owner: str, session_id: str, groups: Collection[str]) -> PromptReport:
         """Raises NotFound."""
-        return await next_request(self._deps, owner, session_id)
+        return await next_request(self._deps, owner, session_id, groups)
 
     async def decide(
         self,
@@ -188,7 +188,8 @@ class TurnService:
 
     async def done_elsewhere(self, owner: str, key: str) -> list[TurnKey]:
         """Goes on with what waits in any session of a user for the question of this key (`UserRequest.key`), since what
-        it asks for was done elsewhere: by a login, or as its server says. One that was decided meanwhile is left.
+        it asks for was done elsewhere: by a login, or as its server says. One that was decided meanwhile is left. The
+        user is in the groups of the turn before.
         """
         async with self._deps.database.read_only() as connection:
             waiting = await list_approvals(connection, owner, before=None, limit=MOST_WAITING, now=self._deps.clock())
@@ -197,7 +198,9 @@ class TurnService:
             if each.step is not None and each.step.asks is not None and each.step.asks.key == key:
                 with suppress(StalePlan, NotFound):
                     button = Button("confirm", each.version, plan_id=each.plan_id)
-                    going_on.append(await self.decide(owner, each.session_id, button))
+                    async with self._deps.database.read_only() as connection:
+                        origin = Origin(groups=await queries.groups_of_last(connection, each.session_id))
+                    going_on.append(await self.decide(owner, each.session_id, button, origin=origin))
         return going_on
 
     async def decide_several(self, owner: str, wanted: Mapping[str, Button], *, origin: Origin) -> dict[str, Admitted]:

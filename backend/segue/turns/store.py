@@ -322,7 +322,11 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
             lease_until=None,
             finished_at=NEW_MESSAGE_COLUMNS["created_at"],
             run=bindparam("run", type_=turns.c.run.type),
-            request=turns.c.request.op("-")("origin"),  # told to the telemetry of the run
+            # It was told to the telemetry of the run. What goes on without a request does so with these groups.
+            request=case(
+                (turns.c.request["origin"].has_key("groups"), turns.c.request),
+                else_=turns.c.request.op("-")("origin"),
+            ),
         )
         .returning(*(OF_TURNS if told else (turns.c.session_id,)))
         .cte("finished")

@@ -31,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, sessions, tool_calls, turns
+from segue.db.writing import without_defaults
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
@@ -276,7 +277,7 @@ async def run_again(
     open turns.
     """
     retried = request.once and asdict(request.once)
-    asked = {"stream": request.stream, "origin": asdict(request.origin), "retried": retried}
+    asked = {"stream": request.stream, "origin": without_defaults(request.origin), "retried": retried}
     values = {
         "failed_turn": turn.turn_id,
         "at_session": turn.session_id,

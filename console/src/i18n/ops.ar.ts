@@ -58,6 +58,8 @@ export const ops: Record<keyof typeof english, string> = {
   ops_does: "ما تفعله",
   ops_effect: "الأثر",
   ops_effect_destructive: "مُتلِف",
+  ops_effect_guessed: "مُخمَّن",
+  ops_effect_guessed_advice: "خُمِّن من الاسم: لا يذكر الخادم ما تفعله الأداة. أضف التعليقات التوضيحية إلى الأداة أو اضبط `unannotated` في mcp.json.",
   ops_effect_read_only: "قراءة فقط",
   ops_effect_write: "كتابة",
   ops_ended: "انتهت",

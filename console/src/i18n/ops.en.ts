@@ -57,6 +57,8 @@ export const ops = {
   ops_does: "Is doing",
   ops_effect: "Effect",
   ops_effect_destructive: "Destroys",
+  ops_effect_guessed: "guessed",
+  ops_effect_guessed_advice: "Guessed from its name: its server does not say what it does. Annotate the tool, or set `unannotated` in mcp.json.",
   ops_effect_read_only: "Only reads",
   ops_effect_write: "Writes",
   ops_ended: "Ended",

@@ -58,6 +58,8 @@ export const ops: Record<keyof typeof english, string> = {
   ops_does: "Sta facendo",
   ops_effect: "Effetto",
   ops_effect_destructive: "Distrugge",
+  ops_effect_guessed: "presunto",
+  ops_effect_guessed_advice: "Presunto dal nome: il server non dice che cosa fa. Annota lo strumento o imposta `unannotated` in mcp.json.",
   ops_effect_read_only: "Legge soltanto",
   ops_effect_write: "Scrive",
   ops_ended: "Finito",

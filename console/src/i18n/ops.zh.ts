@@ -58,6 +58,8 @@ export const ops: Record<keyof typeof english, string> = {
   ops_does: "正在执行",
   ops_effect: "影响",
   ops_effect_destructive: "破坏性",
+  ops_effect_guessed: "推测",
+  ops_effect_guessed_advice: "根据名称推测：服务器没有说明它的作用。请为该工具添加注解，或在 mcp.json 中设置 `unannotated`。",
   ops_effect_read_only: "只读",
   ops_effect_write: "写入",
   ops_ended: "结束时间",

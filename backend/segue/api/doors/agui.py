@@ -61,7 +61,8 @@ async def run_this_agent(agent_id: AgentId, body: RunAgentInput, asking: OwnAski
 async def _answer(body: RunAgentInput, asking: Asking, *, agent: str | None) -> Response:
     asked = asked_of(body)
     files = await sent_files(asked.content)
-    session = await session_of_client(asking.services, asking.caller, body.thread_id, agent=agent)
+    groups = asking.origin.groups
+    session = await session_of_client(asking.services, asking.caller, body.thread_id, agent=agent, groups=groups)
     run = await _begin(asking, asked, files, session, key_of(body))
     headers, options = {"X-Session-Id": session.id}, dict[str, Any]()
     if (turn := run.turn) is not None:

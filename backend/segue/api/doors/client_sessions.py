@@ -1,6 +1,6 @@
 """The session that a client calls by an id of its own: of the caller and the id, whichever door it comes through."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from structlog.contextvars import bind_contextvars
 
@@ -20,14 +20,16 @@ class NameTaken(Exception):
     """Another request has given the name to a session of its own just now."""
 
 
-async def session_of_client(services: Services, caller: str, client_id: str, *, agent: str | None = None) -> Session:
+async def session_of_client(
+    services: Services, caller: str, client_id: str, *, agent: str | None = None, groups: Collection[str] = ()
+) -> Session:
     """Returns the caller's session of this id, and makes one on first use. An id of ours is that session.
 
     `agent` answers in it from its next turn on; None leaves it its agent, a new one the default. Raises what
     `find_session` raises, AppError `unknown_agent`.
     """
     if agent is not None:
-        services.agents.check(agent, status=404)
+        services.agents.check(agent, caller, groups, status=404)
     while (session := await find_session(services, caller, client_id)) is None:
         try:
             session = await make_session(services, caller, {client_id: None}, agent=agent)

@@ -60,7 +60,7 @@ async def begin(asking: Asking, asked: AskedTurn) -> Admitted:
     `with_files` raise.
     """
     services, caller = asking.services, asking.caller
-    services.agents.check(asked.agent, status=404)
+    services.agents.check(asked.agent, caller, asking.origin.groups, status=404)
     while True:
         try:
             if asked.client_id is None:

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 
 from segue.api.agents import AgentId
 from segue.api.chat import Asking
-from segue.api.deps import ServicesDep, router_of
+from segue.api.deps import router_of
 from segue.api.doors.client_turns import begin
 from segue.api.doors.leaving import on_disconnect
 from segue.api.doors.openai_answers import Completion, ModelList, ModelOfAgent, completion_usage
@@ -43,15 +43,16 @@ router = router_of("doors", "/v1")
 
 
 @router.get("/models")
-async def list_models(services: ServicesDep, _: DoorAskingDep) -> ModelList:
+async def list_models(asking: DoorAskingDep) -> ModelList:
     """Lists the agents as models, for clients of OpenAI's API."""
-    return ModelList(data=[_model(speaker) for speaker in services.agents.known.values()])
+    agents = asking.services.agents.of(asking.caller, asking.origin.groups)
+    return ModelList(data=[_model(speaker) for speaker in agents.values()])
 
 
 @router.get("/models/{agent_id}")
-async def get_model(agent_id: AgentId, services: ServicesDep, _: DoorAskingDep) -> ModelOfAgent:
+async def get_model(agent_id: AgentId, asking: DoorAskingDep) -> ModelOfAgent:
     """Shows an agent as a model, for clients of OpenAI's API."""
-    return _model(services.agents.check(agent_id, status=404))
+    return _model(asking.services.agents.check(agent_id, asking.caller, asking.origin.groups, status=404))
 
 
 def _model(speaker: Speaker) -> ModelOfAgent:

@@ -13,7 +13,7 @@ INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with wha
 
 
 def is_task(asking: Asking, messages: Sequence[Mapping[str, Any]], *, model: str) -> bool:
-    agents = asking.services.agents.known
+    agents = asking.services.agents.of(asking.caller, asking.origin.groups)
     if asking.http.headers.get(TASK_HEADER) or (model not in agents and model.removesuffix(TASK_MODEL) in agents):
         return True
     users = [message for message in messages if message.get("role") == "user"]
@@ -27,12 +27,13 @@ async def do_task(
     what a call of the model raises, AppError `unknown_agent`.
     """
     services, caller = asking.services, asking.caller
-    agent = model if model in services.agents.known else model.removesuffix(TASK_MODEL)
-    services.agents.check(agent, status=404)
+    groups = asking.origin.groups
+    agent = model if model in services.agents.of(caller, groups) else model.removesuffix(TASK_MODEL)
+    speaker = services.agents.check(agent, caller, groups, status=404)
     client_id, _ = conversation_of(asking.http, body)
     session = await find_session(services, caller, client_id) if client_id else None
     instructions = texts(messages, "system", "developer") or INSTRUCTIONS
     said = texts(messages, "user", "assistant")
     if not said.strip():
         raise InvalidRequest("The task has no message.")
-    return await services.turns.complete(caller, agent, instructions, said, session_id=session.id if session else "")
+    return await services.turns.complete(caller, speaker, instructions, said, session_id=session.id if session else "")

@@ -1,6 +1,7 @@
 """Who asks at a door: the caller, or a user of the caller's, which is a gateway that says for whom it asks."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
@@ -15,7 +16,8 @@ NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the fi
 
 
 async def _asking(services: ServicesDep, identity: IdentityDep, http: Request, origin: OriginDep) -> Asking:
-    return Asking(spoken_for(services, identity, http.headers), services, http, origin)
+    caller = spoken_for(services, identity, http.headers)
+    return Asking(caller, services, http, origin if caller == identity.user else replace(origin, groups=()))
 
 
 DoorAskingDep = Annotated[Asking, Depends(_asking)]

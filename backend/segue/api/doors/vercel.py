@@ -83,7 +83,8 @@ async def ui_chat(body: UiChat, asking: OwnAskingDep) -> Response:
     decision, text, files = _decision_in(said), "", tuple[SentFile, ...]()
     if decision is None and body.trigger == "submit-message":
         text, files = text_of({"content": said.get("parts")}), await sent_files(said.get("parts"))
-    session = await session_of_client(asking.services, asking.caller, body.id, agent=body.agent)
+    groups = asking.origin.groups
+    session = await session_of_client(asking.services, asking.caller, body.id, agent=body.agent, groups=groups)
     if decision is not None:
         turn = await _decided(asking, session, decision, said)
     else:

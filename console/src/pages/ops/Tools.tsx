@@ -64,7 +64,7 @@ export function Tools(_: OpsView) {
           <Table label={t("ops_tools")} items={urgent(found).filter(matching)} keyOf={({ name }) => name} columns={[
             { label: t("ops_tool"), width: "minmax(0, 2fr)", cell: ({ name }) => <a href={toolHref(name)}><Foreign text={name} /></a> },
             { label: t("ops_for_all"), width: "minmax(0, 2fr)", cell: ({ name }) => <ForAll state={found.fleet[name]?.fleet} /> },
-            { label: t("ops_effect"), width: "minmax(0, 2fr)", cell: ({ effect, confirmation }) => <>{t(`ops_effect_${effect}`)}{confirmation && <span class="muted"> · {t("ops_asks")}</span>}</> },
+            { label: t("ops_effect"), width: "minmax(0, 2fr)", cell: ({ effect, effect_guessed, confirmation }) => <>{t(`ops_effect_${effect}`)}{effect_guessed && <span class="muted" title={t("ops_effect_guessed_advice")}> · {t("ops_effect_guessed")}</span>}{confirmation && <span class="muted"> · {t("ops_asks")}</span>}</> },
             { label: t("ops_in_sessions"), width: "minmax(0, 1.2fr)", cell: ({ name }) => <InSessions counts={found.fleet[name]?.sessions ?? {}} /> },
             { label: t("ops_source"), width: "minmax(0, 1.3fr)", spare: true, cell: ({ source }) => <Foreign text={source} /> },
           ]} />
@@ -150,7 +150,7 @@ const Described = ({ tool }: { tool: Described }) => (
   <Card title={t("ops_as_model_sees")} folded>
     <Facts facts={[
       [t("ops_source"), <Foreign text={tool.source} />],
-      [t("ops_effect"), t(`ops_effect_${tool.effect}`)],
+      [t("ops_effect"), <>{t(`ops_effect_${tool.effect}`)}{tool.effect_guessed && <small class="muted"> {t("ops_effect_guessed_advice")}</small>}</>],
       [t("ops_asks"), t(tool.confirmation ? "ops_yes" : "ops_no")],
       [t("ops_needs"), <Foreign text={tool.dependencies.map(({ tools }) => tools.join(", ")).join("; ")} />],
     ]} />
