@@ -4,7 +4,8 @@ A value counts in the ways it is written: `2024-05-20` as "May 20th", `round_tri
 Anything with other signs than letters, digits and spaces counts to the letter. What only a record says may stand for
 its ids: "the card ending in 7447". What a call is about, its ids at the top level, has to be named by the nearest text
 that names anything of that kind, so a yes to one booking covers no other. A value that only a text of a tool has told
-is not shown, whatever the model says of it: a text can ask for anything.
+is not shown, whatever the model says of it: a text can ask for anything. A key that the tool's schema does not name is
+a value too.
 """
 
 import re
@@ -17,7 +18,7 @@ from itertools import islice
 from typing import Any, Final
 
 from segue.language.written_values import dates_in, money_in, numbers_in, times_in
-from segue.plans.argument_origins import leaves, stands_in
+from segue.plans.argument_origins import leaves, open_keys, stands_in
 from segue.tools.identifiers import kind_of_key
 
 MAX_RECORDS: Final = 2_000
@@ -117,22 +118,27 @@ class Record:
 
 
 class Shown:
-    """What a session has shown to its user. `texts` and `results`, which are JSON values, come the newest first."""
+    """What a session has shown to its user. `texts` and `results`, which are JSON values, come the newest first.
+    `quoted` are messages of which the user has not said all.
+    """
 
-    def __init__(self, texts: Sequence[SeenText], results: Sequence[Any]) -> None:
+    def __init__(self, texts: Sequence[SeenText], results: Sequence[Any], quoted: Sequence[str] = ()) -> None:
         self._texts = texts
         found = (record for number, result in enumerate(results) for record in _records(result, number))
         self._records = list(islice(found, MAX_RECORDS))
         told = (str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
         self._told = frozenset(told)
-        self._prose = [text for text in self._told if " " in text]
+        self._prose = [*quoted, *(text for text in self._told if " " in text)]
         self._peculiar: dict[Record, frozenset[str]] = {}
 
     def missing(self, args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
         """Returns by path the values of a call, under the `schema` of its tool, that are new to the user."""
-        values = {path: value for path, value in leaves(args) if value not in (None, "", [], {})}
-        call = _Values(frozenset(map(str, values.values())), frozenset(map(str, _enumerated(schema))))
-        return {path: value for path, value in values.items() if not self._has(path, value, call)}
+        values, keys = dict(leaves(args)), open_keys(args, schema)
+        told = {path: value for path, value in values.items() if value not in (None, "", [], {})}
+        call = _Values(frozenset(map(str, told.values())), frozenset(map(str, _enumerated(schema))))
+        new = {path for path, value in told.items() if not self._has(path, value, call)}
+        new |= {path for path, names in keys.items() if not all(map(self._has_key, names))}
+        return {path: value for path, value in values.items() if path in new}
 
     def _has(self, path: str, value: Any, call: "_Values") -> bool:
         text = str(value)
@@ -143,6 +149,9 @@ class Shown:
         if _TOP_LEVEL.fullmatch(path):
             return self._is_amount_meant(value) if isinstance(value, int | float) else self._is_meant(text, call)
         return any(each.shows(value) or self._is_described(text, call, each) for each in self._texts)
+
+    def _has_key(self, key: str) -> bool:
+        return not self._is_only_told(key) and any(each.shows(key) for each in self._texts)
 
     def _is_only_told(self, value: str) -> bool:
         """Returns whether a text of a result has the value, and none of the user's."""
