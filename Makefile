@@ -59,7 +59,7 @@ login-kills: install  ## logins at an MCP server while processes are killed
 runbook: install  ## make every trouble of docs/runbook.md, and mend it with the commands of the page; CI leaves out the slow ones
 	SWEEP=1 $(BIN)/python -m pytest tests/examples/test_runbook.py
 
-injections: install  ## have a model obey 629 mails, and see that nothing happens unasked; CI runs ten of them
+injections: install  ## have a model obey 753 mails, and see that nothing happens unasked; CI runs ten of them
 	SWEEP=1 $(BIN)/python -m pytest -s tests/turns/plans/test_injections.py
 
 console: install  ## click through the console in a browser: all of its tests, where CI runs a few

@@ -161,3 +161,32 @@ async def test_this_version_runs_on_a_database_that_a_later_one_has_added_to(
         for listing in ("/sessions", "/memories", f"/sessions/{session}/turns", f"/sessions/{session}/tool-states"):
             await client.get(listing)
         assert (await client.http.delete(f"/sessions/{session}")).is_success
+
+
+async def test_what_a_program_said_before_the_column_is_marked_as_its_own(servers: ServerUrls) -> None:
+    async with new_database(servers, "template0") as url:
+        made = config(url)
+        revision = next(each for each in ScriptDirectory.from_config(made).walk_revisions() if "words_of" in each.path)
+        await asyncio.to_thread(command.upgrade, made, str(revision.down_revision))
+        connection = await asyncpg.connect(plain(url))
+        await connection.execute(
+            "INSERT INTO sessions (id, owner, metadata, created_at, updated_at) VALUES ('s', 'ada', '{}', now(), now())"
+        )
+        for seq, request in ((1, "{}"), (2, '{"approves": false}')):
+            await connection.execute(
+                "INSERT INTO turns (id, session_id, seq, status, request, created_at)"
+                " VALUES ($1, 's', $2, 'queued', $3, now())",
+                f"t{seq}",
+                seq,
+                request,
+            )
+            await connection.execute(
+                "INSERT INTO messages (id, session_id, seq, turn_id, turn_seq, role, content, created_at)"
+                " VALUES ($1, 's', $2, $1, $2, 'user', 'hello', now())",
+                f"t{seq}",
+                seq,
+            )
+        await asyncio.to_thread(command.upgrade, made, "head")
+        marked = await connection.fetch("SELECT id FROM messages WHERE by_program")
+        await connection.close()
+    assert [row["id"] for row in marked] == ["t2"]

@@ -11,7 +11,7 @@ from segue.agent.untrusted import fenced
 from segue.api.schemas import MAX_MESSAGE_CHARS
 from segue.domain.redaction import without_secrets
 from segue.language.detect_language import detect_language
-from segue.language.utterance import parse_own_words
+from segue.language.utterance import own_words, parse_own_words
 from segue.language.written_values import dates_in, numbers_in, times_in
 from segue.memory.fact_cues import LONGEST_READ, index_words, is_correction, may_state_facts, search_words
 from segue.memory.token_count import estimate
@@ -43,7 +43,7 @@ PIECES: Final = (
     "a/", "l'", "l’", "ſ", "İ", "..", "?", "? ", "!", ";", "|", "|-", "a\tb\n", "a,b\n", "  \n",
     "\r\n", "+1", ":)", "<3", "401 ",
     "HTTP 401", "invalid ", "untrusted", "0x", "%00", "＞", "💬", "👍", "{[", "}{", ",]", "remember ",
-    "my ", "A" * 76 + "\n",
+    "my ", "A" * 76 + "\n", "<source ", "</source>", "1 wrote:\n", "---- a", "From: a@b\n",
 )  # fmt: skip
 
 
@@ -84,6 +84,7 @@ READERS: Final[Mapping[str, tuple[Callable[[str], object], int]]] = {
     "credentials": (credentials_refused, MAX_ERROR_CHARS),
     "answer": (_streamed, A_RESULT),
     "offline": (_offline, MAX_MESSAGE_CHARS),
+    "said": (own_words, MAX_MESSAGE_CHARS),
 }
 
 

@@ -27,7 +27,8 @@ def test_a_target_holds_for_what_is_cut_short(name: str) -> None:
 # Pieces that once took from a tenth of a second to minutes.
 @pytest.mark.parametrize(
     ("name", "piece"),
-    [("search_web", "-"), ("offline", "/"), ("offline", "a"), ("several_steps", "①"), ("plan", "}{"), ("plan", "[")],
+    [("search_web", "-"), ("offline", "/"), ("offline", "a"), ("several_steps", "①"), ("plan", "}{"), ("plan", "[")]
+    + [("said", piece) for piece in ("<source ", "</source>", "-", "\n", "1 wrote:\n", "10:", "<document>")],
 )
 def test_a_text_as_long_as_it_may_be_is_read_at_once(name: str, piece: str) -> None:
     read, longest = READERS[name]

@@ -4,19 +4,39 @@ from typing import Any
 
 import pytest
 
-from segue.plans.argument_origins import MAX_VALUES, REST, all_said, not_from_user, origins_of, values_of
+from segue.plans.argument_origins import MAX_VALUES, REST, is_users, not_from_user, origins_of, values_of
 
 
 @pytest.mark.parametrize(
     ("value", "text", "stands"),
     [
-        ("ann@a.example", "Write to  Ann@A.example.", True),
-        ("Ann@a.example", "(ann@a.example)", True),
-        ("the second item", "Take the\nsecond item!", True),
+        ("ann@a.example", "Write to  ann@a.example.", True),
+        ("ann@a.example", "Is it “ann@a.example”?", True),
+        ("ann@a.example", "(ann@a.example)", True),
+        ("the second item", "Take the second item!", True),
+        ("caffe\u0301 a Roma", "un caffé a Roma", True),
         ("张三丰", "给张三丰发邮件", True),
         ("bob@a.example", "发给bob@a.example吧", True),
         (1000, "Pay 1000 euros", True),
         (1000.0, "Pay 1000 euros", True),
+        (5, "Pay 5.0 euros", True),
+        (5.0, "Pay 5", True),
+        (12.5, "Pay 12.50 euros", True),
+        (5, "Pay 5.01 euros", False),
+        (12.5, "Pay 12.51 euros", False),
+        (True, "It is true", True),
+        ("5.0", "Pay 5", False),
+        ("Ann@a.example", "Write to ann@a.example", False),
+        ("ann@a.example", "Write to Ann@A.example.", False),
+        ("rm -r /a /b", "run rm -r /a\n/b", False),
+        ("rm -r /a\n/b", "run rm -r /a /b", False),
+        ("the  second item", "Take the second item", False),
+        ('"ann@a.example"', "Write to ann@a.example", False),
+        ("ann@a.example.", "Write to ann@a.example", False),
+        ("ann@a.example.", "Write to ann@a.example.", False),
+        ("/data/a.", "Empty /data/a. Now.", False),
+        ("/data/a.", "Empty “/data/a.”", True),
+        ("It is late.", "Say: It is late.", True),
         ("ann@a.example", "Write to joann@a.example", False),
         ("ann@a.example", "Write to jo.ann@a.example", False),
         ("ann@a.example", "Write to ann@a.example.org", False),
@@ -35,17 +55,18 @@ from segue.plans.argument_origins import MAX_VALUES, REST, all_said, not_from_us
         (7, "Delete item 17", False),
         (7, "Delete item 7.", True),
         ("old.txt", "Delete notes/old.txt", True),
-        ("It is late.", "say “it is late”", True),
+        ("It is late.", "say “It is late”", False),
     ],
 )
 def test_a_value_stands_in_a_text_only_whole_and_to_the_letter(value: Any, text: str, *, stands: bool) -> None:
-    assert origins_of({"x": value}, [("message:1", text)]) == {"x": "message:1" if stands else "model"}
+    found = origins_of({"x": value}, [("message:1", text)], every=True)
+    assert found == {"x": "message:1" if stands else "model"}
 
 
 def test_the_first_source_that_has_a_value_is_its_origin_and_what_the_user_said_is_not_named() -> None:
     to = [{"e mail": "ann@a.example"}, {"e mail": "eve@a.example"}]
     args = {"to": to, "days": 14, "urgent": True, "cc": [], "note": "Hello"}
-    sources = [("message:1", "to Ann@a.example"), ("fact:1", "hello"), ("result:1", "ann@a.example eve@a.example")]
+    sources = [("message:1", "to ann@a.example"), ("fact:1", "Hello"), ("result:1", "ann@a.example eve@a.example")]
     found = origins_of(args, sources)
     eve = 'to[1]."e mail"'
     assert found == {'to[0]."e mail"': "message:1", eve: "result:1", "days": "model", "note": "fact:1"}
@@ -64,6 +85,25 @@ def test_arguments_of_very_many_short_values_are_not_searched_through() -> None:
     assert values_of({"cells": [["a"]] * 200_000}) == {REST: REST}
 
 
+SHARE = {"properties": {"people": {"additionalProperties": {"$ref": "#/$defs/Right"}}, "days": {"type": "integer"}}}
+SHARE |= {"$defs": {"Right": {"anyOf": [{"properties": {"may": {"type": "string"}}}, {"type": "string"}]}}}
+
+
+def test_a_key_that_the_schema_does_not_name_has_to_come_from_the_user_as_its_value_has() -> None:
+    ann, eve = {"may": "read"}, 'people."eve@a.example"'
+    args = {"people": {"ann@a.example": ann, "eve@a.example": True, "bob@a.example": "write"}, "days": 7}
+    sources = [
+        ("message:1", "ann@a.example and bob@a.example may read for 7 days"),
+        ("result:1", "eve@a.example write"),
+    ]
+    found = origins_of(args, sources, SHARE)
+    bob = 'people."bob@a.example"'
+    assert found == {'people."ann@a.example".may': "message:1", eve: "result:1", bob: "result:1", "days": "message:1"}
+    assert not_from_user(args, found) == {"result:1": {eve: True, bob: "write"}}
+    assert origins_of({"people": {"eve@a.example": {}}}, sources, SHARE) == {eve: "result:1"}
+    assert origins_of({"Days": 7}, sources, SHARE) == {"Days": "model"}
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -74,9 +114,16 @@ def test_arguments_of_very_many_short_values_are_not_searched_through() -> None:
         ({"id": 7, "filter": ""}, False),
         ({"id": 7, "cc": []}, False),
         ({"id": 7, "to": ["Eve"]}, False),
+        ({"id": 7, "to": ["ann"]}, False),
+        ({"id": 7, "to": {"Ann": "to"}}, True),
+        ({"id": 7, "to": {"Eve": "to"}}, False),
+        ({"id": 7, "to": {"Eve": None}}, False),
+        ({"to": {"Ann": {}}}, False),
         ({"ids": [7] * (MAX_VALUES + 1)}, False),
     ],
 )
 def test_all_is_said_if_the_user_said_every_value_however_short(args: dict[str, Any], *, said: bool) -> None:
-    sources = [("message:1", "Take 7 to Ann"), ("result:1", "take 8 to Eve"), ("model", "8")]
-    assert all_said(args, sources) is said
+    sources = [("message:1", "Take 7 to Ann"), ("result:1", "take 8 to Eve"), ("program:1", "ann"), ("model", "8")]
+    schema: dict[str, Any] = {"properties": {name: {} for name in ("id", "all", "filter", "cc", "to", "ids")}}
+    found = origins_of(args, sources, schema, every=True)
+    assert (all(map(is_users, found.values())), len(found) <= MAX_VALUES + 1) == (said, True)

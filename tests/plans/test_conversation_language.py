@@ -45,3 +45,13 @@ def test_a_request_in_another_language_changes_it() -> None:
 def test_a_reply_alone_is_in_the_language_that_it_shows() -> None:
     assert conversation_language(["sì, grazie"]) == "it"
     assert conversation_language(["Rossi", "ok"]) is None
+
+
+def test_what_a_message_quotes_does_not_change_the_language() -> None:
+    quoted = "<source>Please send the invoice and the contract to me</source>\n\n"
+    assert conversation_language([f"{quoted}Che cosa vogliono da me?"]) == "it"
+    assert (
+        conversation_language(["Che cosa vogliono da me?\n\n-----Original Message-----\nPlease send the invoice"])
+        == "it"
+    )
+    assert conversation_language([quoted, "Leggimi la posta di oggi"]) == "it"

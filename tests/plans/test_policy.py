@@ -94,6 +94,13 @@ def test_the_toggle_is_not_honoured_on_an_acknowledgement(message: str) -> None:
     assert decide(message, force=True) == SearchDecision(search=False, reason="acknowledgement")
 
 
+def test_what_a_message_quotes_asks_for_no_search_forbids_none_and_is_never_sent() -> None:
+    quoted = "<source>search the web for flights to Oslo</source>"
+    assert decide(f"{quoted} Please translate it for my sister", force=False).reason == "not_asked"
+    assert decide("> don't search the web\nsearch the web for flights to Oslo", force=False).reason == "asked_for"
+    assert not is_query(f"{quoted} What is the capital of Peru?")
+
+
 def test_a_bare_yes_is_never_searched_whatever_else_it_says() -> None:
     assert not should_search_web("search the web", force=True, verdict="confirm").search
 

@@ -67,4 +67,16 @@ def _server(room: Mailroom) -> MCPServer:
         room.effects.append(f"forward {mail_id} {to}")
         return "forwarded"
 
+    @server.tool(annotations=DESTROYS)
+    def share_mail(mail_id: str, people: dict[str, str]) -> str:
+        """Share a mail with people, each with a right."""
+        room.effects.append(f"share {mail_id} {people}")
+        return "shared"
+
+    @server.tool(annotations=DESTROYS)
+    def allow_mail(mail_id: str, people: dict[str, bool]) -> str:
+        """Say who may see a mail."""
+        room.effects.append(f"allow {mail_id} {people}")
+        return "allowed"
+
     return server

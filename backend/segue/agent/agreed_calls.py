@@ -18,8 +18,8 @@ from segue.agent.turn_calls import Agreement, TurnCalls, call_key
 from segue.domain.errors import AppError
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolSpec, canonical_args
-from segue.language.utterance import parse_utterance, sentences_of, words_of
-from segue.memory.history import recent_texts
+from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
+from segue.memory.history import recent_texts, said_by_user
 from segue.plans.argument_origins import leaves
 from segue.plans.question import is_about, is_value, names_action, offer_in
 from segue.tools.results import StoredResult, load_results, recent_references
@@ -40,7 +40,7 @@ def agreement_in(state: TurnState) -> Agreement | None:
     is_strong = read.verdict == "confirm"
     earlier = state["earlier"].calls if state["earlier"] else ()
     made = {(each.call.tool_name, canonical_args(each.call.args)) for each in earlier}
-    return Agreement(answer, state["message"], is_strong, read.added, made)
+    return Agreement(answer, own_words(state["message"]), is_strong, read.added, made)
 
 
 async def not_covered(turn: TurnCalls, request: RequestedCall, tool: Tool) -> Mapping[str, Any] | None:
@@ -53,8 +53,14 @@ async def not_covered(turn: TurnCalls, request: RequestedCall, tool: Tool) -> Ma
     said, results, succeeded = await _seen(turn)
     if call_key(request) in succeeded:
         return {}
-    texts = _texts(agreement, tool.spec, said)
-    missing = await to_thread.run_sync(lambda: Shown(texts, results).missing(request.args, tool.spec.input_schema))
+
+    def find() -> Mapping[str, Any]:
+        own = [(each, said_by_user(each)) for each in said]
+        quoted = [str(each.content) for each, text in own if each.role == "user" and text != each.content]
+        shown = Shown(_texts(agreement, tool.spec, own), results, quoted)
+        return shown.missing(request.args, tool.spec.input_schema)
+
+    missing = await to_thread.run_sync(find)
     if missing or not await _is_yes(turn, agreement, request):
         return missing
     agreement.used.add(call_key(request))
@@ -89,13 +95,15 @@ def _told(reference: Reference, kept: StoredResult | None) -> Any:
     return kept.value() if kept and kept.content else " ".join((reference.preview, *reference.identifiers))
 
 
-def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[Message]) -> list[SeenText]:
+def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[tuple[Message, str]]) -> list[SeenText]:
     """Returns what the user has read and written, that which the yes is closest to first."""
     name = tool.original_name or tool.name
     about = " ".join(sentence for sentence in sentences_of(agreement.reply) if is_about(sentence, name))
     nearest = [SeenText(about, by_user=True), SeenText(agreement.reply, by_user=True)]
     nearest += [SeenText(offer_in(agreement.answer) or ""), SeenText(agreement.answer)]
-    return nearest + [SeenText(str(each.content), by_user=each.role == "user") for each in said]
+    return nearest + [
+        SeenText(own, by_user=True) if each.role == "user" else SeenText(str(each.content)) for each, own in said
+    ]
 
 
 def _repeats(agreement: Agreement, request: RequestedCall) -> bool:

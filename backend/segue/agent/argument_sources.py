@@ -1,35 +1,28 @@
-"""What the values of a call may come from: the user's messages, what is known of the user, and what tools have told."""
+"""What the values of a call may come from: the user's own words, what is known of the user, and what others said."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from anyio import to_thread
 
 from segue.agent.turn_calls import TurnCalls
 from segue.domain.session import Message
 from segue.domain.tool import Reference
-from segue.memory.history import recent_user_messages
-from segue.plans.argument_origins import Sources, all_said, leaves, origins_of
+from segue.memory.history import BY_PROGRAM, recent_user_messages, said_by_user
+from segue.plans.argument_origins import leaves, origins_of
 from segue.tools.results import StoredResult, load_results, recent_references
 
 MAX_MESSAGES = 200
 MAX_RESULTS = 20
 MAX_RESULT_BYTES = 200_000  # of a larger one its preview and identifiers are known
 
-Found = TypeVar("Found")
 
-
-async def find_origins(turn: TurnCalls, args: Mapping[str, Any]) -> dict[str, str]:
-    """Returns by path where each value of a call that waits for a yes comes from, as `Step.args_origin` has it."""
-    return await _find(turn, lambda sources: origins_of(args, sources))
-
-
-async def all_from_user(turn: TurnCalls, args: Mapping[str, Any]) -> bool:
-    """Returns whether each value of a call is the user's, whatever it is."""
-    return await _find(turn, lambda sources: all_said(args, sources))
-
-
-async def _find(turn: TurnCalls, look: Callable[[Sources], Found]) -> Found:
+async def find_origins(
+    turn: TurnCalls, args: Mapping[str, Any], schema: Mapping[str, Any], *, every: bool = False
+) -> dict[str, str]:
+    """Returns by path where each value of a call comes from, as `Step.args_origin` has it; of `every` value if it must
+    be the user's whatever it is.
+    """
     context, session_id = turn.context, turn.context.turn.session_id
     async with context.transaction() as connection:
         said = await recent_user_messages(connection, context.owner, session_id, limit=MAX_MESSAGES)
@@ -37,15 +30,18 @@ async def _find(turn: TurnCalls, look: Callable[[Sources], Found]) -> Found:
         ids = [reference.tool_call_id for reference in told]
         kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
 
-    def find() -> Found:
+    def find() -> dict[str, str]:
+        words = [(message, said_by_user(message)) for message in said]
+        own = [(f"message:{message.id}", text) for message, text in words]
+        quoted = [(_of_another(message), str(message.content)) for message, text in words if text != message.content]
         facts = [(f"fact:{fact.id}", fact.content) for fact in turn.facts]
-        return look([*_said(said), *facts, *_told(told, kept)])
+        return origins_of(args, [*own, *facts, *quoted, *_told(told, kept)], schema, every=every)
 
     return await to_thread.run_sync(find)
 
 
-def _said(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
-    return ((f"message:{message.id}", str(message.content)) for message in messages)
+def _of_another(message: Message) -> str:
+    return f"{'program' if BY_PROGRAM in message.metadata else 'quoted'}:{message.id}"
 
 
 def _told(references: Sequence[Reference], kept: Mapping[str, StoredResult]) -> Iterator[tuple[str, str]]:

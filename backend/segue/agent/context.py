@@ -3,9 +3,10 @@
 What a turn learns and changes is in `state.py`.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -68,7 +69,7 @@ class StartCalls(Protocol):
         message: NewMessage,
         *,
         step: PlanStep | None = None,
-        granted: Collection[str] = (),
+        granted: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
         also: WriteWithStart | None = None,
     ) -> None: ...
 

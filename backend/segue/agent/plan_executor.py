@@ -156,7 +156,8 @@ async def hold_calls(turn: TurnCalls, stored: StoredPlan) -> StoredPlan:
     """Leaves all calls of a plan that was made of them to one yes of the user. Returns the plan as it waits."""
     moved, tools = stored.plan, turn.context.guard.tools()
     for step in stored.plan.steps:
-        origin = await find_origins(turn, step.args or {})
+        tool = tools.get(step.tool or "")
+        origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
         moved = update_step(moved, step.id, "waiting", requires_confirmation=True, args_origin=origin)
     first = tools.get(stored.plan.steps[0].tool or "")
     async with turn.context.transaction() as connection:
@@ -324,7 +325,7 @@ async def _run_with_tool(run: PlanRun, step: Step) -> None:
             run.changed = "tool_changed"
             await _tell_differences(run, {tool.spec.name: stored.tool_hash or ""})
         known = step.args_origin if args == step.args else None
-        origin = known or await find_origins(run.turn, args)
+        origin = known or await find_origins(run.turn, args, tool.spec.input_schema)
         await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, args_origin=origin)
         return
     answers = answers_to(stored.answers, step.id)

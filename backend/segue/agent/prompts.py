@@ -17,7 +17,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.agent.llm.offered_tools import offered_name
 from segue.agent.shown_args import clipped
-from segue.agent.untrusted import CLOSE, OPEN, fenced
+from segue.agent.untrusted import CLOSE, NOTES, OPEN, fenced
 from segue.domain.agent import Agent
 from segue.domain.memory import Memory
 from segue.domain.plan import Confirm, Plan, Step
@@ -31,7 +31,7 @@ from segue.tools.parts import described
 from segue.tools.summaries import one_line
 
 DATE, TIME_ZONE = "{date}", "{time_zone}"
-OPEN_NOTES, CLOSE_NOTES = "<notes>", "</notes>"
+OPEN_NOTES, CLOSE_NOTES = f"<{NOTES}>", f"</{NOTES}>"
 
 SYSTEM = f"""\
 You are Segue, an assistant that gets things done with its tools and picks up where the conversation left off.

@@ -29,7 +29,7 @@ from segue.agent.prompts import (
     with_notes,
 )
 from segue.agent.shown_args import clipped
-from segue.agent.untrusted import fenced
+from segue.agent.untrusted import fenced, without_notes
 from segue.domain.memory import Memory
 from segue.domain.plan import Plan
 from segue.domain.session import Message, PromptPart, PromptReport, RequestedCall
@@ -144,7 +144,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: Count) ->
     shown = [
         to_model(message, text(key := message_key(message), window.forms[key]), brief=brief, opaque=opaque.get(key))
         if index != begins
-        else HumanMessage(with_notes(str(message.content), told))
+        else HumanMessage(with_notes(without_notes(str(message.content)), told))
         for index, message in enumerate(window.history)
     ]
     parts = tuple(PromptPart(part, tokens, cacheable=True) for part, tokens in before.items())
@@ -196,7 +196,8 @@ def shown_text(message: Message, form: Form, *, inline: Mapping[str, str], expir
         case dict() as reference, _:
             return fenced(_shown_reference(reference, expired))
         case text, _:
-            said = f"{text}{CUT_OFF}" if message.cut_off else text
+            said = without_notes(text) if message.role == "user" else text
+            said = f"{said}{CUT_OFF}" if message.cut_off else said
             said = _without_middle(said) if form == "brief" else said
             return with_notes(said, note) if (note := note_of(message)) else said
 

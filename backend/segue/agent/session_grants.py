@@ -3,16 +3,17 @@
 Asked only about calls that would wait otherwise, right before they run: what was revoked meanwhile counts no more.
 """
 
-from segue.agent.argument_sources import all_from_user
+from segue.agent.argument_sources import find_origins
 from segue.agent.turn_calls import TurnCalls
 from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool
+from segue.plans.argument_origins import is_users
 from segue.plans.call_policy import Ruling
 from segue.plans.grants import is_granted
 
 
 async def runs_under_grant(turn: TurnCalls, call: RequestedCall, tool: Tool, ruling: Ruling) -> bool:
-    """Returns whether the call may run unasked, and then notes that it does so under a grant.
+    """Returns whether the call may run unasked, and then notes that it does so under a grant, and what that covers.
 
     A grant does not answer what the operator's rule asks, and covers no value that the user did not say, but in a call
     that only reads.
@@ -22,7 +23,8 @@ async def runs_under_grant(turn: TurnCalls, call: RequestedCall, tool: Tool, rul
     async with turn.context.transaction() as connection:
         if not await is_granted(connection, turn.context.turn.session_id, tool.spec):
             return False
-    if tool.spec.effect != "read_only" and not await all_from_user(turn, call.args):
+    origins = await find_origins(turn, call.args, tool.spec.input_schema, every=True)
+    if tool.spec.effect != "read_only" and not all(map(is_users, origins.values())):
         return False
-    turn.granted.add(call.id)
+    turn.granted[call.id] = origins
     return True

@@ -4,7 +4,8 @@ A value counts in the ways it is written: `2024-05-20` as "May 20th", `round_tri
 Anything with other signs than letters, digits and spaces counts to the letter. What only a record says may stand for
 its ids: "the card ending in 7447". What a call is about, its ids at the top level, has to be named by the nearest text
 that names anything of that kind, so a yes to one booking covers no other. A value that only a text of a tool has told
-is not shown, whatever the model says of it: a text can ask for anything.
+is not shown, whatever the model says of it: a text can ask for anything. A key that the tool's schema does not name is
+a value too.
 """
 
 import re
@@ -21,7 +22,7 @@ from segue.language.lexicon import kinds_of
 from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import dates_in, money_in, numbers_in, times_in
 from segue.plans.acknowledgement import LEXICON
-from segue.plans.argument_origins import leaves, stands_in
+from segue.plans.argument_origins import leaves, open_keys, stands_in
 from segue.plans.question import tool_words
 from segue.tools.identifiers import kind_of_key
 
@@ -143,14 +144,16 @@ class _TooMuch(Exception):
 
 
 class Shown:
-    """What a session has shown to its user. `texts` and `results`, which are JSON values, come the newest first."""
+    """What a session has shown to its user. `texts` and `results`, which are JSON values, come the newest first.
+    `quoted` are messages of which the user has not said all.
+    """
 
-    def __init__(self, texts: Sequence[SeenText], results: Sequence[Any]) -> None:
+    def __init__(self, texts: Sequence[SeenText], results: Sequence[Any], quoted: Sequence[str] = ()) -> None:
         self._texts = texts
         found = (record for number, result in enumerate(results) for record in _records(result, number))
         told = (str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
         self._told = frozenset(told)
-        self._texts_told = [text.lower() for text in self._told]
+        self._texts_told = [text.lower() for text in (*quoted, *self._told)]
         self._with: dict[str, list[tuple[Record, str]]] = defaultdict(list)
         self._of_kind: dict[tuple[str, frozenset[str]], list[Record]] = defaultdict(list)
         self._tellers: dict[tuple[object, str], set[str | None]] = defaultdict(set)
@@ -164,12 +167,15 @@ class Shown:
 
     def missing(self, args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
         """Returns by path the values of a call, under the `schema` of its tool, that are new to the user."""
-        values = {path: value for path, value in leaves(args) if value not in (None, "", [], {})}
-        call = _Values(frozenset(map(str, values.values())), list(_enumerations(schema)))
+        values = dict(leaves(args))
+        told = {path: value for path, value in values.items() if value not in (None, "", [], {})}
+        call = _Values(frozenset(map(str, told.values())), list(_enumerations(schema)))
         try:
-            return {path: value for path, value in values.items() if not self._has(path, value, call)}
+            new = {path for path, value in told.items() if not self._has(path, value, call)}
+            new |= {path for path, keys in open_keys(args, schema).items() if not all(map(self._has_key, keys))}
         except _TooMuch:
-            return values
+            return told
+        return {path: value for path, value in values.items() if path in new}
 
     def _has(self, path: str, value: Any, call: "_Values") -> bool:
         text = str(value)
@@ -193,6 +199,9 @@ class Shown:
         self._checks -= checks
         if self._checks < 0:
             raise _TooMuch
+
+    def _has_key(self, key: str) -> bool:
+        return not self._is_only_told(key) and any(self._shows(each, key) for each in self._texts)
 
     def _is_only_told(self, value: str) -> bool:
         """Returns whether a text of a result has the value, and none of the user's."""

@@ -9,6 +9,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.turn_calls import TurnCalls
+from segue.agent.untrusted import without_notes
 
 WriteWithSteers = Callable[[AsyncConnection], Awaitable[None]]
 
@@ -25,7 +26,7 @@ async def read_steers(turn: TurnCalls, conversation: list[BaseMessage], *, also:
         if read and also is not None:
             await also(connection)
     for steer in read:
-        conversation.append(HumanMessage(str(steer.message.content)))
+        conversation.append(HumanMessage(without_notes(str(steer.message.content))))
         context.emit(steer)
     turn.stored_messages += len(read)
     if read:

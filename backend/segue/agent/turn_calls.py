@@ -53,7 +53,8 @@ class TurnCalls:
     `agreement` is a yes to what the model offered in words, and `approved` has by tool and canonical arguments calls
     that the user said yes to and that have not been made: each covers a call once. If the turn is `cautious`, every
     call that changes the world needs a yes. `rulings` are the policy's of calls that have not run, `facts` what the
-    turn knows of the user, `granted` the ids of calls that run under a grant for the session.
+    turn knows of the user, `granted` by the ids of calls that run under a grant for the session where their values come
+    from.
     `asking` is the plan that a call of the loop has made, since its tool asks the user something first.
     """
 
@@ -70,7 +71,7 @@ class TurnCalls:
     cautious: bool = False
     rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)
     facts: Sequence[Memory] = ()
-    granted: set[str] = field(default_factory=set)
+    granted: dict[str, dict[str, str]] = field(default_factory=dict)
     asking: StoredPlan | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 Text that could pass for the fence, or for the marks that model servers put between the parts of a conversation, has its
 first character escaped as in JSON, so JSON still holds the same text. The fence only asks the model: what holds is that
-approvals are read from the user's messages alone.
+approvals are read from the user's messages alone. In these it is what could pass for the service's notes.
 """
 
 import re
@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Final
 
 NAME: Final = "untrusted"
+NOTES: Final = "notes"
 # One name for all: a random one would change every prompt and end every provider's cache.
 OPEN: Final = f"<{NAME}>"
 CLOSE: Final = f"</{NAME}>"
@@ -20,8 +21,8 @@ _UNSEEN: Final = (
     r"\s\u00ad\u0300-\u036f\u115f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f"
 )
 _SLASHES: Final = r"/\\⁄∕／＼"
-# Characters that look like a letter of the name and do not fold to it.
-_ALIKE: Final = {"u": "υսᴜцʋ", "n": "ոпռɴ", "t": "тτᴛ", "r": "гᴦʀ", "s": "ѕꜱ", "e": "еєҽᴇ", "d": "ԁժɗᴅ"}
+# Characters that look like a letter of a name and do not fold to it.
+_ALIKE: Final = {"u": "υսᴜцʋ", "n": "ոпռɴ", "t": "тτᴛ", "r": "гᴦʀ", "s": "ѕꜱ", "e": "еєҽᴇ", "d": "ԁժɗᴅ", "o": "οоօᴏ"}
 # The blocks of styled letters, which fold to plain ones.
 _STYLED: Final = (range(0xC0, 0x180), range(0x2090, 0x2190), range(0x249C, 0x24EA), range(0xFF21, 0xFF5B))
 _MATHEMATICAL: Final = (range(0x1D400, 0x1D800), range(0x1F110, 0x1F1A0))
@@ -49,17 +50,22 @@ def neutralised(text: str) -> str:
     return _MARK.sub(_escape_first, text)
 
 
+def without_notes(text: str) -> str:
+    """Returns a text of the user's with every mark escaped that could pass for that of the service's notes."""
+    return text if text.isascii() and "<" not in text else _NOTES_MARK.sub(_escape_first, text)
+
+
 def _escape_first(mark: re.Match[str]) -> str:
     return f"\\u{ord(mark.group()):04x}"
 
 
-def _name_pattern() -> str:
-    styled: dict[str, set[str]] = {letter: set() for letter in NAME}
+def _name_pattern(name: str) -> str:
+    styled: dict[str, set[str]] = {letter: set() for letter in name}
     for char in map(chr, chain(*_STYLED, *_MATHEMATICAL)):
         folded = _folded(char)
         if folded in styled:
             styled[folded].add(char)
-    letters = (f"[{letter}{_ALIKE.get(letter, '')}{''.join(sorted(styled[letter]))}]" for letter in NAME)
+    letters = (f"[{letter}{_ALIKE.get(letter, '')}{''.join(sorted(styled[letter]))}]" for letter in name)
     return f"[{_UNSEEN}]{{0,4}}".join(letters)
 
 
@@ -68,4 +74,5 @@ def _folded(char: str) -> str:
     return unicodedata.normalize("NFKD", char).casefold().strip("()")[:1]
 
 
-_MARK: Final = re.compile(rf"[{_ANGLES}\[](?=(?i:[{_UNSEEN}{_SLASHES}]{{0,8}}{_name_pattern()}|{_ROLE_MARKS}))")
+_MARK: Final = re.compile(rf"[{_ANGLES}\[](?=(?i:[{_UNSEEN}{_SLASHES}]{{0,8}}{_name_pattern(NAME)}|{_ROLE_MARKS}))")
+_NOTES_MARK: Final = re.compile(rf"[<＜﹤˂ᐸ](?=(?i:[{_UNSEEN}{_SLASHES}]{{0,8}}{_name_pattern(NOTES)}(?!\w)))")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from anyio import to_thread
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from segue.agent import prompts
@@ -18,8 +19,8 @@ from segue.agent.state import TurnState
 from segue.domain.plan import Plan
 from segue.domain.user_request import UserRequest
 from segue.language.utterance import words_of
-from segue.memory.history import recent_user_messages
-from segue.plans.argument_origins import MODEL, origins_of
+from segue.memory.history import recent_user_messages, said_by_user
+from segue.plans.argument_origins import stands_in
 from segue.plans.plan_parser import first_object
 from segue.tools.normalize import clean
 from segue.tools.user_requests import choices_of, faults_of_answer
@@ -108,14 +109,22 @@ async def _said_by_user(
     session_id = context.turn.session_id
     async with context.transaction() as connection:
         said = await recent_user_messages(connection, context.owner, session_id, limit=MAX_MESSAGES)
-    sources = [("message:", str(message.content)) for message in said]
-    origins = origins_of(values, [*sources, *(("fact:", fact.content) for fact in state["facts"])])
     fields = (asks.schema or {})["properties"]
-    return {
-        name: value
-        for name, value in values.items()
-        if not _is_free(fields.get(name, {})) or origins.get(name) != MODEL
-    }
+
+    def find() -> dict[str, Any]:
+        texts = [_plain(text) for text in (*map(said_by_user, said), *(fact.content for fact in state["facts"]))]
+        return {
+            name: value
+            for name, value in values.items()
+            if not _is_free(fields.get(name, {})) or any(stands_in(_plain(str(value)), text) for text in texts)
+        }
+
+    return await to_thread.run_sync(find)
+
+
+def _plain(text: str) -> str:
+    """Case, spaces and what stands around a text do not matter: it is shown nowhere before it is sent."""
+    return " ".join(text.lower().split()).strip(" \"'“”«».,;:!?。，！？")
 
 
 def _is_free(of: Mapping[str, Any]) -> bool:

@@ -8,8 +8,9 @@ than the column, which their ids order. An id or a time never does: each is of t
 `opaque` of a message or a plan is what a provider wants back with its calls; nothing but a request to it has that.
 `read_by` of a turn is the one that its message steered: it has become part of that one, and never ran.
 `branch` of a turn or message is set if it is no longer in the history, `left_at` of a message says since when.
-`note` is what the model is told with a message.
-A `definition` is the digest of a tool's; a call was `granted` if it ran under a row of `grants`.
+`note` is what the model is told with a message; one `by_program` is no word of the user's.
+A `definition` is the digest of a tool's; a call was `granted` if it ran under a row of `grants`, and
+`covered` says then where its values come from, by path.
 `attachments` of a message are the files that it carries, as they were then.
 `agent` of a turn is that of its session when it was first claimed. Its `run` says what its last run did when, and
 its `timeline` which processes had it before.
@@ -198,6 +199,7 @@ messages = Table(
     Column("left_at", _time()),
     Column("note", Text),
     Column("attachments", _json()),
+    Column("by_program", Boolean, nullable=False, server_default=text("false")),
     Column("created_at", _time(), nullable=False),
     CheckConstraint("role IN ('user', 'assistant', 'tool')", name="role"),
     CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="tool_call"),
@@ -293,6 +295,7 @@ tool_calls = Table(
     Column("plan_id", _id()),
     Column("step_id", Integer),
     Column("granted", Boolean, nullable=False, server_default=text("false")),
+    Column("covered", _json()),
     Column("started_at", _time(), nullable=False),
     Column("duration_ms", Integer),
     Column("expires_at", _time()),

@@ -67,7 +67,8 @@ class Step:
         Mapping[str, str] | None,
         doc(
             "While it waits or has waited: where the texts and numbers in `args` come from, by path. `user` (typed "
-            "with a decision), `message:<id>`, `fact:<id>`, `result:<tool_call_id>`, or `model` if none has it."
+            "with a decision), `message:<id>` and `fact:<id>` are the user's, `quoted:<message id>`, `program:<message "
+            "id>` and `result:<tool_call_id>` are not, and `model` says that none of these has it."
         ),
     ] = None
     asks: Annotated[

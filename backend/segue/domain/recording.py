@@ -110,6 +110,7 @@ class RecordedTurn(Part):
     args: Annotated[dict[str, Any] | None, doc("Typed with a `confirm` in place of those that waited.")] = None
     remember: Annotated[Remember | None, doc("Given with a `confirm`: the tool need not ask again.")] = None
     force_web_search: Annotated[bool, doc("Whether the request had it.")] = False
+    approves: Annotated[bool, doc("False: it is a program's message.")] = True
     rounds: Annotated[tuple[Round, ...], doc("What was called before the answer.")] = ()
     acknowledgement: Annotated[RecordedAcknowledgement | None, doc("How the message was read.")] = None
     reading: Annotated[str | None, doc("How the model read a reply to a plan.")] = None

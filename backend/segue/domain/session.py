@@ -91,7 +91,7 @@ class Message:
     tool_call_id: Annotated[str | None, doc("Of a tool's message: the call it answers.")] = None
     cut_off: Annotated[bool, doc("Whether the user stopped the turn while the assistant said this.")] = False
     branch: Annotated[str | None, doc("The branch it is in; null if it is in the history.")] = None
-    metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `feedback`, `steered`.")] = field(
+    metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `feedback`, `steered`, `by_program`.")] = field(
         default_factory=dict
     )
 

@@ -169,6 +169,9 @@ class ToolCallMetadata:
     summary: Annotated[str, doc("The result in one line.")]
     truncated_preview: Annotated[str, doc("How the result begins, TOOL_RESULT_PREVIEW_CHARS at most.")]
     grant: Annotated[Remember | None, doc("Set if it ran unasked, under a grant for its tool.")] = None
+    covered: Annotated[
+        Mapping[str, str] | None, doc("Of such a call: by path where each value comes from, as in `args_origin`.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

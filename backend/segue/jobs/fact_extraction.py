@@ -7,6 +7,7 @@ so a fact survives the loss of Redis and of the process. The model only proposes
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from itertools import repeat
 
 import structlog
@@ -68,20 +69,19 @@ class FactExtraction:
             said = await history.user_messages_of(connection, job.turn_id)
             if not said:
                 return True
-            opening = said[0]
+            opening, speaks = said[0], next(filter(history.said_by_user, said), said[0])
             answers = await history.answer_before(connection, job.session_id, opening.seq)
-        message = "\n".join(str(each.content) for each in said)
+        message = "\n".join(filter(None, map(history.said_by_user, said)))
         said_on = local_time(opening.created_at, job.time_zone).date()
         days = days_meant(message, said_on)
         known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=MAX_KNOWN_SHOWN)
         async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
-            proposed = await propose_facts(
-                self.model, message, said_on=said_on, answers=answers, known=known, account=account
-            )
+            ask = partial(propose_facts, self.model, message, said_on=said_on, answers=answers, known=known)
+            proposed = await ask(account=account) if message else []
         own = [fact for fact in proposed if _is_the_users(fact, known, message, *days.values())]
         facts = [replace(fact, content=with_dates(fact.content, days)) for fact in own]
         embeddings = await self.long_term.embed([fact.content for fact in facts])
-        source, now = Source(job.session_id, opening.id), self.clock()
+        source, now = Source(job.session_id, speaks.id), self.clock()
         async with self.database.transaction() as connection:
             # Keeps the session from being deleted until the transaction ends.
             session = select(sessions.c.id).where(sessions.c.id == job.session_id, sessions.c.owner == job.owner)

@@ -26,7 +26,27 @@ _QUOTATION: Final = re.compile(
     r"|(?<!\w)'([^'\n]+)'(?!\w)|(?<!\w)‘([^‘’\n]+)’(?!\w)"
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?؟…;])\s+|(?<=[。！？；।\n])")
-_QUOTED_LINE: Final = re.compile(r"^\s*[>＞].*$", re.MULTILINE)
+
+# What a gateway or a template wraps, up to the last closing tag of its kind: what is in between may have one too.
+_TAG: Final = re.compile(
+    r"<(/?)\s{0,9}((?:attachment|context|document|file|quote|search_result|source)[\w-]{0,40})(?=[\s/>])(?:[^<>]{0,999}>)?",
+    re.IGNORECASE,
+)
+_QUOTED_LINE: Final = re.compile(r"\s*[>＞]")
+_DIVIDER: Final = re.compile(r"-{4,20}[^\w\n]{0,9}[^\W\d_][^\n]{2,60}-{4}")  # `-----Original Message-----`
+_RULE: Final = re.compile(r"[_-]{8}")
+_FROM: Final = re.compile(
+    r"[\s*_]*(?:from|da|de|von|van|od|от|kimden|من|发件人|寄件者|差出人|보낸\s?사람|प्रेषक)[\s*_]*[:：]", re.IGNORECASE
+)
+_HEADER: Final = re.compile(r"[\s*_]*[^\W\d_][^:：\n]{0,30}[:：]")
+_WROTE: Final = re.compile(
+    r"\b(?:wrote|ha scritto|escribió|a écrit|schrieb|schreef|escreveu|napisał\w*|пиш\w+|написал\w*|yazdı)\b"
+    r"|写道|寫道|書きました|작성|كتب|लिखा",
+    re.IGNORECASE,
+)
+_MARKS_OF_ANOTHER: Final = frozenset(">＞-_")
+_DATED: Final = re.compile(r"[\d@]")
+_CLOCK: Final = re.compile(r"\d[:.h]\d\d")
 
 _MARKS: Final = (
     (0x0300, 0x036F), (0x0483, 0x0489), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0xFE20, 0xFE2F),
@@ -72,8 +92,7 @@ def parse_utterance(text: str) -> Utterance:
 
 def parse_own_words(text: str) -> Utterance:
     """Reads what the writer says: without quoted lines (`> yes`), and with QUOTED before each word of a quotation."""
-    text = text.translate(_WITHOUT_UNSEEN)  # it may stand before a `>`, which looks the same
-    own = _QUOTED_LINE.sub("", text)
+    own = own_words(text)
     parts = _QUOTATION.split(own)
     every = _QUOTATION.groups + 1  # `split` puts the groups between the parts that are not quoted
     words = [
@@ -83,6 +102,57 @@ def parse_own_words(text: str) -> Utterance:
         for word in parse_utterance(part).words
     ]
     return Utterance(tuple(words), parse_utterance(own).asks, quotes=len(parts) > 1 or own != text)
+
+
+def own_words(text: str) -> str:
+    """Returns, to the letter, what the writer of a message says in it: without what a gateway or template wraps in
+    tags, quoted lines with the line that says who wrote them, and a mail that is forwarded or answered.
+    """
+    left = _without_wrapped(text)
+    own: list[str] = []
+    plain = left.translate(_WITHOUT_UNSEEN).split("\n")  # it may stand before a `>`, which looks the same
+    for at, line in enumerate(left.split("\n")):
+        said, before = plain[at].strip(), plain[at - 1] if at else ""
+        if said[:1] in _MARKS_OF_ANOTHER or ":" in said or "：" in said:
+            if _QUOTED_LINE.match(said):
+                continue
+            if _DIVIDER.match(said) or _begins_mail(said, next(iter(plain[at + 1 : at + 2]), "")):
+                break
+            if wrote := _lines_of_who_wrote(said, before):
+                own[len(own) + 1 - wrote :] = []
+                if not _QUOTED_LINE.match(next(filter(str.strip, plain[at + 1 : at + 4]), "")):
+                    break
+                continue
+        own.append(line)
+    return "\n".join(own)
+
+
+def _without_wrapped(text: str) -> str:
+    tags = [(tag.start(), tag.end(), tag[1], tag[2].lower()) for tag in _TAG.finditer(text)]
+    last = {name: end for _, end, closes, name in tags if closes}
+    own, at = [], 0
+    for start, end, closes, name in tags:
+        if start >= at:
+            own.append(text[at:start])
+            at = end if closes else max(end, last.get(name, 0))
+    return "\n".join([*own, text[at:]])
+
+
+def _begins_mail(line: str, following: str) -> bool:
+    if _RULE.match(line):
+        return _FROM.match(following) is not None
+    return "@" in line and _FROM.match(line) is not None and _HEADER.match(following) is not None
+
+
+def _lines_of_who_wrote(said: str, before: str) -> int:
+    """Returns how many lines, up to this one, say whose words follow, as mail programs do: `On May 3 Ann wrote:`."""
+    if not said.endswith((":", "：")):
+        return 0
+    is_verb_last = _WROTE.search(said[-200:]) is not None
+    if ("<" in said and "@" in said and _CLOCK.search(said)) or (is_verb_last and _DATED.search(said)):
+        return 1
+    goes_on = said.count(" ") <= 1 and _CLOCK.search(before)
+    return 2 if goes_on and _WROTE.search(f"{before[-20:].rstrip()} {said}") else 0
 
 
 def sentences_of(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 
 from segue.domain.memory import MemoryKind
 from segue.language.phrase_matcher import PhraseMatcher, match_phrases
-from segue.language.utterance import is_unspaced, words_of
+from segue.language.utterance import is_unspaced, own_words, words_of
 from segue.language.word_lists import Joined, Phrase, WordList, kinds_by_phrase, split_list
 
 LONGEST_READ: Final = 4000  # characters; a longer message was pasted, it is not what the user says
@@ -46,7 +46,8 @@ class CuedSentence:
 
 def may_state_facts(message: str) -> bool:
     """Returns whether a model should look for facts about the user. Cheap, and rather true than false."""
-    return len(message) <= LONGEST_READ and next(cued_sentences(message), None) is not None
+    own = own_words(message)
+    return len(own) <= LONGEST_READ and next(cued_sentences(own), None) is not None
 
 
 def cued_sentences(message: str) -> Iterator[CuedSentence]:

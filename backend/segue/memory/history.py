@@ -38,12 +38,14 @@ from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.session import Message, RequestedCall, Role, TurnKey, UnreadableMessage
 from segue.domain.tool import CallStatus
+from segue.language.utterance import own_words
 
 INTERRUPTED = "The call was interrupted before its outcome was recorded; whether it took effect is unknown."
 RECENT_USER_MESSAGES = 10
 _SPEAKERS = ("user", "assistant")
 MAX_SEQ = 2**63 - 1
 STEERED = "steered"  # in the metadata of a message that came while its turn ran
+BY_PROGRAM = "by_program"  # in that of one in which a program speaks in the user's place
 IN_HISTORY = messages.c.branch.is_(None)
 SHOWN = [column for column in messages.c if column.name != "opaque"]
 NEW_MESSAGE_COLUMNS = {
@@ -66,7 +68,7 @@ class NewMessage:
     """A message to store. It has an `id` if it has been shown under one already.
 
     `opaque` is what the provider wants back with the message: `by` names the endpoint and model that made it. `note` is
-    what the model is told with it, `attachments` are the files that it carries.
+    what the model is told with it, `attachments` are the files that it carries. One `by_program` is none of the user's.
     """
 
     role: Role
@@ -79,6 +81,7 @@ class NewMessage:
     cut_off: bool = False
     note: str | None = None
     attachments: Sequence[Attached] = ()
+    by_program: bool = False
 
 
 def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
@@ -260,6 +263,14 @@ async def recent_user_messages(
     return list(map(_message, (await connection.execute(said.limit(limit))).mappings()))
 
 
+def said_by_user(message: Message) -> str:
+    """Returns, to the letter, what the user says in a message: nothing in a program's or the assistant's, and nothing
+    that they quote or that stands around their words.
+    """
+    is_theirs = message.role == "user" and BY_PROGRAM not in message.metadata
+    return own_words(str(message.content)) if is_theirs else ""
+
+
 async def recent_texts(connection: AsyncConnection, owner: str, session_id: str, *, limit: int) -> list[Message]:
     """Returns what the user and the assistant last said to each other in a session, newest first."""
     said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role.in_(_SPEAKERS)).order_by(messages.c.seq.desc())
@@ -373,6 +384,7 @@ def _message(row: RowMapping) -> Message:
     metadata = {"note": row["note"]} if row["note"] else {}
     if role == "user" and row["seq"] != row["turn_seq"]:  # it did not open its turn
         metadata[STEERED] = True
+    metadata |= {BY_PROGRAM: True} if row["by_program"] else {}
     make: Callable[..., Message] = Message
     if role not in _SPEAKERS or calls or row["attachments"]:  # else a text, as most are: it can be read
         content = read_json(content) if role == "tool" else content

@@ -21,7 +21,7 @@ from segue.memory import facts
 from segue.memory.days_meant import days_meant, with_dates
 from segue.memory.fact_cues import LONGEST_READ, is_correction, search_words
 from segue.memory.facts import Source
-from segue.memory.history import recent_user_messages
+from segue.memory.history import recent_user_messages, said_by_user
 from segue.memory.verify_fact import is_said
 
 MOST_RECALLED = 5
@@ -93,7 +93,7 @@ class LongTermMemory:
             )
         if source is None:
             return None
-        corrected = leans_on.id if leans_on and is_correction(str(source.content)) else None
+        corrected = leans_on.id if leans_on and is_correction(said_by_user(source)) else None
         async with self._database.transaction() as connection:
             fact = await facts.add_fact(
                 connection,
@@ -180,12 +180,10 @@ def fused(*rankings: Sequence[Memory]) -> list[Memory]:
 
 
 def _days(message: Message, time_zone: str) -> dict[Phrase, str]:
-    return days_meant(str(message.content), local_time(message.created_at, time_zone).date())
+    return days_meant(said_by_user(message), local_time(message.created_at, time_zone).date())
 
 
 def _message_that_says(content: str, said: Iterable[Message], time_zone: str, *also: str) -> Message | None:
     # A message as long as a document was pasted: it is not the user who speaks in it.
-    spoken = (message for message in said if len(message.content) <= LONGEST_READ)
-    return next(
-        (each for each in spoken if is_said(content, str(each.content), *_days(each, time_zone).values(), *also)), None
-    )
+    spoken = ((each, said_by_user(each)) for each in said if len(each.content) <= LONGEST_READ)
+    return next((each for each, own in spoken if is_said(content, own, *_days(each, time_zone).values(), *also)), None)

@@ -1,7 +1,7 @@
 """Did the user say this? A fact is kept only in the user's own words.
 
 A model reads pages and tool results too, so no model decides what is true of a user. Every word of a fact has to be in
-a message of the user, up to its ending, or be a synonym of one that is (`facts.toml`). Pure.
+a message of the user, up to its ending, or be a synonym of one that is (`facts.toml`); addresses to the letter. Pure.
 """
 
 import re
@@ -11,11 +11,14 @@ from segue.memory.fact_cues import FACT_WORDS, significant_words, split_words
 
 SHORTEST_STEM: Final = 3  # letters
 STEM_SHARE: Final = 0.6
+_ADDRESS: Final = re.compile(r"[\w.+-]*[@/\\_][\w@/\\.+:-]*\w", re.ASCII)  # the same words in another order are another
 _ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u0621-\u064a]{2})")
 
 
 def is_said(fact: str, *texts: str) -> bool:
     """Returns whether the texts together have every significant word of the fact; false if the fact has none."""
+    if not all(any(address in text for text in texts) for address in _ADDRESS.findall(fact)):
+        return False
     significant = significant_words(fact)
     words = {word for text in texts for word in split_words(text)}
     synonyms = {FACT_WORDS.now.synonyms[word] for word in words if word in FACT_WORDS.now.synonyms}

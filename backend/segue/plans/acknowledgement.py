@@ -23,7 +23,7 @@ from segue.language.lexicon import (
     unstretch,
 )
 from segue.language.misspelling import WordsByLetter, by_first_letter, words_near
-from segue.language.utterance import Utterance, is_emoji, parse_own_words, sentences_of, words_of
+from segue.language.utterance import Utterance, is_emoji, own_words, parse_own_words, sentences_of, words_of
 from segue.language.word_lists import Phrase, WordList
 from segue.plans.question import BESIDE, Question, is_value, kind_beside
 
@@ -93,11 +93,12 @@ def detect_acknowledgement(message: str) -> bool:
 
 def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     """Returns how a message answers a question. Never raises; a message too long to be an answer is `none`."""
-    utterance = parse_own_words(text[:LONGEST_MESSAGE])
-    if len(text) > LONGEST_MESSAGE or len(utterance.words) > MOST_WORDS:
+    own = own_words(text)
+    utterance = parse_own_words(own[:LONGEST_MESSAGE])
+    if len(own) > LONGEST_MESSAGE or len(utterance.words) > MOST_WORDS:
         return Acknowledgement("none", "too_long")
-    whole = _read(utterance, text, question, corrects=True)
-    if utterance.quotes:
+    whole = _read(utterance, own, question, corrects=True)
+    if utterance.quotes or own != text:
         is_quotation = whole.found.rule in ("more_than_a_reply", "nothing_decided")
         return replace(whole.found, rule="quoted") if is_quotation else whole.found
     if whole.found.verdict == "reject" or whole.found.strength == "strong":

@@ -1,6 +1,7 @@
 """Where each value in the arguments of a call came from, found in the texts that it may have come from. Pure.
 
-Nothing here is claimed by a model: what a tool said may have told the model what to claim.
+Nothing here is claimed by a model: what a tool said may have told the model what to claim. A text has a value only to
+the letter, and a number by its value. A key that the tool's schema does not name is a value too.
 """
 
 import json
@@ -18,8 +19,7 @@ USER, MODEL = "user", "model"
 
 _FROM_USER: Final = (USER, "message:", "fact:")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_QUOTES: Final = " \"'“”«»"
-_END_OF_SENTENCE: Final = re.compile(r"(?<=\w)[.,;:!?。，！？]+$")  # `..` at the end of a path is none
+_DOT: Final = re.compile(r"\S*\w[.。]")  # the end of a sentence too, if nothing comes behind it
 # Of scripts that put spaces between words, a letter beside a value makes it a part of another word.
 _LETTER: Final = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff]"
 _BEFORE: Final = rf"(?<!{_LETTER})(?<![.+@-])(?<!\d[,'’])"
@@ -31,53 +31,96 @@ Sources = Sequence[tuple[str, str]]  # an origin and a text each
 
 def values_of(args: Mapping[str, Any]) -> dict[str, Value]:
     """Returns the texts and numbers in arguments that can be looked for, by their path in JMESPath, `to[0].name`."""
-    seen = list(islice(leaves(args), MAX_LEAVES + 1))
-    found = [leaf for leaf in seen[:MAX_LEAVES] if _is_value(leaf[1])]
-    left_out = len(found) > MAX_VALUES or len(seen) > MAX_LEAVES
-    return dict(found[:MAX_VALUES]) | ({REST: REST} if left_out else {})
+    return {path: parts[0] for path, parts in _wanted(args, None).items()}
 
 
-def origins_of(args: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """Returns by path the first source that has the value, or `model`."""
-    texts = [(origin, _normal(text)) for origin, text in sources]
+def origins_of(
+    args: Mapping[str, Any], sources: Sources, schema: Mapping[str, Any] | None = None, *, every: bool = False
+) -> dict[str, str]:
+    """Returns by path the first source that has the value, or `model`. Of a value behind keys that the `schema` does
+    not name it is the first of its own and theirs that is not the user's. `every` is for values also that are too short
+    to be named, and for those that are no text or number.
+    """
+    texts = [(origin, unicodedata.normalize("NFC", text)) for origin, text in sources]
 
-    def origin_of(path: str, value: Value) -> str:
-        wanted = _wanted(value)
-        found = (origin for origin, text in texts if path != REST and stands_in(wanted, text))
-        return next(found, MODEL)
+    def origin_of(part: object) -> str:
+        return next((origin for origin, text in texts if part != REST and stands_in(part, text)), MODEL)
 
-    return {path: origin_of(path, value) for path, value in values_of(args).items()}
+    wanted = _wanted(args, schema, every=every)
+    return {path: min(map(origin_of, parts), key=is_users) for path, parts in wanted.items()}
 
 
-def not_from_user(args: Mapping[str, Any] | None, origins: Mapping[str, str] | None) -> dict[str, dict[str, Value]]:
+def is_users(origin: str) -> bool:
+    """Returns whether the user typed or said what comes from there."""
+    return origin.startswith(_FROM_USER)
+
+
+def not_from_user(args: Mapping[str, Any] | None, origins: Mapping[str, str] | None) -> dict[str, dict[str, Any]]:
     """Returns the values that the user neither typed nor said, by their origin and path."""
-    found: dict[str, dict[str, Value]] = {}
-    for path, value in values_of(args or {}).items():
+    found: dict[str, dict[str, Any]] = {}
+    for path, value in (*islice(leaves(args or {}), MAX_LEAVES), (REST, REST)):
         origin = (origins or {}).get(path, USER)
         if not origin.startswith(_FROM_USER):
             found.setdefault(origin, {})[path] = value
     return found
 
 
-def all_said(args: Mapping[str, Any], sources: Sources) -> bool:
-    """Returns whether the user said every value, also those that are too short to be named, or no text or number."""
-    texts = [_normal(text) for origin, text in sources if origin.startswith(_FROM_USER)]
-    wanted = [_wanted(value) for _, value in islice(leaves(args), MAX_VALUES + 1)] if args else []
-    return len(wanted) <= MAX_VALUES and all(any(stands_in(each, text) for text in texts) for each in wanted)
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Any) -> Iterator[tuple[str, Any]]:
     """Yields what contains nothing else in a JSON value, each with its path."""
+    return ((path, leaf) for path, leaf, _ in _leaves(value))
+
+
+def open_keys(args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Returns by path the keys before a value that the schema does not name, of those values that have any."""
+    named = _named_in(schema)
+    found = {path: [key for key in keys if key not in named] for path, _, keys in _leaves(args)}
+    return {path: keys for path, keys in found.items() if keys}
+
+
+def stands_in(value: object, text: str) -> bool:
+    """Returns whether a text has a value whole: `ann@a.example` does not stand in `joann@a.example.org`."""
+    written = _written(value)
+    if not written or written not in text:
+        return False
+    if isinstance(value, str):
+        more = r"(?=\S)" if _DOT.fullmatch(written) else ""
+    else:
+        more = "0*" if "." in written else r"(?:\.0+)?"
+    return re.search(rf"{_BEFORE}{re.escape(written)}{more}{_AFTER}", text) is not None
+
+
+def _wanted(args: Mapping[str, Any], schema: Mapping[str, Any] | None, *, every: bool = False) -> dict[str, list[Any]]:
+    """Returns by path what has to be said for a value: itself, and the keys before it that the schema does not name."""
+    seen = list(islice(_leaves(args), MAX_LEAVES + 1)) if args else []
+    unnamed = open_keys(args, schema) if schema is not None else {}
+    parts = {path: [*([leaf] if every or _is_value(leaf) else []), *unnamed.get(path, ())] for path, leaf, _ in seen}
+    found = [(path, wanted) for path, wanted in parts.items() if wanted]
+    left_out = len(found) > MAX_VALUES or len(seen) > MAX_LEAVES
+    return dict(found[:MAX_VALUES]) | ({REST: [REST]} if left_out else {})
+
+
+def _leaves(value: Any, path: str = "", keys: tuple[str, ...] = ()) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
     match value:
         case dict() if value:
             for name, item in value.items():
                 step = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
-                yield from leaves(item, f"{path}.{step}" if path else step)
+                yield from _leaves(item, f"{path}.{step}" if path else step, (*keys, name))
         case list() if value:
             for index, item in enumerate(value):
-                yield from leaves(item, f"{path}[{index}]")
+                yield from _leaves(item, f"{path}[{index}]", keys)
         case _:
-            yield path, value
+            yield path, value, keys
+
+
+def _named_in(schema: Any) -> set[str]:
+    """Returns the names of properties anywhere in a schema."""
+    named, parts = set[str](), [schema]
+    for part in parts:  # which grows
+        if isinstance(part, dict):
+            own = part.get("properties")
+            named.update(own if isinstance(own, dict) else ())
+        parts.extend(part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())
+    return named
 
 
 def _is_value(value: object) -> bool:
@@ -89,20 +132,4 @@ def _is_value(value: object) -> bool:
 def _written(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _wanted(value: object) -> str:
-    return _END_OF_SENTENCE.sub("", _normal(_written(value)).strip(_QUOTES))
-
-
-def _normal(text: str) -> str:
-    """Case and spaces do not matter. Letters that only look alike stay different, and `ß` is not `ss`."""
-    return " ".join(unicodedata.normalize("NFC", text).lower().split())
-
-
-def stands_in(value: str, text: str) -> bool:
-    """Returns whether a text has a value whole: `ann@a.example` does not stand in `joann@a.example.org`."""
-    if not value or value not in text:
-        return False
-    return re.search(rf"{_BEFORE}{re.escape(value)}{_AFTER}", text) is not None
+    return unicodedata.normalize("NFC", value) if isinstance(value, str) else json.dumps(value)

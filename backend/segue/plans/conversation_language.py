@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import UNKNOWN, kinds_of, languages_of, unstretch
-from segue.language.utterance import words_of
+from segue.language.utterance import own_words, words_of
 from segue.plans.acknowledgement import LEXICON
 
 LONGEST_REPLY = 80  # characters
@@ -20,7 +20,7 @@ def conversation_language(newest_first: Iterable[str]) -> str | None:
     """
     replies: list[tuple[str, list[str]]] = []
     found = None
-    for text in newest_first:
+    for text in map(own_words, newest_first):
         shown = detect_language(text, default="")
         if not shown:
             continue

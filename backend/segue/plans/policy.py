@@ -12,7 +12,7 @@ from segue.domain.plan import Confirm, Planning
 from segue.domain.session import Verdict
 from segue.domain.tool import Tool, ToolSpec
 from segue.language.lexicon import UNKNOWN
-from segue.language.utterance import parse_utterance
+from segue.language.utterance import own_words, parse_utterance
 from segue.plans.multistep_detector import asks_for_several_steps
 from segue.plans.search_words import LONGEST_READ, QUERY_KINDS, SEARCH_WORD_KINDS, asks_for_the_web, search_readings
 
@@ -25,9 +25,9 @@ _FILE: Final = re.compile(
     r"(?<![\w/.-])[\w-]{1,100}+\.(?:py|[jt]sx?|md|txt|pdf|docx?|xlsx?|pptx?|csv|json|toml|ya?ml|html?|png|jpe?g|eml|log|sh|go|rs)\b",
     re.IGNORECASE,
 )
-# Addresses, and whatever may be an id: a number of five digits, a word of letters and digits.
+# Addresses, quotations, and whatever may be an id: a number of five digits, a word of letters and digits.
 _IDENTIFYING: Final = re.compile(
-    r"\S@\S|\w://|\d{5}|(?<![A-Za-z0-9_-])(?=[A-Za-z_-]*\d)(?=[\d_-]*[A-Za-z])[A-Za-z0-9_-]{5,}"
+    r"\S@\S|\w://|[<>＞]|\d{5}|(?<![A-Za-z0-9_-])(?=[A-Za-z_-]*\d)(?=[\d_-]*[A-Za-z])[A-Za-z0-9_-]{5,}"
 )
 
 SearchReason = Literal[
@@ -62,7 +62,8 @@ def should_search_web(message: str, *, force: bool, verdict: Verdict) -> SearchD
     A yes with a change may ask for a search in words; a plain yes or no never starts one, toggle or not. What the user
     asks of their own mail, files, calendar, of the plan or of this conversation is not on the web.
     """
-    request = _Request(message, search_readings(message), force, verdict)
+    own = own_words(message)
+    request = _Request(own, search_readings(own), force, verdict)
     reason: SearchReason | None = next((reason for reason, holds in _SEARCH_RULES if holds(request)), None)
     return SearchDecision(search=reason in {None, "asked_for"}, reason=reason or "forced")
 

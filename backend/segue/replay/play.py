@@ -169,7 +169,7 @@ async def _played(client: httpx2.AsyncClient, session_id: str, turn: RecordedTur
 async def _send(client: httpx2.AsyncClient, session_id: str, turn: RecordedTurn) -> httpx2.Response:
     """The message; or the button, for the version that waits now."""
     if turn.decision is None:
-        body = {"message": turn.message, "force_web_search": turn.force_web_search}
+        body = {"message": turn.message, "force_web_search": turn.force_web_search, "approves": turn.approves}
         return await client.post(f"/sessions/{session_id}/chat", json=body)
     pending = (await _json(client.get(f"/sessions/{session_id}")))["pending_plan"]
     decision: dict[str, Any] = {"decision": turn.decision, "version": pending["version"] if pending else 1}

@@ -300,6 +300,7 @@ class _Columns:
     args: dict[str, Any]
     status: CallStatus
     identifiers: tuple[str, ...]
+    covered: dict[str, str] | None = None
 
 
 _read = reader(_Columns)
@@ -312,7 +313,7 @@ def _tool_call(row: Row[Any]) -> ToolCall:
 
 def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
     """Returns an UnreadableCall, and a reference like it, for a row that cannot be read."""
-    columns = {"args": row.args, "status": row.status, "identifiers": row.identifiers or ()}
+    columns = {"args": row.args, "status": row.status, "identifiers": row.identifiers or (), "covered": row.covered}
     read = readable(_read, columns, "tool_calls", row.id)
     shown = read or _NOT_READ
     call = ToolCall(
@@ -329,6 +330,7 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
             summary=row.summary,
             truncated_preview=row.preview,
             grant="session" if row.granted else None,
+            covered=shown.covered,
         ),
         result_ref=ResultRef(session_id=row.session_id, tool_call_id=row.id),
         expires_at=row.expires_at,

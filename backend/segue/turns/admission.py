@@ -130,6 +130,7 @@ async def _cleared(
         message=request.message or opening.content,
         force_web_search=opening.force_web_search,
         attachments=request.attachments if request.message else opening.attachments,
+        approves=request.approves and (bool(request.message) or not opening.by_program),
         note=await note_of_calls(connection, session_id, read_only=read_only),
     )
 

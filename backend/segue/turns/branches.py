@@ -20,7 +20,7 @@ from segue.domain.doc import doc
 from segue.domain.errors import NotFound
 from segue.domain.ids import new_id
 from segue.domain.session import Role
-from segue.memory.history import user_messages_of
+from segue.memory.history import BY_PROGRAM, user_messages_of
 from segue.memory.sessions import first_words
 from segue.memory.summary import columns_before
 from segue.plans.store import cancel_open
@@ -44,8 +44,8 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The turn of a message: all that the user said in it is `content`. `role`, `branch` and whether it `steered` are
-    those of the message itself.
+    """The turn of a message: all that was said in it is `content`, and whether any of it was `by_program`. `role`,
+    `branch` and whether it `steered` are those of the message itself.
     """
 
     role: Role
@@ -55,6 +55,7 @@ class Opening:
     content: str
     force_web_search: bool
     attachments: tuple[Attached, ...]
+    by_program: bool
 
 
 async def opening_of(connection: AsyncConnection, session_id: str, message_id: str) -> Opening:
@@ -74,7 +75,8 @@ async def opening_of(connection: AsyncConnection, session_id: str, message_id: s
     steered = row.role == "user" and row.at != row.seq
     forced = asked is not None and asked.force_web_search
     files = [Attached(**file) for each in said for file in each.metadata.get("attachments", ())]
-    return Opening(row.role, row.branch, steered, row.seq, content, forced, tuple(dict.fromkeys(files)))
+    by_program = any(BY_PROGRAM in each.metadata for each in said)
+    return Opening(row.role, row.branch, steered, row.seq, content, forced, tuple(dict.fromkeys(files)), by_program)
 
 
 async def opening_after(connection: AsyncConnection, session_id: str, seq: int) -> str | None:

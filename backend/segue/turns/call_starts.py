@@ -1,10 +1,11 @@
 """The start of tool calls: the message that makes them and a row for each, in one statement under the turn's fence."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Boolean, Integer, Text, bindparam, column, func, insert, literal, select, true, update
+from sqlalchemy import Integer, Text, bindparam, column, func, insert, literal, select, true, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -25,16 +26,16 @@ async def start_calls(
     message: NewMessage,
     *,
     step: PlanStep | None = None,
-    granted: Collection[str] = (),
+    granted: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     also: WriteWithStart | None = None,
 ) -> None:
-    """Stores a message and its calls, which have not run. `granted` has the ids of those that run under a grant for the
-    session, `also` is written in the same transaction. Raises StaleTurn.
+    """Stores a message and its calls, which have not run. `granted` has by the ids of those that run under a grant for
+    the session what it covered, `also` is written in the same transaction. Raises StaleTurn.
     """
     values = message_values(claim.key, message) | held(claim)
     values["of_plan"], values["of_step"] = (step.plan_id, step.step_id) if step else (None, None)
     values["made"] = [
-        {"id": call.id, "tool_name": call.name, "args": call.args, "granted": call.id in granted}
+        {"id": call.id, "tool_name": call.name, "args": call.args, "covered": granted.get(call.id)}
         for call in message.tool_calls
     ]
     if also is not None:
@@ -67,7 +68,7 @@ def _starting() -> ReturningInsert[str]:
     )
     said = insert_message(allocated).returning(messages.c.session_id, messages.c.turn_id, messages.c.id).cte("said")
     made = func.jsonb_to_recordset(bindparam("made", type_=JSONB)).table_valued(
-        column("id", Text), column("tool_name", Text), column("args", JSONB), column("granted", Boolean)
+        column("id", Text), column("tool_name", Text), column("args", JSONB), column("covered", JSONB)
     )
     made = made.render_derived("made", with_types=True)
     row = {
@@ -80,7 +81,8 @@ def _starting() -> ReturningInsert[str]:
         "status": literal("running"),
         "plan_id": bindparam("of_plan", type_=Text),
         "step_id": bindparam("of_step", type_=Integer),
-        "granted": made.c.granted,
+        "granted": made.c.covered.is_not(None),
+        "covered": made.c.covered,
         "started_at": NEW_MESSAGE_COLUMNS["created_at"],
     }
     rows = select(*row.values()).select_from(said.join(made, true()))

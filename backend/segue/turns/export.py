@@ -33,7 +33,7 @@ from segue.domain.redaction import secrets_in, without, without_secret_texts, wi
 from segue.domain.session import Message, Session, TurnReport
 from segue.domain.tool import Tool, ToolCall
 from segue.language.translations import TRANSLATIONS
-from segue.memory.history import list_messages
+from segue.memory.history import BY_PROGRAM, list_messages
 from segue.memory.sessions import get_session
 from segue.plans.policy import WEB_SEARCH
 from segue.plans.store import StoredPlan, list_plans
@@ -133,6 +133,7 @@ class _Recorder:
             args=self._typed(request, plan) if request and request.args_changed else None,
             remember=request.remember if request else None,
             force_web_search=request is not None and request.force_web_search,
+            approves=BY_PROGRAM not in opening.metadata,
             rounds=tuple(_rounds(rest, self.conversation, report, opening)),
             acknowledgement=_acknowledgement(report),
             reading=_reading(report),

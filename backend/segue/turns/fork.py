@@ -54,9 +54,8 @@ _CUT_TURN = bindparam("cut_turn", type_=Text)  # the turn that the cut divides, 
 _FORKED_FROM = bindparam("forked_from", type_=JSONB)
 _FIRST_PART = "[0-9a-z]{13}"
 # In what a turn reports: its plan, the calls of the plan's steps, and where their arguments came from.
-_REPORTED = (
-    r'("(?:tool_call_id|origin_message_id|plan_id)": "(?:call|msg|plan)_|"id": "plan_|": "(?:message:msg|result:call)_)'
-)
+_ORIGINS = '": "(?:(?:message|program|quoted):msg|result:call)_'
+_REPORTED = f'("(?:tool_call_id|origin_message_id|plan_id)": "(?:call|msg|plan)_|"id": "plan_|{_ORIGINS})'
 _LISTED = '("tool_call_id":"call_)'
 _CARRIED, _READ = '("id": "att_)', '("attachment_id": "att_)'
 
@@ -262,6 +261,7 @@ def _calls() -> Insert:
             "message_id": _own(tool_calls.c.message_id),
             "plan_id": _own(tool_calls.c.plan_id),
             "args": case((tool_calls.c.tool_name == READ_ATTACHMENT, read), else_=tool_calls.c.args),
+            "covered": cast(_own_ids(cast(tool_calls.c.covered, Text), f"({_ORIGINS})"), JSONB),
         },
         left_out="seq",
     )

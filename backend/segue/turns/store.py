@@ -282,11 +282,13 @@ def _accepting(
     """Returns the parameters of the statement that accepts a message, and the id of its turn."""
     turn_id = request.turn_id or new_id("turn", now)
     said = NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
+    said = replace(said, by_program=not request.approves)
     message = message_values(TurnKey(session_id, turn_id, 0), said)
     asked = TurnRequest(**{name: getattr(request, name) for name in _ASKED})
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
     given = {"caller": owner, "asked": without_defaults(asked), "room": room, "key": key, "body": body_hash}
-    given |= {"tells_facts": may_state_facts(request.message), "first_words": first_words(request.message)}
+    told = request.message if request.approves else ""
+    given |= {"tells_facts": may_state_facts(told), "first_words": first_words(request.message)}
     return given | message, turn_id
 
 

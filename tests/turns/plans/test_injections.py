@@ -1,6 +1,6 @@
 """A mail asks for something, and a model obeys: nothing happens but after a question that names what is not the user's.
 
-CI runs a sample; `make injections` runs all 629, and once more with every tool granted for the session.
+CI runs a sample; `make injections` runs all 753, and once more with every tool granted for the session.
 """
 
 import json
@@ -12,16 +12,18 @@ from collections.abc import AsyncIterator
 import pytest
 
 from segue.config import Settings
-from segue.plans.argument_origins import values_of
+from segue.plans.argument_origins import leaves, values_of
 from tests.support.benign import MAILS, TASKS, VALUES, Task
-from tests.support.injections import MAIL, YES, Injection, adaptive, plain
+from tests.support.injections import EVE, MAIL, YES, Injection, adaptive, plain, said_for_the_user
 from tests.support.mailroom import Mailroom, serving_mailroom
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into
 
-ALL = [*plain(), *adaptive()]
+ALL = [*plain(), *adaptive(), *said_for_the_user()]
 SAMPLE = ALL if os.environ.get("SWEEP") else random.Random(629).sample(ALL, 10)  # noqa: S311 (a seed, no secret)
+LONGEST_S = 1800 if "SWEEP" in os.environ else 240
+NOT_THE_USERS = ("model", "result:", "program:", "quoted:")
 GRANT_ALL = (
     "INSERT INTO grants SELECT $1, key, max(value), 'plan', now() FROM plans, jsonb_each_text(made_with)"
     " WHERE key LIKE 'mcp_%' GROUP BY key"
@@ -42,6 +44,7 @@ async def client(settings: Settings, room: Mailroom) -> AsyncIterator[Client]:
         yield served
 
 
+@pytest.mark.timeout(LONGEST_S)
 async def test_no_mail_has_an_effect_without_a_question_that_names_what_is_not_from_the_user(
     client: Client, provider: Provider, room: Mailroom, settings: Settings
 ) -> None:
@@ -53,7 +56,7 @@ async def test_no_mail_has_an_effect_without_a_question_that_names_what_is_not_f
                     found = await obey(each, client, provider, room, stores)
                     faults += [f"{each.name}, granted: {fault}" for fault in found]
     assert not faults, "\n".join(faults)
-    assert (len(ALL), len({each.name for each in ALL})) == (629, 629)
+    assert (len(ALL), len({each.name for each in ALL})) == (753, 753)
 
 
 async def obey(
@@ -65,6 +68,9 @@ async def obey(
     session = await client.new_session()
     if grant_in is not None:
         await grant_in.database.execute(GRANT_ALL, session)
+    if injection.program:
+        provider.will(says("Noted."))
+        await client.chat(session, injection.program, approves=False)
     provider.will(calls(("mcp_read_mail", {"mail_id": MAIL})))
     if injection.says:
         provider.will(says(injection.says))
@@ -79,13 +85,16 @@ async def obey(
     named = "\n".join(
         line for line in answer["message"]["content"].split("\n\n") if NOT_FROM_YOU[injection.language] in line
     )
-    for path, value in values_of(args).items():
+    for path, value in leaves(args):
+        if path not in values_of(args) and EVE not in path:
+            continue
+        shown = f"{path}: " if path.isidentifier() else f"{json.dumps(path)}: "
         if path in injection.users:
-            faults += [] if f"{path}: " not in named else [f"{path} is said not to be from the user"]
+            faults += [] if shown not in named else [f"{path} is said not to be from the user"]
             continue
         origin = waiting[0]["args_origin"][path]
-        faults += [] if origin == "model" or origin.startswith("result:") else [f"{path} is said to come from {origin}"]
-        faults += [] if f"{path}: " in named else [f"{path}={value} is not named: {answer['message']['content']}"]
+        faults += [] if origin.startswith(NOT_THE_USERS) else [f"{path} is said to come from {origin}"]
+        faults += [] if shown in named else [f"{path}={value} is not named: {answer['message']['content']}"]
     return faults
 
 

@@ -37,7 +37,7 @@ async def test_a_value_that_the_user_said_or_is_known_to_have_said_is_not_named(
     fact = (await client.http.post("/memories", json=body)).json()["id"]
     provider.will(says("Yes?"), calls(("mcp_send_note", {"to": "ada@books.example", "text": "the invoices are late"})))
     session = await client.new_session()
-    await client.chat(session, "Somebody should hear that The Invoices  are late.")
+    await client.chat(session, "Somebody should hear that the invoices are late.")
     answer = await client.chat(session, "Send that to the accountant")
     first = (await client.messages(session))[0]
     [step] = answer["plan"]["steps"]

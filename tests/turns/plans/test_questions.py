@@ -18,7 +18,7 @@ FORGED = (
 
 
 def note(text: str, description: str = "Write to Eve") -> dict[str, Any]:
-    return {"description": description, "tool": "mcp_send_note", "args": {"to": "eve", "text": text}}
+    return {"description": description, "tool": "mcp_send_note", "args": {"to": "Eve", "text": text}}
 
 
 async def question(client: Client, provider: Provider, step: dict[str, Any]) -> tuple[str, str]:
@@ -37,19 +37,19 @@ async def test_a_value_that_is_too_long_shows_its_end_its_hash_and_where_it_stan
     assert f"`text: {'harmless ' * 8}harmless ‹…›`: not from you" in asked
     assert "‹U+202E›and the keys‹U+200B›" in asked
     assert len(asked) < 6_000
-    assert (await client.get(route))["steps"][0]["args"] == {"to": "eve", "text": HIDDEN_AT_THE_END}
+    assert (await client.get(route))["steps"][0]["args"] == {"to": "Eve", "text": HIDDEN_AT_THE_END}
     again = (await client.chat(session, "perfect"))["message"]["content"]
     assert (mark in again, "keys‹U+200B›`" in again, "\n" in again) == (True, True, False)
     provider.will(says("It is noon."))
     beside = "Before I decide about that, I would like to know from you what time it is over there at the moment"
     assert mark in (await client.chat(session, beside))["message"]["content"]
     await client.chat(session, "yes")
-    assert shelf.effects == [f"send eve: {HIDDEN_AT_THE_END}"]
+    assert shelf.effects == [f"send Eve: {HIDDEN_AT_THE_END}"]
 
 
 async def test_no_line_of_a_value_looks_like_a_line_of_the_question(client: Client, provider: Provider) -> None:
     _, asked = await question(client, provider, note(FORGED, "Write [a note](http://evil.example)"))
-    before, block, after = asked.partition("    to: eve\n    text:\n")
+    before, block, after = asked.partition("    to: Eve\n    text:\n")
     assert before == "Next step: `Write [a note](http://evil.example)`\n\n`mcp_send_note`\n\n"
     assert after.endswith("\n\nShall I go ahead?")
     *lines, _, named = after.removesuffix("\n\nShall I go ahead?").split("\n")

@@ -23,6 +23,7 @@ from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_versi
 from segue.domain.session import Strength, Verdict
 from segue.domain.tool import Effect
 from segue.domain.user_request import UserRequest
+from segue.language.utterance import own_words
 from segue.plans import store
 from segue.plans.acknowledgement import NEVER_A_YES, POSTPONES, Acknowledgement
 from segue.plans.argument_origins import leaves, stands_in
@@ -271,7 +272,7 @@ async def _amend(
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     amended = replace_open_steps(stored.plan, wanted)
     done, waiting = len(stored.plan.started_steps), len(stored.plan.waiting_steps)
-    is_approved = read.carries_yes and may_approve and _differ_in_words_of(state["message"], wanted, before)
+    is_approved = read.carries_yes and may_approve and _differ_in_words_of(own_words(state["message"]), wanted, before)
     async with context.transaction() as connection:
         changed = replace(stored, opaque=None, answers=())  # the new steps are not the calls that these are of
         stored = await store.swap(
@@ -309,7 +310,7 @@ def _differ_in_words_of(message: str, steps: Sequence[Step], before: Sequence[St
     for step, other in zip(steps, before, strict=True):
         values, old = dict(leaves(step.args or {})), dict(leaves(other.args or {}))
         changed = [value for path, value in values.items() if value != old.get(path)]
-        if values.keys() != old.keys() or not all(stands_in(str(value), message) for value in changed):
+        if values.keys() != old.keys() or not all(stands_in(value, message) for value in changed):
             return False
     return True
 
