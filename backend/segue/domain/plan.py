@@ -98,7 +98,7 @@ class Plan:
     """What the agent will do for a message that asks for several steps, or for a yes."""
 
     id: Annotated[str, doc("Begins with `plan_`.")]
-    version: Annotated[int, doc("Grows with every change. A decision names the one that the user was shown.")]
+    version: Annotated[int, doc("Grows with every change, from plan to plan. A decision names the one that was shown.")]
     goal: Annotated[str, doc("What the user wants.")]
     status: Annotated[PlanStatus, doc("`waiting` and `active` are open, the others final.")]
     current_step: Annotated[int, doc("The id of the first step that is not over, or of the last one.")]

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Row, Select, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, turns, written
@@ -160,7 +160,8 @@ async def list_plans(
 
 
 async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) -> StoredPlan | None:
-    """Stores a turn's new plan as the session's open one, in place of the open one before it.
+    """Stores a turn's new plan as the session's open one, in place of the open one before it. Its first version follows
+    the last of all plans of the session: a button names a version and no plan.
 
     Returns None, and stores nothing, if that one is approved for a later turn.
     """
@@ -169,6 +170,8 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
             return None
         with suppress(StalePlan):  # a button came in between: it is read again
             await swap(connection, before, end(before.plan, "superseded"))
+    last = await connection.scalar(select(func.max(plans.c.version)).where(plans.c.session_id == stored.session_id))
+    stored = replace(stored, plan=replace(stored.plan, version=(last or 0) + 1))
     await connection.execute(insert(plans).values(_columns(stored)))
     return stored
 

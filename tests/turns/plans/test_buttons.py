@@ -73,6 +73,22 @@ async def test_a_button_of_another_question_decides_nothing(
     assert effects == ["delete itm-1"]
 
 
+@pytest.mark.parametrize("decision", ["confirm", "reject"])
+async def test_a_button_of_an_earlier_plan_decides_nothing_about_a_later_one(
+    client: Client, provider: Provider, effects: list[str], decision: str
+) -> None:
+    session, first = await offered(client, provider, [deletion(1), deletion(2)])
+    provider.will(planned([deletion(3), deletion(1)]))
+    second = await client.chat(
+        session, "Find everything about Bianchi, then read the third one and finally delete item number 3, please"
+    )
+    assert (second["plan"]["status"], second["plan"]["id"] != first["plan"]["id"]) == ("waiting", True)
+    response = await press(client, session, decision, first["plan"]["version"])
+    assert (response.status_code, response.json()["code"]) == (409, "plan_changed")
+    assert await client.get(f"/sessions/{session}/plan") == second["plan"]
+    assert effects == []
+
+
 async def test_a_late_button_does_not_end_a_plan_that_is_running(
     client: Client,
     provider: Provider,
