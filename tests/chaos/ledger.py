@@ -51,9 +51,9 @@ class Ledger:
     wrongs: list[str] = field(default_factory=list)
     words: int = 0
 
-    def word(self) -> str:
+    def word(self, of: str = "w") -> str:
         self.words += 1
-        return f"w{self.words}x"
+        return f"{of}{self.words}x"
 
     def wrong(self, what: str) -> None:
         self.wrongs.append(what)
@@ -91,9 +91,12 @@ class Ledger:
 
     def check_effects(self) -> None:
         for effect, count in self.effects.items():
-            if count > 1 and effect.split()[0] in ONCE:
+            tool, thing = effect.split()
+            if thing.startswith("h"):  # a history explains it
+                continue
+            if count > 1 and tool in ONCE:
                 self.wrong(f"effect doubled: {effect}, {count} times")
-            if effect.split()[0] == "delete" and effect.split()[1] not in self.approved:
+            if tool == "delete" and thing not in self.approved:
                 self.wrong(f"effect not approved: {effect}")
         for turn in self.turns:
             for tool, status in turn.calls.items():

@@ -15,7 +15,7 @@ TURNS = "SELECT 'segue:events:' || session_id || ':' || id FROM turns"
 # What the last quarter of a run may hold above the first: a part of it, and so much.
 MAY_GROW = 0.15
 SLACK = {"rss_mb": 15, "descriptors": 20, "threads": 4, "redis_keys": 60, "redis_mb": 2, "connections": 4}
-FEWEST = 8  # samples
+FEWEST = 24  # samples: instances that are killed every other second are small at first
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from asyncpg import InterfaceError, PostgresError
 from psutil import NoSuchProcess
 from redis.exceptions import RedisError
 
+from tests.chaos.clients import Historian
 from tests.chaos.load import Talker
 from tests.chaos.meter import HEADER, Sample, growth, row, sample
 from tests.chaos.site import Site, own_stores, site_on
@@ -26,19 +27,22 @@ GONE = (OSError, TimeoutError, PostgresError, InterfaceError, RedisError, NoSuch
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """`faults` are methods of Storm and how often each is chosen, `calm_s` the time between two of them, on average."""
+    """`faults` are methods of Storm and how often each is chosen, `calm_s` the time between two of them, on average.
+    `histories` is in how many sessions at once the order of what several clients do is searched for.
+    """
 
     instances: int
     faults: Mapping[str, int]
     calm_s: float
     start: Starter
+    histories: int = 0
 
 
 CHAOS = Weather(
     2,
     {
-        "kill": 6,
-        "kill_all": 1,
+        "kill": 30,
+        "kill_all": 3,
         "terminate": 3,
         "freeze": 2,
         "empty_redis": 2,
@@ -46,8 +50,9 @@ CHAOS = Weather(
         "restart_postgres": 2,
         "restart_tools": 2,
     },
-    calm_s=3.0,
+    calm_s=0.3,
     start=forked,
+    histories=3,
 )
 SOAK = Weather(1, {"restart_tools": 1}, calm_s=20.0, start=fresh)
 
@@ -60,6 +65,7 @@ class Run:
         self._talkers = talkers
         self._samples: list[Sample] = []
         self._faults: Counter[str] = Counter()
+        self._tally: Counter[str] = Counter()
 
     async def whole(self, folder: Path) -> list[str]:
         """Returns what is wrong, on stores of its own. Prints a table."""
@@ -78,6 +84,8 @@ class Run:
         """Returns when the faults are over and every session has answered once more."""
         over = asyncio.Event()
         talkers = [Talker(site, self._random(f"talker {number}"), over) for number in range(self._talkers)]
+        numbers = range(self._weather.histories)
+        historians = [Historian(site, self._random(f"history {number}"), over, self._tally) for number in numbers]
         storm = Storm(site, self._random("storm"), self._weather.faults, calm_s=self._weather.calm_s)
         self._faults = storm.faults
         async with asyncio.TaskGroup() as tasks:
@@ -85,6 +93,8 @@ class Run:
             measuring = tasks.create_task(self._measure(site), name="samples")
             for talker in talkers:
                 tasks.create_task(talker.talk(), name="talker")
+            for historian in historians:
+                tasks.create_task(historian.record(), name="history")
             await asyncio.sleep(self._seconds)
             over.set()
             measuring.cancel()
@@ -107,11 +117,17 @@ class Run:
         table, grown = growth(self._samples)
         for what in grown:
             site.ledger.wrong(what)
+        kills = self._faults["kill"] + self._faults["kill_all"] * len(site.instances)
         seconds = sorted(turn.seconds for turn in site.ledger.turns)
         print("\n".join(table))
         print(f"turns   {dict(site.ledger.outcomes)}")
         print(f"        half of them within {seconds[len(seconds) // 2]:.1f} s, all within {seconds[-1]:.1f} s")
         print(f"faults  {dict(self._faults)}")
+        told = self._tally
+        print(
+            f"history {told['operations']} operations, {told['unknown']} of unknown outcome, in {told['rounds']} rounds"
+        )
+        print(f"        {kills} kills, {told['undecided']} rounds undecided, {told['violations']} violations")
         print(f"errors  {dict(sum((each.errors for each in site.instances), Counter()))}")
         print(f"seed {self._seed}: {len(site.ledger.wrongs)} wrong", flush=True)
 

@@ -12,7 +12,7 @@ from random import Random
 from tests.chaos.site import GRACE_S, LEASE_S, Instance, Site
 
 POSTGRES, REDIS = "postgres/postmaster.pid", "redis.pid"
-DOWN_S = 2.0  # at most, before an instance is started again
+DOWN_S = 1.0  # at most, before an instance is started again
 ENDS_WITHIN_S = GRACE_S + 5
 
 

@@ -20,7 +20,7 @@ async def test_a_doubled_effect_and_a_lost_message_are_told_and_nothing_is_wrong
 ) -> None:
     monkeypatch.setattr("tests.chaos.site.LEASE_S", 1)
     monkeypatch.setattr("tests.chaos.world.LONGEST_WORK_S", 0.5)
-    weather = replace(CHAOS, faults={"kill": 1}, calm_s=1.0)
+    weather = replace(CHAOS, faults={"kill": 1}, calm_s=1.0, histories=1)
     urls = ServerUrls(database_url, redis_url)
     async with (
         site_on(urls, tmp_path, Random(SEED), instances=2, start=forked) as site,  # noqa: S311

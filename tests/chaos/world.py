@@ -19,7 +19,8 @@ from tests.support.proxy import Proxy, proxied
 from tests.support.server import serving
 from tests.support.shelf import DESTROYS, READS, WRITES
 
-ASKED = re.compile(r"(\w+) (w\d+x)")
+ASKED = re.compile(r"(\w+) ([wh]\d+x)")
+HEARD = re.compile(r"\bh\d+x\b")  # words of those who keep a history: the model tells which it has heard
 PLAN = "Look at {0}, then delete {0}, after that write a note and finally carry {0}"
 CALLED = {
     "look": ("look",),
@@ -27,6 +28,7 @@ CALLED = {
     "carry": ("carry",),
     "delete": ("delete",),
     "handle": ("look", "stamp"),
+    "clear": ("delete", "delete"),
 }
 LONGEST_WORK_S = 3.0
 
@@ -48,6 +50,8 @@ def _reply(body: dict[str, Any]) -> Response:
     messages = body["messages"]
     last = max(index for index, message in enumerate(messages) if message["role"] == "user")
     asked = ASKED.search(in_own_words(str(messages[last]["content"])))
+    said = [in_own_words(str(message["content"])) for message in messages if message["role"] == "user"]
+    heard = HEARD.findall(" ".join(said))
     match (body.get("response_format") or {}).get("json_schema", {}).get("name"):
         case "plan":
             return says(json.dumps({"steps": _steps(asked[2]) if asked else []}))
@@ -55,12 +59,15 @@ def _reply(body: dict[str, Any]) -> Response:
             return says('{"verdict": "none"}')
         case "facts":
             return says('{"facts": []}')
+    told = f"Heard: {' '.join(heard)}." if heard else None
+    tools = CALLED.get(asked[1].lower(), ()) if asked else ()
     if asked is None:
-        return says("As you wish.")
-    tools = CALLED.get(asked[1].lower(), ())
+        return says(told or "As you wish.")
     if not tools or any(message["role"] == "tool" for message in messages[last:]):
-        return says(f"That is what there is to say about {asked[2]} for now.")
-    return calls(*((f"mcp_{tool}", {"thing": asked[2]}) for tool in tools))
+        return says(told or f"That is what there is to say about {asked[2]} for now.")
+    things = (asked[2], f"{asked[2]}-too")  # a tool that is called twice has two things
+    wanted = [(f"mcp_{tool}", {"thing": things[tools[:at].count(tool)]}) for at, tool in enumerate(tools)]
+    return calls(*wanted, text=told)
 
 
 def _steps(word: str) -> list[dict[str, Any]]:

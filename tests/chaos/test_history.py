@@ -1,0 +1,137 @@
+"""The search of `make chaos` on histories written by hand: what a session may do is explained, nothing else is."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.chaos.history import Call, Op, Round
+from tests.chaos.model import Said, Seen, Turn
+
+DELETION = Call("turn_2", "h1x", "succeeded", True, ("plan_1", 1))
+
+
+def op(number: int, kind: str, invoked: float, returned: float, about: Any = None, **heard: Any) -> Op:
+    known: dict[str, Any] = {name: heard.pop(name) for name in ("decision", "on_busy") if name in heard}
+    return Op(kind, f"op{number}", known, about, invoked, invoked, returned, 0, heard or None)
+
+
+def turn(number: int, text: str, at: int, answer_at: int = 0, heard: str = "", **more: Any) -> Turn:
+    """One that is answered at a seq, cancelled without one."""
+    words = tuple(word for word in text.split() if word.startswith("h"))
+    opening = Said(f"said_{number}", at, at, text, words, more.pop("branch", None))
+    answer = Said(f"answer_{number}", answer_at, at, f"answer {number}", (), opening.branch) if answer_at else None
+    status, told = ("completed", tuple(heard.split())) if answer else ("cancelled", None)
+    return Turn(f"turn_{number}", f"op{number}", at, status, opening, answer=answer, heard=told, **more)
+
+
+def answered(number: int, invoked: float, returned: float, *, kind: str = "chat", **more: Any) -> Op:
+    message = {"id": f"answer_{number}", "content": f"answer {number}"}
+    return op(number, kind, invoked, returned, turn_id=f"turn_{number}", status="completed", message=message, **more)
+
+
+def history(*ops: Op, turns: list[Turn], deletions: int = 1) -> Round:
+    said = [each for turn in turns for each in (turn.opening, turn.answer) if each]
+    seen = Seen(
+        {each.id: each for each in turns}, {each.id: each for each in said}, {"plan_1": (5, "completed", "said_1")}
+    )
+    return Round(ops, seen, calls=[DELETION], effects={"h1x": deletions})
+
+
+OPS = [
+    answered(1, 0, 2),
+    answered(2, 3, 5, kind="decision", about=("plan_1", 2), decision="confirm"),
+    op(3, "decision", 3, 4, ("plan_1", 2), decision="reject", code="plan_changed"),
+    op(4, "chat", 6, 6.5, turn_id="turn_4", status="running"),
+    answered(5, 6.6, 9),
+    op(6, "chat", 7, 9.5, turn_id="turn_6", code="turn_cancelled"),
+    op(7, "cancel", 7.5, 8, "turn_6", turn_id="turn_6", status="cancelled"),
+    op(8, "chat", 7, float("inf")),
+    op(9, "chat", 8.1, float("inf")),
+    answered(10, 20, 22, kind="edit", about="said_4"),
+    op(11, "read", 23, 24, shown=("said_1", "answer_1", "said_2", "answer_2", "said_10", "answer_10")),
+    op(12, "chat", 20.5, 21, code="turn_in_progress", turn_id="turn_10", on_busy="reject"),
+]
+TURNS = [
+    turn(1, "delete h1x", 1, 2, "h1x", plan=("plan_1", 2, "waiting")),
+    turn(2, "👍", 3, 6, "h1x", plan=("plan_1", 5, "completed"), ran="plan_1"),
+    turn(4, "carry h4x", 7, 11, "h1x h4x", branch="b"),
+    turn(5, "tell h5x", 8, 12, "h1x h4x h5x", branch="b"),
+    turn(6, "tell h6x", 9, branch="b"),
+    turn(8, "tell h8x", 10, 13, "h1x h4x h5x h6x h8x", branch="b"),
+    turn(10, "tell h10x", 14, 15, "h1x h10x"),
+]
+
+
+def changed(number: int, **changes: Any) -> list[Turn]:
+    return [replace(each, **changes) if each.id == f"turn_{number}" else each for each in TURNS]
+
+
+def overtaken() -> list[Turn]:
+    answers = {"turn_4": "answer_5", "turn_5": "answer_4"}
+    at = {each.answer.id: each.answer.at for each in TURNS if each.answer}
+    return [
+        replace(each, answer=replace(each.answer, at=at[answers[each.id]]))
+        if each.id in answers and each.answer
+        else each
+        for each in TURNS
+    ]
+
+
+def asked(number: int, **changes: Any) -> list[Op]:
+    return [replace(each, **changes) if each.key == f"op{number}" else each for each in OPS]
+
+
+def test_a_history_of_answers_refusals_a_cancel_an_edit_and_lost_answers_is_explained() -> None:
+    assert history(*OPS, turns=TURNS).wrongs() == []
+
+
+def test_a_message_that_the_running_turn_reads_is_explained_and_one_that_another_turn_reads_is_not() -> None:
+    steer = replace(turn(2, "tell h2x", 2), status="completed", read_by="turn_1", opening=Said("s", 3, 1, "", ("h2x",)))
+    read = [turn(1, "carry h1x", 1, 4, "h1x h2x"), steer]
+    ops = [
+        op(1, "chat", 0, 1, turn_id="turn_1", status="running"),
+        op(2, "chat", 2, 3, on_busy="steer", turn_id="turn_1"),
+    ]
+    assert replace(history(*ops, turns=read), calls=(), effects={}).wrongs() == []
+    read = [
+        turn(1, "carry h1x", 1, 3, "h1x"),
+        turn(3, "tell h3x", 4, 6, "h1x h3x h2x"),
+        replace(steer, read_by="turn_3"),
+    ]
+    late = replace(history(*ops, op(3, "chat", 2, 3), turns=read), calls=(), effects={})
+    assert "turn_2 is read by turn_3" in late.wrongs()[0]
+
+
+@pytest.mark.parametrize(
+    ("what", "ops", "turns", "deletions"),
+    [
+        ("h1x happened 2 times", OPS, TURNS, 2),
+        ("h1x happened 0 times", OPS, TURNS, 0),
+        ("of which nothing is left", OPS, [each for each in TURNS if each.id != "turn_10"], 1),
+        ("asked for by nobody", [each for each in OPS if each.key != "op8"], TURNS, 1),
+        (
+            "op30 decision",
+            [*OPS, answered(30, 5.1, 5.9, kind="decision", about=("plan_1", 2), decision="confirm")],
+            [*TURNS[:2], turn(30, "👍", 6, 7, "h1x")],
+            1,
+        ),
+        ("op5 chat", asked(5, invoked=-3, returned=-2), TURNS, 1),
+        ("turn_4 (carry h4x) is completed", OPS, overtaken(), 1),
+        (
+            "turn_6 (tell h6x) is completed",
+            asked(6, heard=None),
+            changed(6, status="completed", answer=Said("late", 12, 9, "", (), "b")),
+            1,
+        ),
+        ("turn_5 (tell h5x) is cancelled", asked(5, heard=None), changed(5, status="cancelled", answer=None), 1),
+        ("turn_5 (tell h5x) is completed", OPS, changed(5, heard=("h1x", "h5x")), 1),
+        ("op11 read", asked(11, heard={"shown": ("said_1", "answer_1")}), TURNS, 1),
+        ("op10 edit", OPS, changed(5, opening=replace(TURNS[3].opening, branch=None)), 1),
+        ("op12 chat", asked(12, tried=22.5, returned=23), TURNS, 1),
+        ("another answer is stored", OPS, changed(10, answer=Said("answer_10", 15, 14, "else")), 1),
+        ("ran without a yes", asked(2, body={"decision": "reject"}), TURNS, 1),
+    ],
+)
+def test_a_broken_promise_is_told(what: str, ops: list[Op], turns: list[Turn], deletions: int) -> None:
+    assert what in "\n".join(history(*ops, turns=turns, deletions=deletions).wrongs())
