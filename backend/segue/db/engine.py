@@ -27,6 +27,7 @@ from sqlalchemy.sql.base import Executable
 from segue.db.causes import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, StorageUnavailable
 from segue.db.outages import Blocker, Outages
 from segue.db.reading import read_json
+from segue.db.repeating import RepeatingConnection
 from segue.domain.errors import AppError
 
 CONNECT_TIMEOUT_S = 2.0
@@ -198,6 +199,8 @@ class Database:
             pool_use_lifo=True,  # each connection prepares its own statements: the one used last knows most of them
             pool_recycle=1800,
         )
+        event.listen(engine.sync_engine, "begin", _remember_statements)
+        event.listen(engine.sync_engine, "checkin", _forget_statements)
         if self._is_shared:
             event.listen(engine.sync_engine, "begin", _limit_transaction)
         else:
@@ -237,6 +240,16 @@ def _sets(session_settings: Mapping[str, str]) -> Callable[[Any, ConnectionPoolE
     return set_them
 
 
+def _remember_statements(connection: Connection) -> None:
+    if connection.get_execution_options().get("isolation_level") == IN_TRANSACTIONS:
+        cast(RepeatingConnection, connection.connection.driver_connection).remember()
+
+
+def _forget_statements(connection: Any, _: object) -> None:
+    if connection is not None:  # it was lost
+        connection.driver_connection.forget()
+
+
 def _limit_transaction(connection: Connection) -> None:
     if connection.get_execution_options().get("isolation_level") == IN_TRANSACTIONS:
         limits = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SESSION_SETTINGS.items())
@@ -257,6 +270,7 @@ def _make_engine(url: str, *, is_shared: bool, **pool: Any) -> AsyncEngine:
         connect_args={
             "timeout": CONNECT_TIMEOUT_S,
             "command_timeout": STATEMENT_TIMEOUT_S,
+            "connection_class": RepeatingConnection,
             "server_settings": {"application_name": "segue", "timezone": "UTC"},
             **(UNNAMED if is_shared else {"prepared_statement_name_func": lambda: f"segue_{process}_{next(numbers)}"}),
         },
