@@ -8,25 +8,26 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
 from sqlalchemy import Connection, NullPool, event, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from alembic import context
 from segue.config import Settings
 from segue.db.causes import CONFLICT, LOCKED, cause_of
-from segue.db.engine import UNNAMED, asyncpg_url
+from segue.db.engine import UNNAMED
 from segue.db.migrations import MIGRATION_LOCK
 from segue.db.models import metadata
+from segue.db.postgres_url import address
 
 LIMIT_LOCKS = """
 SELECT set_config('lock_timeout', greatest(extract(epoch FROM current_setting('deadlock_timeout')::interval) * 500, 1)
                                   ::int::text, true)
 """
-CONNECT_TIMEOUT_S = 10
+ANSWER_TIMEOUT_S = 10  # to a connection, to the first question
 STATEMENT_TIMEOUT_S = 3600  # to build an index, or to fill a column
 WAIT_S = 600
 ASK_AGAIN_S = 0.2
@@ -70,7 +71,9 @@ async def take_turns(holder: AsyncConnection) -> None:
     connection. It stays open, idle, while another connection migrates.
     """
     for _ in range(round(WAIT_S / ASK_AGAIN_S)):
-        if await holder.scalar(text(f"SELECT pg_try_advisory_xact_lock({MIGRATION_LOCK})")):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            is_mine = await holder.scalar(text(f"SELECT pg_try_advisory_xact_lock({MIGRATION_LOCK})"))
+        if is_mine:
             # this also closes the SELECT before it, for whose snapshot an index that is built concurrently would wait
             await holder.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
             return
@@ -114,19 +117,27 @@ def _limit_locks(connection: Connection) -> None:
     connection.exec_driver_sql(LIMIT_LOCKS)
 
 
-async def run() -> None:
-    limits = {"timeout": CONNECT_TIMEOUT_S, "command_timeout": STATEMENT_TIMEOUT_S}
-    engine = create_async_engine(asyncpg_url(database_url()), connect_args={**UNNAMED, **limits}, poolclass=NullPool)
-    event.listen(engine.sync_engine, "begin", _limit_locks)
-    async with engine.connect() as holder, engine.connect() as connection:
+@asynccontextmanager
+async def connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    async with AsyncExitStack() as stack:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            connection = await stack.enter_async_context(engine.connect())
         try:
-            async with told("another process that migrates"):
-                await take_turns(holder)
-            async with told("the migration"):
-                await migrate_between_others(connection)
-        finally:  # closed normally, it would wait for the server to hang up, however long
-            await holder.invalidate()
-            await connection.invalidate()
+            yield connection
+        finally:
+            await connection.invalidate()  # closed normally, it would wait until the server hangs up, however long
+
+
+async def run() -> None:
+    url, said = address(database_url())
+    driver = {**said, **UNNAMED, "command_timeout": STATEMENT_TIMEOUT_S}
+    engine = create_async_engine(url, connect_args=driver, poolclass=NullPool)
+    event.listen(engine.sync_engine, "begin", _limit_locks)
+    async with connected(engine) as holder, connected(engine) as connection:
+        async with told("another process that migrates"):
+            await take_turns(holder)
+        async with told("the migration"):
+            await migrate_between_others(connection)
 
 
 asyncio.run(run())

@@ -165,8 +165,11 @@ async def test_no_request_and_no_turn_fails_when_one_write_in_eleven_is_given_up
 
 @pytest.mark.parametrize("way", ["transaction", "autocommit"])
 async def test_a_connection_that_is_gone_is_an_outage_and_nothing_is_done_again(database: Database, way: str) -> None:
-    with pytest.raises(StorageUnavailable) as refused:
+    async def loses_its_connection() -> None:
         async with getattr(database, way)() as connection:
             (await connection.get_raw_connection()).driver_connection.terminate()
             await connection.execute(text("SELECT 1"))
+
+    with pytest.raises(StorageUnavailable) as refused:
+        await loses_its_connection()
     assert refused.value.cause.name == "lost"

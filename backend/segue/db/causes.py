@@ -63,8 +63,8 @@ TLS = OutageCause(
     "tls",
     "storage_unavailable",
     "no TLS as DATABASE_URL demands it can be had",
-    "See its certificate, and `ssl` in DATABASE_URL: verify-ca and verify-full need the authority's certificate in "
-    "~/.postgresql/root.crt of this account.",
+    "See its certificate, and `sslmode` in DATABASE_URL: verify-ca and verify-full need the authority's certificate as "
+    "`sslrootcert`, or in ~/.postgresql/root.crt of this account.",
 )
 TOO_MANY_CONNECTIONS = OutageCause(
     "too_many_connections", "storage_too_many_connections", "it takes no more connections", _CONNECTIONS
