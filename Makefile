@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
+.PHONY: help install run test check console pictures clients npm-clients mcp-servers mcp-conformance sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bfcl dialogues lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -58,6 +58,10 @@ login-kills: install  ## logins at an MCP server while processes are killed
 
 runbook: install  ## make every trouble of docs/runbook.md, and mend it with the commands of the page; CI leaves out the slow ones
 	SWEEP=1 $(BIN)/python -m pytest tests/examples/test_runbook.py
+
+migrations: install  ## migrate beneath releases before this one that serve: make migrations OTHER="checkouts with a .venv"
+	OTHER="$(or $(OTHER),$(error give checkouts with a .venv each: make migrations OTHER="path path"))" \
+		$(BIN)/python -m pytest -s tests/releases/test_migrations_under_traffic.py
 
 injections: install  ## have a model obey 753 mails, and see that nothing happens unasked; CI runs ten of them
 	SWEEP=1 $(BIN)/python -m pytest -s tests/turns/plans/test_injections.py

@@ -229,7 +229,7 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
     assert (service["healthy"], report["healthy"]) == (False, False)
     for what in (
         "PostgreSQL at 127.0.0.1:1/x cannot be used: nothing listens there.",
-        "Redis at 127.0.0.1:1/0 cannot be used.",
+        "Redis at 127.0.0.1:1/0 cannot be used: nothing listens there.",
         "The MCP server gone is not ready",
         "gpt-5-mini at 127.0.0.1 does not answer (unreachable): The model provider cannot be reached: check",
         "small at 127.0.0.1 does not answer (unreachable): The model provider cannot be reached: check OPENAI_BASE",

@@ -141,6 +141,8 @@ async def test_tls_that_cannot_be_had_is_told_as_such(tmp_path: Path, monkeypatc
         url = f"postgresql+asyncpg://segue@127.0.0.1:{port}/segue?ssl="
         await cannot_connect(f"{url}verify-full", "tls", "storage_unavailable")
         await cannot_connect(f"{url}require", "tls", "storage_unavailable")
+        as_handed_out = url.replace("+asyncpg", "").replace("?ssl=", "?sslmode=require&channel_binding=require")
+        await cannot_connect(as_handed_out, "tls", "storage_unavailable")
     assert cause_of(ssl.SSLCertVerificationError("self-signed certificate")) is TLS
     assert cause_of(ConnectionError("unexpected connection_lost() call")) is LOST
 

@@ -5,18 +5,23 @@ and the code does not mind what a later one adds.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import asyncpg
 import pytest
 from alembic.script import ScriptDirectory
+from sqlalchemy import make_url
 
 from alembic import command
 from segue.config import Settings
-from segue.db.migrations import config
+from segue.db.migrations import config, upgrade
 from segue.db.models import metadata
 from segue.db.revision import newest
+from segue.domain.errors import AppError
 from segue.embedded.urls import ServerUrls
+from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says
+from tests.support.proxy import Proxy, proxied
 from tests.support.service import running
 from tests.support.stores import looking_into, new_database, plain
 
@@ -131,6 +136,34 @@ async def test_every_migration_leaves_alone_what_the_version_before_it_uses(serv
             before = after
     assert before.tables == metadata.tables.keys()
     assert revisions[-1] == newest()
+
+
+@pytest.fixture
+async def door(database_url: str) -> AsyncIterator[Proxy]:
+    query = make_url(database_url).query
+    async with proxied(Path(f"{query['host']}/.s.PGSQL.{query['port']}")) as proxy:
+        yield proxy
+
+
+def through(door: Proxy, url: str, **said: str) -> str:
+    """As a host hands it out."""
+    there = make_url(url).set(drivername="postgres", host="127.0.0.1", port=door.port, query=said)
+    return there.render_as_string(hide_password=False)
+
+
+async def test_a_migration_ends_though_nobody_says_that_the_server_has_hung_up(door: Proxy, database_url: str) -> None:
+    door.swallows_ends = True
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.to_thread(upgrade, through(door, database_url, sslmode="prefer", channel_binding="prefer"))
+
+
+async def test_a_server_that_takes_a_connection_and_says_nothing_ends_a_migration_with_its_cause(
+    door: Proxy, database_url: str
+) -> None:
+    await door.begin("freezes")
+    with pytest.raises(AppError, match=r"it does not answer in time\. See whether its machine"):
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.to_thread(upgrade, through(door, database_url))
 
 
 async def test_a_migration_that_would_break_the_version_before_is_told(connection: asyncpg.Connection) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from segue.db.rate_limits import Rates
 from segue.db.redis import Batch, Cache, Streams
@@ -15,6 +16,7 @@ from segue.turns.queue import TurnQueue
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
 from tests.support.proxy import proxied
+from tests.support.redis_servers import free_port, plain_server
 
 TURN = TurnKey("ses_1", "turn_1", 1)
 ROUNDS = 4
@@ -73,6 +75,54 @@ async def test_a_redis_that_is_full_is_left_alone_until_it_takes_writes(redis_ur
         finally:
             await redis.config_set("maxmemory", 0)
         await server.until_it_answers()
+
+
+async def cause_at(url: str) -> str:
+    """Why a Redis at this URL takes no writes, as the log says it, and readiness and the doctor know it."""
+    with capture_logs() as logs:
+        async with clients(url) as (server, cache, *_):
+            assert not await cache.ping()
+            told = cache.cause
+            assert told == server.cause
+    assert told is not None
+    assert {"cause": told.name, "advice": told.mend}.items() <= logs[0].items()
+    return told.name
+
+
+async def test_a_user_a_password_and_a_right_that_redis_refuses_are_told_apart(redis_url: str) -> None:
+    path = redis_url.removeprefix("unix://")
+    async with Redis.from_url(redis_url, protocol=2) as redis:
+        await redis.acl_setuser("guarded", enabled=True, passwords=["+right"], keys=["*"], categories=["+@all"])
+        await redis.acl_setuser("little", enabled=True, passwords=["+right"], keys=["*"], commands=["+get"])
+        try:
+            assert await cause_at(f"unix://guarded:wrong@{path}") == "access_denied"
+            assert await cause_at(f"unix://little:right@{path}") == "not_allowed"
+            async with clients(f"unix://guarded:right@{path}") as (_, cache, *_):
+                assert await cache.ping()
+        finally:
+            await redis.acl_deluser("guarded", "little")
+
+
+async def test_a_replica_is_told_as_one_that_only_reads(tmp_path: Path) -> None:
+    port = free_port()
+    async with plain_server(port, tmp_path, "--replicaof", "127.0.0.1", "1"):
+        assert await cause_at(f"redis://127.0.0.1:{port}") == "read_only"
+
+
+async def test_a_redis_that_loads_speaks_no_tls_or_is_not_found_is_told_as_such() -> None:
+    async def loads(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while await reader.read(1000):
+                writer.write(b"-LOADING Redis is loading the dataset in memory\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(loads, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await cause_at(f"redis://127.0.0.1:{port}") == "loading"
+        assert await cause_at(f"rediss://127.0.0.1:{port}") == "tls"
+    assert await cause_at(f"redis://127.0.0.1:{port}") == "refused"
+    assert await cause_at("redis://nowhere.invalid") == "unknown_host"
+    assert await cause_at("redis+sentinel://127.0.0.1:1/kept/0") == "no_primary"
 
 
 async def refused(redis: Redis) -> int:

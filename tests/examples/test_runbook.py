@@ -151,6 +151,19 @@ async def test_a_redis_that_is_gone_is_seen_and_comes_back_by_itself(site: Site,
     await shows(site, client, title, 1)
 
 
+async def test_a_redis_that_refuses_is_seen_and_given_its_password(site: Site) -> None:
+    title = "Redis refuses"
+    right = SETTINGS[title]["REDIS_URL"].replace(":6379/", f":{site.redis.port}/")
+    async with site.stores() as stores:
+        await stores.redis.acl_setuser("segue", enabled=True, passwords=["+right"], keys=["*"], categories=["+@all"])
+        async with site.serving(REDIS_URL=right.replace("right", "wrong")) as (_, refused):
+            await shows(site, refused, title, 0)
+            await answers(site, refused)
+        async with site.serving(REDIS_URL=right) as (_, served):
+            await shows(site, served, title, 1)
+        await stores.redis.acl_deluser("segue")
+
+
 async def test_a_postgres_that_is_gone_is_seen_and_comes_back_by_itself(site: Site, client: Client) -> None:
     title = "PostgreSQL is gone"
     await site.postgres.begin("refuses")

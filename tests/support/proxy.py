@@ -24,7 +24,7 @@ class Proxy:
     """`port` on 127.0.0.1 leads to `upstream`, a Unix socket or a port of this machine, until an outage begins.
 
     `unheard` is what was sent to it while it was frozen. If it `pools`, it tells a client of PostgreSQL a session key
-    of its own, as poolers do.
+    of its own, as poolers do. If it `swallows_ends`, clients are not told that the server has hung up.
     """
 
     def __init__(self, upstream: Path | int) -> None:
@@ -39,6 +39,8 @@ class Proxy:
         self.arrivals = 0  # also of those that were not let through
         self.unheard: list[bytes] = []
         self.pools = False
+        self.swallows_ends = False
+        self._shut = asyncio.Event()
 
     @property
     def connections(self) -> int:
@@ -53,6 +55,7 @@ class Proxy:
         """Lets everyone through, from the start or after an outage."""
         self._hangs_up = False
         self._flowing.set()
+        self._shut.clear()
         if self._server is None:
             self._server = await asyncio.start_server(self._link, "127.0.0.1", self.port)
             self.port = self._server.sockets[0].getsockname()[1]
@@ -70,6 +73,7 @@ class Proxy:
             self._server = None
         self._hangs_up = True
         self._flowing.set()
+        self._shut.set()
         for end in self._ends:
             end.transport.abort()
         await asyncio.gather(*self._links)
@@ -126,6 +130,8 @@ class Proxy:
                         continue
                 writer.write(SESSION_KEY.sub(bytes(8), chunk) if answers and self.pools else chunk)
                 await writer.drain()
+            if answers and self.swallows_ends:
+                await self._shut.wait()
         writer.close()
 
     def _springs_a_trap(self, said: bytes, chunk: bytes) -> bool:

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import make_url
@@ -19,6 +21,13 @@ from tests.support.provider import Provider, calls, says
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
+from tests.support.stores import plain
+
+LEASE_S = 4
+FULL = """
+CREATE FUNCTION fills() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE SQLSTATE '53100'; END $$;
+CREATE TRIGGER fills BEFORE INSERT OR UPDATE ON turns FOR EACH STATEMENT EXECUTE FUNCTION fills();
+"""
 
 
 @pytest.fixture
@@ -136,6 +145,32 @@ async def test_a_turn_that_postgres_leaves_for_longer_than_a_lease_goes_on_as_af
     assert [call["status"] for call in answer["tool_calls"]] == ["unknown"]
     [turn] = await client.turns(session)
     assert (turn["status"], turn["attempts"], shelf.effects) == ("completed", 2, ["stamp itm-1"])
+
+
+async def test_who_waits_for_a_turn_that_cannot_end_on_a_full_disk_is_told_within_three_leases(
+    settings: Settings, own_database_url: str, provider: Provider
+) -> None:
+    admin = await asyncpg.connect(plain(own_database_url))
+
+    async def fills_it(_: dict[str, Any]) -> Response:
+        await admin.execute(FULL)
+        return says("Well.")
+
+    provider.will(fills_it)
+    changes = {"database_url": SecretStr(own_database_url), "turn_lease_s": LEASE_S}
+    async with running(settings.model_copy(update=changes)) as client:
+        session = await client.new_session()
+        began = time.monotonic()
+        refused = await client.send(session, "Is all well?")
+        assert time.monotonic() - began < 3 * LEASE_S
+        assert (refused.status_code, refused.json()["code"]) == (503, "storage_unavailable")
+        assert (await client.send(session, "And now?")).json()["code"] == "storage_full"
+        provider.will(says("It is."))
+        await admin.execute("DROP FUNCTION fills CASCADE")
+        [turn] = await client.ended(session)
+        assert turn["answer"]["message"]["content"] == "It is."
+        assert (await client.get("/health/ready"))["postgres"] == "ok"
+    await admin.close()
 
 
 async def begun(postgres: Proxy) -> asyncio.Task[None]:

@@ -34,8 +34,8 @@ Ready = dict[str, str | dict[str, str]]
 async def ready(services: ServicesDep, response: Response) -> Ready:
     """Says whether turns can be run. 503 if none can. Without Redis turns are slower, and without an MCP server its
     tools are missing: without AUTH `mcp` says why and what helps, `mcp_stderr` what it wrote last. `worker` is `off` in
-    a process that leaves its turns to others. `postgres_cause` says why Postgres is `down`. `mcp_config` is there if
-    mcp.json was changed and the change was refused.
+    a process that leaves its turns to others. `postgres_cause` and `redis_cause` say why one is `down`. `mcp_config` is
+    there if mcp.json was changed and the change was refused.
     """
     postgres: Condition = "ok"
     cause = {}
@@ -44,6 +44,8 @@ async def ready(services: ServicesDep, response: Response) -> Ready:
     except StorageUnavailable as error:
         postgres, cause = "down", {"postgres_cause": error.cause.name}
     redis: Condition = "ok" if await services.cache.ping() else "down"
+    if redis == "down" and services.cache.cause is not None:
+        cause["redis_cause"] = services.cache.cause.name
     worker = services.turns.worker if services.events.alive else "down"
     if "down" in (postgres, worker):
         response.status_code = 503

@@ -63,8 +63,8 @@ TLS = OutageCause(
     "tls",
     "storage_unavailable",
     "no TLS as DATABASE_URL demands it can be had",
-    "See its certificate, and `ssl` in DATABASE_URL: verify-ca and verify-full need the authority's certificate in "
-    "~/.postgresql/root.crt of this account.",
+    "See its certificate, and `sslmode` in DATABASE_URL: verify-ca and verify-full need the authority's certificate as "
+    "`sslrootcert`, or in ~/.postgresql/root.crt of this account.",
 )
 TOO_MANY_CONNECTIONS = OutageCause(
     "too_many_connections", "storage_too_many_connections", "it takes no more connections", _CONNECTIONS
@@ -87,6 +87,12 @@ LOCKED = OutageCause(
     "another connection holds a lock",
     "End the transaction that holds it: `SELECT pg_terminate_backend(<pid>)`.",
 )
+CONFLICT = OutageCause(
+    "conflict",
+    "storage_locked",
+    "other transactions keep getting in its way",
+    "See its log for what deadlocks: a migration, a script. Single ones are repeated, and need nothing.",
+)
 DISK_FULL = OutageCause("disk_full", "storage_full", "its disk is full", "Free or add disk space. It heals by itself.")
 READ_ONLY = OutageCause(
     "read_only",
@@ -107,6 +113,8 @@ _BY_STATE: Final[Mapping[str, OutageCause]] = {
     DISK_FULL_STATE: DISK_FULL,
     "25P03": LOST,  # idle in a transaction for too long
     "26000": POOLER,  # no such prepared statement: another client's connection to the server
+    "40001": CONFLICT,
+    "40P01": CONFLICT,
     "42P05": POOLER,  # such a prepared statement exists
     "53300": TOO_MANY_CONNECTIONS,
     "55P03": LOCKED,

@@ -26,7 +26,9 @@ from sqlalchemy.sql.base import Executable
 
 from segue.db.causes import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, StorageUnavailable
 from segue.db.outages import Blocker, Outages
+from segue.db.postgres_url import address
 from segue.db.reading import read_json
+from segue.db.repeating import RepeatingConnection
 from segue.domain.errors import AppError
 
 CONNECT_TIMEOUT_S = 2.0
@@ -77,6 +79,7 @@ class Database:
 
     A pooler in transaction mode shares its connections out, so that a setting of one would reach others. Then limits
     are set for each `transaction`, a single statement has only the driver's, and no write is refused while reading.
+    `refuses_writes` since a write found the disk full, or a server that only reads, until `ping` finds otherwise.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class Database:
     ) -> None:
         """`options` are read by those that write, from `connection.engine.get_execution_options()`."""
         self._stale_before = 0.0
-        self._is_full = False
+        self.refuses_writes = False
         self._is_shared = pooler == "transaction"
         writing_engine = self._engine(url, pool_size=writing)
         self._alone = _make_engine(url, is_shared=self._is_shared, poolclass=NullPool)
@@ -133,7 +136,7 @@ class Database:
 
     async def ping(self, probe: Executable) -> None:
         """Raises StorageUnavailable sooner than a statement would, because a health check does not wait long. `probe`
-        writes what turns write, and changes nothing. Once the disk was full, Postgres is asked to write until it can.
+        writes what turns write, and changes nothing. If Postgres `refuses_writes`, it is asked to write until it can.
         """
         async with (
             self._outages.named(otherwise=FAILING),
@@ -142,9 +145,9 @@ class Database:
         ):
             await connection.execute(_SHORT_WAITS)
             await connection.execute(probe)
-            if self._is_full:
+            if self.refuses_writes:
                 await connection.exec_driver_sql(_WRITES_TO_DISK)
-                self._is_full = False
+                self.refuses_writes = False
 
     async def blocker(self) -> Blocker | None:
         """Returns the connection whose lock others wait for."""
@@ -198,6 +201,8 @@ class Database:
             pool_use_lifo=True,  # each connection prepares its own statements: the one used last knows most of them
             pool_recycle=1800,
         )
+        event.listen(engine.sync_engine, "begin", _remember_statements)
+        event.listen(engine.sync_engine, "checkin", _forget_statements)
         if self._is_shared:
             event.listen(engine.sync_engine, "begin", _limit_transaction)
         else:
@@ -209,7 +214,7 @@ class Database:
     def _note_refusal(self, context: ExceptionContext) -> None:
         """If it only reads, the other connections may lead to the same server, which was the primary until now."""
         state = getattr(context.original_exception, "sqlstate", None)
-        self._is_full |= state == DISK_FULL_STATE
+        self.refuses_writes |= state in (DISK_FULL_STATE, READ_ONLY_STATE)
         if state == READ_ONLY_STATE:
             context.is_disconnect = True
             self._drop_connections()
@@ -237,6 +242,16 @@ def _sets(session_settings: Mapping[str, str]) -> Callable[[Any, ConnectionPoolE
     return set_them
 
 
+def _remember_statements(connection: Connection) -> None:
+    if connection.get_execution_options().get("isolation_level") == IN_TRANSACTIONS:
+        cast(RepeatingConnection, connection.connection.driver_connection).remember()
+
+
+def _forget_statements(connection: Any, _: object) -> None:
+    if connection is not None:  # it was lost
+        connection.driver_connection.forget()
+
+
 def _limit_transaction(connection: Connection) -> None:
     if connection.get_execution_options().get("isolation_level") == IN_TRANSACTIONS:
         limits = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in SESSION_SETTINGS.items())
@@ -249,14 +264,17 @@ def _make_engine(url: str, *, is_shared: bool, **pool: Any) -> AsyncEngine:
     No other process gives a statement the same name, which a pooler might take for ours.
     """
     process, numbers = token_hex(8), count()
+    bare, said = address(url)
     return create_async_engine(
-        asyncpg_url(url),
+        bare,
         json_serializer=lambda value: orjson.dumps(value, default=tuple).decode(),
         hide_parameters=True,
         json_deserializer=read_json,
         connect_args={
+            **said,
             "timeout": CONNECT_TIMEOUT_S,
             "command_timeout": STATEMENT_TIMEOUT_S,
+            "connection_class": RepeatingConnection,
             "server_settings": {"application_name": "segue", "timezone": "UTC"},
             **(UNNAMED if is_shared else {"prepared_statement_name_func": lambda: f"segue_{process}_{next(numbers)}"}),
         },
@@ -268,12 +286,6 @@ async def is_pooled(connection: AsyncConnection) -> bool:
     """Whether a pooler answers, whose clients have no session of PostgreSQL to themselves."""
     adapted: Any = (await connection.get_raw_connection()).dbapi_connection
     return bool(adapted.driver_connection.get_server_pid() != await connection.scalar(text("SELECT pg_backend_pid()")))
-
-
-def asyncpg_url(url: str) -> str:
-    """Returns the URL with the asyncpg driver in its scheme; hosts hand out `postgres://` and `postgresql://`."""
-    scheme, separator, rest = url.partition("://")
-    return f"postgresql+asyncpg{separator}{rest}" if scheme in ("postgres", "postgresql") else url
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from alembic.script.revision import RevisionError
 from alembic.util import CommandError
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from alembic import command
-from segue.db.engine import UNNAMED, asyncpg_url
+from segue.db.causes import cause_of
+from segue.db.engine import Database
 from segue.db.models import metadata
 from segue.db.revision import SCRIPTS
 from segue.domain.errors import AppError
@@ -42,7 +42,8 @@ def upgrade(database_url: str, *, revision: str = "head", schema: str | None = N
             raise
         return asyncio.run(_usable_revision(database_url))
     except (OSError, DBAPIError) as error:
-        reason = error.orig if isinstance(error, DBAPIError) else error
+        cause = cause_of(error)
+        reason = f"{cause.why}. {cause.mend}" if cause else error.orig if isinstance(error, DBAPIError) else error
         raise AppError(
             "database_unreachable",
             status=503,
@@ -54,13 +55,13 @@ def upgrade(database_url: str, *, revision: str = "head", schema: str | None = N
 
 
 async def _usable_revision(database_url: str) -> str:
-    engine = create_async_engine(asyncpg_url(database_url), connect_args=UNNAMED)
+    database = Database(database_url, pooler="transaction")
     try:
-        async with engine.connect() as connection:
+        async with database.read_only() as connection:
             revision = str(await connection.scalar(text("SELECT version_num FROM alembic_version")))
             required = {row.name: row.required for row in await connection.execute(_COLUMNS)}
     finally:
-        await engine.dispose()
+        await database.close()
     known = {f"{table.name}.{column.name}" for table in metadata.sorted_tables for column in table.c}
     new = (name for name in required.keys() - known if name.partition(".")[0] in metadata.tables and required[name])
     faults = [f"{name} is gone" for name in known - required.keys()] + [f"{name} has no default" for name in new]

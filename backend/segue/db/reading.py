@@ -56,10 +56,16 @@ def reader(kind: type[Read], check: Callable[[Read], Read] = lambda value: value
 
 def readable(read: Callable[[Any], Read], value: Any, table: str, row_id: str) -> Read | None:
     """Returns what `read` makes of a row; None if it cannot, which is counted and logged without a value."""
+    if (found := cached(read, value)) is None:
+        note_unreadable(table, row_id)
+    return found
+
+
+def cached(read: Callable[[Any], Read], value: Any) -> Read | None:
+    """Returns what `read` makes of a value in Redis; None if it cannot, because another release has put it there."""
     try:
         return read(value)
     except ValidationError:
-        note_unreadable(table, row_id)
         return None
 
 

@@ -14,7 +14,8 @@ import structlog
 from redis.asyncio import Redis
 
 from segue.db.reading import UNREADABLE, read_json
-from segue.db.redis_server import RedisServer, connections
+from segue.db.redis_causes import RedisCause
+from segue.db.redis_server import PROBE_KEY, RedisServer, connections
 from segue.domain.session import TurnKey
 
 TURN_EVENTS_TTL_S = 3600
@@ -125,6 +126,11 @@ class _Client:
     def degraded(self) -> bool:
         return self._server.degraded
 
+    @property
+    def cause(self) -> RedisCause | None:
+        """Why Redis cannot be used; None if it can."""
+        return self._server.cause
+
     async def _attempt(self, *command: Any) -> Any | None:
         return await self._server.answer(partial(self._redis.execute_command, *command))
 
@@ -187,7 +193,8 @@ class Cache(_Client):
         await self.evaluate(_GIVE_BACK, (key,), holder)
 
     async def ping(self) -> bool:
-        return await self._attempt("PING") is not None
+        """Writes, because a replica and a full Redis still answer what only reads."""
+        return await self._attempt("SET", PROBE_KEY, 1, "EX", 1) is not None
 
     async def server(self) -> dict[str, Any] | None:
         """Returns the fields of INFO; None if Redis cannot be asked."""

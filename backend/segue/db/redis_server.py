@@ -5,7 +5,6 @@ An answer is waited for in vain once. From then on no client asks, until a probe
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import structlog
@@ -17,6 +16,7 @@ from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as LostConnectionError
 from redis.exceptions import RedisError
 
+from segue.db.redis_causes import RedisCause, redis_cause_of
 from segue.db.sentinels import Watched, watched_by_sentinels
 
 OPERATION_TIMEOUT_S = 1.0
@@ -32,11 +32,13 @@ log = structlog.get_logger()
 
 
 class RedisServer:
-    """`outages` counts since the process started."""
+    """`outages` counts since the process started; `cause` is why it cannot be used, None if it can."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.outages = 0
+        self.cause: RedisCause | None = None
+        self._told: set[RedisCause] = set()  # in this outage: two may alternate
         self._answers = asyncio.Event()
         self._answers.set()
         self._probing: asyncio.Task[None] | None = None
@@ -63,29 +65,39 @@ class RedisServer:
         """An operation failed. Nothing is asked from now on until a probe was answered."""
         if self.degraded:
             return
-        log.warning("redis_degraded", error=type(error).__name__)
         self.outages += 1
+        self._blame(error)
         self._answers.clear()
         self._probing = asyncio.create_task(self._probe(), name="the probe of Redis")
+
+    def _blame(self, error: Exception) -> None:
+        self.cause = cause = redis_cause_of(error)
+        if cause not in self._told:
+            log.warning("redis_degraded", cause=cause.name, error=type(error).__name__, advice=cause.mend)
+        self._told.add(cause)
 
     async def until_it_answers(self) -> None:
         await self._answers.wait()
 
     async def close(self) -> None:
-        if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.wait({self._probing})
+        while self._probing is not None and not self._probing.done():
+            self._probing.cancel()  # again, as redis-py can swallow one
+            await asyncio.wait({self._probing}, timeout=PROBE_EVERY_S)
 
     async def _probe(self) -> None:
         """Writes, because a replica and a full Redis still answer what only reads."""
         async with Redis.from_pool(connections(self.url, 1)) as redis:
             while True:
-                with suppress(*LOST):
+                try:
                     async with asyncio.timeout(OPERATION_TIMEOUT_S):
                         await redis.set(PROBE_KEY, 1, ex=1)
                         break
+                except LOST as error:
+                    self._blame(error)
                 await asyncio.sleep(PROBE_EVERY_S)
         log.info("redis_recovered")
+        self.cause = None
+        self._told.clear()
         self._answers.set()
 
 

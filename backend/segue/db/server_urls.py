@@ -1,36 +1,38 @@
 """Which URLs lead to a PostgreSQL and a Redis, as their libraries read them.
 
-Each function raises ValueError with the end of a sentence. It shows nothing of the URL, which may hold a password.
+Each function raises ValueError with the end of a sentence. It shows no value of the URL, which may be a password.
 """
 
+import os
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from redis.asyncio.connection import parse_url
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from segue.db.engine import asyncpg_url
+from segue.db.postgres_url import LEFT_OUT, OF_LIBPQ, TAKEN, parsed
 from segue.db.sentinels import watched_by_sentinels
 
 _SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-_OF_POSTGRES = {"host", "port", "user", "password", "database", "passfile", "ssl", "prepared_statement_cache_size"}
 _OF_REDIS = {"connection_class", "host", "port", "path", "db", "username", "password", "client_name"}
 _LAST_PORT = 65535
+_SHOWN_CHARS = 40
 
 
 def check_postgres(url: str) -> None:
     try:
-        parts = make_url(asyncpg_url(url))
+        parts = parsed(url)
     except (ArgumentError, ValueError):
         parts = None
     if parts is None or parts.drivername != "postgresql+asyncpg" or (parts.port or 0) > _LAST_PORT:
         raise ValueError("has to be a URL, such as postgresql://user:password@host:5432/database") from None
-    if parts.query.keys() - _OF_POSTGRES or parts.query.get("ssl", "require") not in _SSL:
-        known = ", ".join(sorted(_OF_POSTGRES))
-        raise ValueError(
-            f"has a parameter that cannot be used. There are {known}; ssl is {', '.join(_SSL[:-1])} or {_SSL[-1]},"
-            " and stands for sslmode"
-        )
+    _refuse_unknown(parts.query.keys(), TAKEN | OF_LIBPQ | LEFT_OUT)
+    for name in ("sslmode", "ssl"):
+        if parts.query.get(name, "require") not in _SSL:
+            raise ValueError(f"has an {name} that there is not: it is {', '.join(_SSL[:-1])} or {_SSL[-1]}")
+    for name in ("sslrootcert", "sslcert", "sslkey"):
+        if not os.access(str(parts.query.get(name, "/")), os.R_OK):
+            raise ValueError(f"names a file as {name} that cannot be read")
 
 
 def check_redis(url: str) -> None:
@@ -46,5 +48,10 @@ def check_redis(url: str) -> None:
             "has to be a URL, such as redis://:password@host:6379/0, rediss://…, unix:///path or"
             " redis+sentinel://:password@host:26379,host:26379/name/0 (with TLS rediss+sentinel://…)"
         ) from None
-    if any(name not in _OF_REDIS and not name.startswith("ssl_") for name in options):
-        raise ValueError(f"has a parameter that cannot be used. There are {', '.join(sorted(_OF_REDIS))} and ssl_…")
+    _refuse_unknown((name for name in options if not name.startswith("ssl_")), _OF_REDIS, more=" and ssl_…")
+
+
+def _refuse_unknown(names: Iterable[str], known: frozenset[str] | set[str], more: str = "") -> None:
+    if unknown := sorted(set(names) - known):
+        named = ", ".join(name[:_SHOWN_CHARS] for name in unknown)
+        raise ValueError(f"has a parameter that cannot be used: {named}. There are {', '.join(sorted(known))}{more}")

@@ -16,6 +16,7 @@ from segue.db.causes import LOCKED, StorageUnavailable, cause_of
 from segue.db.engine import Database, is_pooled
 from segue.db.inspection import ServerFacts, look_at_server
 from segue.db.redis import Cache, Streams
+from segue.db.redis_causes import redis_cause_of
 from segue.db.redis_server import RedisServer
 from segue.db.sentinels import watched_by_sentinels
 from segue.doctor.report import Report
@@ -151,11 +152,9 @@ async def _look_at_redis(stores: OpenStores, report: Report) -> dict[str, Any]:
     facts = await stores.cache.server()
     latency_ms = _ms_since(started)
     if facts is None:
-        report.problem(
-            "redis",
-            f"Redis at {where} cannot be used.",
-            "Turns go on, more slowly. Start it, or correct REDIS_URL; `segue serve` starts an embedded one again.",
-        )
+        cause = stores.cache.cause or redis_cause_of(TimeoutError())
+        what = f"Redis at {where} cannot be used: {cause.why}."
+        report.problem("redis", what, f"Turns go on, more slowly. {cause.mend}")
     server = facts or {}
     memory, max_memory = server.get("used_memory"), server.get("maxmemory") or None
     if max_memory and (memory or 0) > max_memory * NEARLY_FULL:

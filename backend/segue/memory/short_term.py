@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from segue.db.reading import readable, reader
+from segue.db.reading import cached, reader
 from segue.db.redis import Cache, short_term_memory_key
 from segue.domain.doc import doc
 from segue.domain.tool import Reference, canonical_args
@@ -34,7 +34,7 @@ _read = reader(ShortTermMemory)
 async def read(cache: Cache, session_id: str, *, last_turn_id: str | None) -> ShortTermMemory | None:
     """Returns None if it is missing, cannot be parsed, is another session's, or is not of the session's last turn."""
     value = await cache.get_json(short_term_memory_key(session_id))
-    memory = None if value is None else readable(_read, value, "short_term", session_id)
+    memory = None if value is None else cached(_read, value)
     # A crash between the write to Redis and the commit, a lost Redis and a stale replica all count as missing.
     if memory is None or memory.session_id != session_id or memory.turn_id != last_turn_id:
         return None

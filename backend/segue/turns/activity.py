@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from pydantic import AwareDatetime
 
-from segue.db.reading import readable, reader
+from segue.db.reading import cached, reader
 from segue.db.redis import Cache, activity_key
 from segue.domain.doc import doc
 from segue.domain.timeline import RunTimeline
@@ -59,5 +59,5 @@ async def heard(cache: Cache, workers: Iterable[str]) -> dict[str, ActivityRepor
     names = sorted(set(workers))
     values = await asyncio.gather(*(cache.get_json(activity_key(name)) for name in names))
     found = zip(names, values, strict=True)
-    read = {name: readable(_read_said, value, "activity", name) for name, value in found if value is not None}
+    read = {name: cached(_read_said, value) for name, value in found if value is not None}
     return {name: said for name, said in read.items() if said is not None}

@@ -99,11 +99,11 @@ class Presence:
         await connection.execute(_TAKE, {"worker": worker})
         settled_at = time.monotonic() + (SETTLED_S if self._had_lock else 0)
         self.worker, self._had_lock = worker, True
-        self._held.works()
         self._tried.set()
         while not self._closing.is_set():
             settled = time.monotonic() >= settled_at
             doubted = (await connection.execute(_DOUBT, {"grace_s": self.grace_s, "settled": settled})).all()
+            self._held.works()
             for turn in doubted:
                 log.warning("worker_gone", turn_id=turn.id, worker=turn.worker)
             await _wait(self._closing, at_most_s=self.grace_s if doubted else LOOK_EVERY_S)

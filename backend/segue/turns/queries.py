@@ -267,7 +267,11 @@ async def turn_after(connection: AsyncConnection, session_id: str, turn_id: str 
 
 
 async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, Outcome]:
-    """Returns by id the outcomes of the turns that have ended. That of a deleted turn is NotFound, as a value."""
+    """Returns by id the outcomes of the turns that have ended. That of a deleted turn is NotFound, as a value. Raises
+    StorageUnavailable also while no turn can end, since nothing can be written.
+    """
+    if database.refuses_writes:
+        await database.ping(CHANGES_NOTHING)
     async with database.read_only() as connection:
         rows = (await connection.execute(select(turns).where(turns.c.id.in_(turn_ids)))).all()
         readers = await _keys(connection, {row.read_by for row in rows if row.read_by})

@@ -101,6 +101,7 @@ async def driver_of(connection: AsyncConnection) -> AsyncIterator[Any]:
     AppError `copy_failed` for an error of PostgreSQL.
     """
     driver: Any = (await connection.get_raw_connection()).driver_connection
+    driver.forget()  # a transaction with statements of the driver's is not repeated
     try:
         await driver.execute("SET statement_timeout = 0")
         yield driver
