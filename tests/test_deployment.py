@@ -35,7 +35,8 @@ from alembic.script import ScriptDirectory
 import segue
 from segue.db.migrations import config
 home = Path(segue.__file__).parent
-words = {str(file.relative_to(home)): hashlib.sha256(file.read_bytes()).hexdigest() for file in home.rglob("*.toml")}
+files = [file for file in home.rglob("*.toml") if "examples" not in file.parts]  # what `segue init` writes
+words = {str(file.relative_to(home)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 revisions = sorted(found.revision for found in ScriptDirectory.from_config(config("")).walk_revisions())
 print(json.dumps({"home": str(home), "words": words, "revisions": revisions}))
 """

@@ -18,7 +18,7 @@ depends_on: str | Sequence[str] | None = None
 
 def upgrade() -> None:
     groups = sa.Column("groups", postgresql.JSONB(none_as_null=True), server_default=sa.text("'[]'"), nullable=False)
-    op.add_column("api_keys", groups)
+    op.add_column("api_keys", groups, if_not_exists=True)
 
 
 def downgrade() -> None:
