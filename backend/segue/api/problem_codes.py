@@ -34,7 +34,10 @@ WHAT_TO_DO: Final[Mapping[str, tuple[int, str]]] = {
     "turn_in_progress": (409, "Nothing was accepted. Wait for the turn `turn_id`, or send it with another `on_busy`."),
     "not_in_history": (409, "The message is in a branch, to be read only. Read the history anew."),
     "cannot_retry": (409, "Only the last turn, if it failed or was cancelled. Regenerate an answer instead."),
-    "turn_cancelled": (409, "The message is kept, with what was said so far. Send another to go on."),
+    "turn_cancelled": (
+        409,
+        "The message is kept. `approved_step` says whether a step that waited for a yes ran. Send another.",
+    ),
     "unreadable": (409, "What is stored is damaged, or of a newer release. Send another message to go on."),
     "memory_exists": (409, "Another fact says the same: delete one of the two."),
     "no_api_keys": (409, "Callers have no API keys here: AUTH is not `api_key`."),

@@ -10,6 +10,11 @@ RATE_LIMITED = "rate_limited"
 SERVICE_LIMIT_REACHED = "service_limit_reached"
 NO_ROOM = frozenset({RATE_LIMITED, SERVICE_LIMIT_REACHED})  # a cap left none: it lifts by itself
 STEERED = "turn_steered"
+_OF_A_STEP = {
+    "ran": " The step that was approved had run.",
+    "did_not_run": " What waited for a yes did not run.",
+    "unknown": " The step that was approved was under way: it is not known whether it took effect.",
+}
 
 
 def turn_timeout(seconds: float) -> AppError:
@@ -56,9 +61,12 @@ def gave_up(attempts: int) -> AppError:
     return AppError("turn_gave_up", status=500, title="The turn could not be finished", detail=detail)
 
 
-def cancelled() -> AppError:
+def cancelled(approved_step: str | None = None) -> AppError:
+    """`approved_step` is a key of _OF_A_STEP; None if nothing waited for a yes when the message came."""
     detail = "The turn was cancelled. The message is kept, without an answer."
-    return AppError(CANCELLED, status=409, title="The turn was cancelled", detail=detail)
+    extra = {"approved_step": approved_step} if approved_step else None
+    detail += _OF_A_STEP.get(approved_step or "", "")
+    return AppError(CANCELLED, status=409, title="The turn was cancelled", detail=detail, extra=extra)
 
 
 def steered(reader: TurnKey) -> AppError:

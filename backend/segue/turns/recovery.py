@@ -68,6 +68,7 @@ async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
     calls: list[CallEnded] | None = []
     async with deps.database.transaction() as connection:
         if error is not None:
+            error = await terminations.with_approval(connection, turn.key.turn_id, error)
             calls = await terminations.end_neglected(connection, turn, error, now=deps.clock())
         elif not await terminations.requeue_lapsed(connection, turn, timeout_s=deps.limits.timeout_s):
             calls = None

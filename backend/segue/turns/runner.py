@@ -95,6 +95,7 @@ class UnstoredEnds:
                 ):
                     error = turn_errors.cancelled()
                 if error is not None:
+                    error = await terminations.with_approval(connection, claim.key.turn_id, error)
                     calls = await terminations.end_turn(
                         connection, claim, error, now=deps.clock(), timeline=end.timeline, said=end.said
                     )

@@ -11,10 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Self
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from segue.db.causes import StorageUnavailable
 from segue.db.redis import plans_of_owner_key
 from segue.db.redis_server import RedisServer
-from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound
 from segue.domain.plan import Button
 from segue.domain.session import PromptReport, Turn, TurnKey
@@ -124,7 +125,8 @@ class TurnService:
             return admitted
         if admitted.fresh and request.on_busy == "interrupt":
             async with deps.database.autocommit() as connection:
-                self._carry_out(owner, await terminations.cancel_before(connection, owner, admitted.turn))
+                before = await terminations.cancel_before(connection, owner, admitted.turn)
+                await self._carry_out(connection, owner, before)
         await self._dispatch(owner, turn_id, admitted)
         return admitted
 
@@ -233,8 +235,7 @@ class TurnService:
         """Returns the turn once it has ended, or as it is after CANCEL_ANSWER_S. Raises NotFound."""
         async with self._deps.database.autocommit() as connection:
             turn = await queries.find_turn(connection, owner, session_id, turn_id)
-            cancelled = await terminations.cancel_turn(connection, owner, turn)
-        self._carry_out(owner, cancelled)
+            await self._carry_out(connection, owner, await terminations.cancel_turn(connection, owner, turn))
         with suppress(TimeoutError, AppError):
             async with asyncio.timeout(CANCEL_ANSWER_S):
                 await self._deps.events.answer(turn)
@@ -296,10 +297,10 @@ class TurnService:
         elif not await self.queue.send(admitted.turn.session_id):
             self._worker.wake(admitted.turn.session_id)
 
-    def _carry_out(self, owner: str, cancelled: Mapping[TurnKey, bool]) -> None:
+    async def _carry_out(self, connection: AsyncConnection, owner: str, cancelled: Mapping[TurnKey, bool]) -> None:
         for turn, ended in cancelled.items():
             if ended:
-                error = turn_errors.cancelled()
+                error = await terminations.note_approval(connection, turn.turn_id)
                 record_end(self._deps.observe, turn, TurnEnded("cancelled", error.code))
                 self._deps.events.end(turn, error)
                 self._deps.events.tell(owner, *user_feed.turn_ended(turn, error))

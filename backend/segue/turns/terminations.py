@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, sessions, tool_calls, turns
+from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, plans, sessions, tool_calls, turns
 from segue.db.writing import without_defaults
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
@@ -85,6 +85,38 @@ async def end_turn(
     if said is not None:
         await append_message(connection, claim.key, said)
     return calls
+
+
+def _approved_step() -> Select[tuple[str | None]]:
+    """A grant is gone once its step starts, and its call is the first that the turn makes for the plan."""
+    asked = turns.c.request
+    of_plan = func.coalesce(asked["decided_plan_id"].as_string(), asked["shown_plan"][0].as_string())
+    calls = select(tool_calls.c.status).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.plan_id == plans.c.id)
+    first = calls.order_by(tool_calls.c.id).limit(1).scalar_subquery()
+    unused = plans.c.taken_on_by.is_distinct_from(turns.c.id) | (plans.c.granted_to == turns.c.id)
+    became = case((unused, "did_not_run"), (first.in_(("succeeded", "failed")), "ran"), (first.is_not(None), "unknown"))
+    return (
+        select(became).select_from(turns.join(plans, plans.c.id == of_plan)).where(turns.c.id == bindparam("at_turn"))
+    )
+
+
+_APPROVED_STEP = _approved_step()
+
+
+async def with_approval(connection: AsyncConnection, turn_id: str, error: AppError) -> AppError:
+    """Returns the error that ends a turn. If it was cancelled, with what became of the step that a yes was for."""
+    if error.code != turn_errors.CANCELLED:
+        return error
+    return turn_errors.cancelled(await connection.scalar(_APPROVED_STEP, {"at_turn": turn_id}))
+
+
+async def note_approval(connection: AsyncConnection, turn_id: str) -> AppError:
+    """Returns what a turn that was cancelled in the queue has ended with, and stores it."""
+    error = await with_approval(connection, turn_id, turn_errors.cancelled())
+    if error.extra:
+        told = {"error": error_row(error), "error_extra": error.extra}
+        await connection.execute(update(turns).where(turns.c.id == turn_id).values(told))
+    return error
 
 
 async def _end_calls(connection: AsyncConnection, turn: TurnKey, *, now: datetime) -> list[CallEnded]:

@@ -6,13 +6,18 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.responses import Response
 
 from segue.config import Settings
+from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned
 from tests.support.provider import Provider, fails, says
 from tests.support.service import Client
+from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
 
+STAMP = {"id": 1, "description": "Stamp it", "tool": "mcp_stamp_item", "args": {"item_id": "itm-1"}}
+THOUGHT = {"id": 2, "description": "Think", "tool": None}
 THINK = [THREE_STEPS[0], {"id": 2, "description": "Think", "tool": None}, THREE_STEPS[2]]
 
 
@@ -33,6 +38,88 @@ async def test_a_button_whose_turn_failed_for_now_is_carried_out_by_its_key_and_
     assert done.json()["plan"]["status"] == "completed"
     assert same.json() == done.json()
     assert effects == ["delete itm-1"]
+
+
+async def agree(client: Client, session: str, asked: dict[str, Any], way: str) -> httpx2.Response:
+    if way == "button":
+        return await press(client, session, "confirm", asked["plan"]["version"])
+    return await client.send(session, "Sì, grazie")
+
+
+async def told_of_the_step(client: Client, session: str, waiting: asyncio.Task[httpx2.Response]) -> str:
+    """Cancels the newest turn. Returns what who waits for it is told of the step, and anyone who reads it later."""
+    [*_, turn] = await client.turns(session)
+    path = f"/sessions/{session}/turns/{turn['turn_id']}"
+    await client.http.post(f"{path}/cancel")
+    told = (await waiting).json()
+    assert (told["code"], told["status"]) == ("turn_cancelled", 409)
+    error = (await client.get(path))["error"]
+    assert (error["detail"], error["extra"]["approved_step"]) == (told["detail"], told["approved_step"])
+    return str(told["approved_step"])
+
+
+@pytest.mark.parametrize("way", ["button", "words"])
+async def test_a_turn_that_is_cancelled_in_the_step_that_was_approved_says_that_it_may_have_run(
+    client: Client, provider: Provider, shelf: Shelf, way: str
+) -> None:
+    session, asked = await offered(client, provider, [STAMP, THOUGHT])
+    waiting = asyncio.create_task(agree(client, session, asked, way))
+    await shelf.wait_for("stamp itm-1")
+    assert await told_of_the_step(client, session, waiting) == "unknown"
+    shelf.go.set()
+
+
+@pytest.mark.parametrize("way", ["button", "words"])
+async def test_a_turn_that_is_cancelled_after_the_step_that_was_approved_says_that_it_ran(
+    client: Client, provider: Provider, shelf: Shelf, way: str
+) -> None:
+    shelf.go.set()
+    session, asked = await offered(client, provider, [STAMP, THOUGHT])
+    let_go = asyncio.Event()
+
+    async def thinks(_: object) -> Response:
+        await let_go.wait()
+        return says("Thought.")
+
+    provider.will(thinks)
+    before = len(provider.requests)
+    waiting = asyncio.create_task(agree(client, session, asked, way))
+    await provider.wait_for_requests(before + 1)
+    assert await told_of_the_step(client, session, waiting) == "ran"
+    let_go.set()
+
+
+async def test_a_yes_that_is_cancelled_before_its_turn_begins_says_that_nothing_ran_and_is_asked_for_again(
+    client: Client, provider: Provider, shelf: Shelf
+) -> None:
+    shelf.go.set()
+    session, asked = await offered(client, provider, [STAMP, THOUGHT])
+    let_go = asyncio.Event()
+
+    async def thinks(_: object) -> Response:
+        await let_go.wait()
+        return says("Sunny.")
+
+    weather = "What is the weather like in Rome today, and what will it be like tomorrow?"
+    provider.always(weather, thinks)
+    before = len(provider.requests)
+    busy = asyncio.create_task(client.send(session, weather))
+    await provider.wait_for_requests(before + 1)
+    waiting = asyncio.create_task(agree(client, session, asked, "button"))
+
+    async def is_queued() -> bool:
+        return bool((await client.turns(session))[-1]["status"] == "queued")
+
+    await until(is_queued)
+    assert await told_of_the_step(client, session, waiting) == "did_not_run"
+    let_go.set()
+    assert (await busy).status_code == 200
+    assert shelf.effects == []
+    plan = await client.get(f"/sessions/{session}/plan")
+    asked = (await press(client, session, "confirm", plan["version"])).json()
+    assert (asked["plan"]["status"], shelf.effects) == ("waiting", [])
+    done = await press(client, session, "confirm", asked["plan"]["version"])
+    assert (done.json()["plan"]["status"], shelf.effects) == ("completed", ["stamp itm-1"])
 
 
 @pytest.mark.parametrize(("decision", "status"), [("confirm", "waiting"), ("reject", "cancelled")])

@@ -77,10 +77,9 @@ async def asked(
     `previous_response_id` that is none of ours.
     """
     for message in messages:
-        if message.get("role", "tool") not in _ROLES:  # items of `input` without a role are a tool's
-            raise InvalidRequest(
-                f"There is no role {str(message['role'])[:50]!r}: there are {', '.join(sorted(_ROLES))}."
-            )
+        role = message.get("role", "tool")  # items of `input` without a role are a tool's
+        if not isinstance(role, str) or role not in _ROLES:
+            raise InvalidRequest(f"There is no role {str(role)[:50]!r}: there are {', '.join(sorted(_ROLES))}.")
     spoken = [message for message in messages if message.get("role") in ("user", "assistant")]
     if not spoken or spoken[-1]["role"] != "user":
         raise InvalidRequest("The last message has to be the user's: an answer is not continued, and tools run here.")
@@ -131,10 +130,12 @@ def conversation_of(http: Request, body: Mapping[str, Any]) -> tuple[str | None,
     metadata = body.get("metadata") or {}
     given += [(metadata.get(name), None) for name in CONVERSATION_METADATA]
     for client_id, after in given:
-        if client_id is None or client_id in NO_CONVERSATION:
+        if client_id is None:
             continue
         if not isinstance(client_id, str):
             raise InvalidRequest("The id of a conversation is a text.")
+        if client_id in NO_CONVERSATION:
+            continue
         if not client_id.startswith(NO_CONVERSATION_PREFIX):
             return client_id, after
     return None, None
