@@ -1,6 +1,6 @@
 """Copies every table into an archive, as of one moment, while the service runs.
 
-What is in Redis is not copied: it is made again from rows (docs/decisions.md, 65).
+What is in Redis is not copied: it is made again from rows. COPY and not `pg_dump`, which refuses newer servers.
 """
 
 import asyncio
