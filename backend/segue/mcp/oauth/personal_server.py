@@ -1,7 +1,8 @@
 """An MCP server at which each user logs in: a connection per user, opened by that user's first call.
 
 A connection is made with the token of one login and carries only calls of its user. The tools are those that were
-listed last, by any user's connection, since a list for each user would cost a turn a query: before the first login there is one tool, to log in.
+listed last, by any user's connection, since a list for each user would cost every turn a query. Before the first login
+there is one tool, to log in.
 """
 
 import asyncio
