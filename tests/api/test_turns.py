@@ -137,8 +137,16 @@ async def test_a_key_that_was_used_for_something_else_is_refused(client: Client,
     provider.will(says("one"), says("two"))
     session, other = await client.new_session(), await client.new_session()
     await send(client, session, "one", key="k")
-    refused = await send(client, session, "something else", key="k")
-    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_key_reused")
+    others: list[dict[str, Any]] = [
+        {"message": "something else"},
+        {"force_web_search": True},
+        {"approves": False},
+        {"on_busy": "reject"},
+        {"attachments": ["att_1"]},
+    ]
+    for another in others:
+        refused = await send(client, session, **{"message": "one", "key": "k", **another})
+        assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_key_reused"), another
     assert (await send(client, other, "two", key="k")).json()["message"]["content"] == "two"
 
 
