@@ -6,7 +6,9 @@ Each exception is listed with its reason. An entry that is no longer needed fail
 import ast
 import asyncio
 import importlib
+import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -191,9 +193,19 @@ def test_no_private_member_of_a_library_is_used_or_overridden() -> None:
     assert faults == PRIVATE.keys()
 
 
-def test_no_two_classes_have_one_name() -> None:
-    classes = (node for _, module in sources() for node in ast.walk(module) if isinstance(node, ast.ClassDef))
-    assert [name for name, times in Counter(kind.name for kind in classes).items() if times > 1] == []
+def names_of_types(module: ast.Module) -> Iterator[str]:
+    """The classes of a module, and its public aliases, type variables and annotated types."""
+    yield from (node.name for node in ast.walk(module) if isinstance(node, ast.ClassDef))
+    assigned = (node for node in module.body if isinstance(node, ast.Assign | ast.AnnAssign))
+    targets = (node.targets[0] if isinstance(node, ast.Assign) else node.target for node in assigned)
+    yield from (
+        each.id for each in targets if isinstance(each, ast.Name) and re.fullmatch(r"[A-Z]\w*[a-z]\w*", each.id)
+    )
+
+
+def test_no_two_types_have_one_name() -> None:
+    names = Counter(name for _, module in sources() for name in names_of_types(module))
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_each_of_these_can_fail() -> None:

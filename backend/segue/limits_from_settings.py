@@ -8,7 +8,7 @@ from segue.config import Settings
 from segue.domain.agent import LIMITS
 from segue.domain.providers import provider_and_id
 from segue.memory.history_window import WindowLimits
-from segue.memory.token_count import Count, counter_for
+from segue.memory.token_count import CountTokens, counter_for
 from segue.tools.attachments.store import AttachmentLimits
 from segue.tools.health import HealthRules
 from segue.tools.retention import Retention
@@ -87,7 +87,7 @@ def context_limits(settings: Settings, *, summarises: bool) -> ContextLimits:
     )
 
 
-def choice_limits(settings: Settings, count: Count, *, offline: bool) -> ChoiceLimits:
+def choice_limits(settings: Settings, count: CountTokens, *, offline: bool) -> ChoiceLimits:
     if offline:  # that model reads all tools there are, at no cost
         return ChoiceLimits(sys.maxsize, settings.context_token_budget, size=lambda _: 0)
     finds = FIND_TOOLS.name not in settings.disabled_tools

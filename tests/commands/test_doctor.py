@@ -16,7 +16,7 @@ from starlette.responses import Response
 from segue.config import Settings
 from segue.db.migrations import missing_revisions, upgrade
 from segue.doctor.examination import examine
-from segue.doctor.report import Report
+from segue.doctor.report import Diagnosis
 from segue.domain.clock import utc_now
 from segue.domain.errors import NotFound
 from segue.embedded.servers import embedded_servers
@@ -293,7 +293,7 @@ def test_what_a_database_lacks_is_told_by_revision_and_one_of_a_newer_version_is
 
 
 def test_what_tools_wrote_cannot_write_on_the_terminal_and_no_secret_is_shown() -> None:
-    report = Report("Segue")
+    report = Diagnosis("Segue")
     report.parts = {"tools": [{"reason": f"\x1b[2Jgone\n\u202egnorw password={CANARY}", "free_bytes": 1_500_000}]}
     said = "\n".join(report.lines(datetime(2026, 11, 20, tzinfo=UTC)))
     assert "\x1b" not in said

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from segue.agent.llm.normal_form import ANY_MODEL, Form
+from segue.agent.llm.normal_form import ANY_MODEL, WireForm
 from segue.replay.requests import invalid_history
 
 SYSTEM = {"role": "system", "content": "You are."}
@@ -31,12 +31,12 @@ A, B = "aaaaaaaa1", "bbbbbbbb2"
         ([SYSTEM, USER, asks(A, B), gives(B), gives(A), SAYS, USER], ANY_MODEL),
         ([SYSTEM, USER, asks(A, text="Let me look."), gives(A), asks(B), gives(B)], ANY_MODEL),
         ([SYSTEM, USER, SAYS, USER, asks(A), gives(A), SAYS, USER], ANY_MODEL),
-        ([USER, SAYS, USER], Form(no_system_role=True)),
-        ([SYSTEM, USER, asks(A), gives(A), asks(B), gives(B)], Form(one_call_per_message=True)),
-        ([SYSTEM, USER, asks(A), gives(A)], Form(no_text_beside_calls=True)),
+        ([USER, SAYS, USER], WireForm(no_system_role=True)),
+        ([SYSTEM, USER, asks(A), gives(A), asks(B), gives(B)], WireForm(one_call_per_message=True)),
+        ([SYSTEM, USER, asks(A), gives(A)], WireForm(no_text_beside_calls=True)),
     ],
 )
-def test_a_whole_conversation_is_accepted(messages: list[dict[str, Any]], form: Form) -> None:
+def test_a_whole_conversation_is_accepted(messages: list[dict[str, Any]], form: WireForm) -> None:
     assert invalid_history(messages, form) is None
 
 
@@ -75,11 +75,13 @@ def test_a_request_a_provider_would_refuse_is_told_why(messages: list[dict[str, 
 @pytest.mark.parametrize(
     ("form", "messages", "fault"),
     [
-        (Form(one_call_per_message=True), [SYSTEM, USER, asks(A, B), gives(A), gives(B)], "two calls"),
-        (Form(no_text_beside_calls=True), [SYSTEM, USER, asks(A, text="Well."), gives(A)], "text beside calls"),
-        (Form(no_system_role=True), [SYSTEM, USER], "no system role"),
+        (WireForm(one_call_per_message=True), [SYSTEM, USER, asks(A, B), gives(A), gives(B)], "two calls"),
+        (WireForm(no_text_beside_calls=True), [SYSTEM, USER, asks(A, text="Well."), gives(A)], "text beside calls"),
+        (WireForm(no_system_role=True), [SYSTEM, USER], "no system role"),
     ],
 )
-def test_what_a_family_of_models_cannot_take_is_told(form: Form, messages: list[dict[str, Any]], fault: str) -> None:
+def test_what_a_family_of_models_cannot_take_is_told(
+    form: WireForm, messages: list[dict[str, Any]], fault: str
+) -> None:
     assert invalid_history(messages) is None
     assert fault in (invalid_history(messages, form) or "")

@@ -22,7 +22,7 @@ from segue.tools.health import (
     tool_state,
 )
 from segue.tools.normalize import no_payload
-from segue.tools.outcome import Fault, Outcome
+from segue.tools.outcome import CallOutcome, Fault
 
 Event = Literal["success", "failure", "lost", "refused_login", "bad_arguments", "refusal", "wait", "reset"]
 
@@ -40,10 +40,12 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def outcome(event: str) -> Outcome:
+def outcome(event: str) -> CallOutcome:
     if event == "success":
-        return Outcome("succeeded", no_payload(), None, 1)
-    return Outcome("unknown" if event == "lost" else "failed", no_payload(), "the shelf is closed", 1, FAULTS[event])
+        return CallOutcome("succeeded", no_payload(), None, 1)
+    return CallOutcome(
+        "unknown" if event == "lost" else "failed", no_payload(), "the shelf is closed", 1, FAULTS[event]
+    )
 
 
 def apply(health: ToolHealth, event: str, now: datetime) -> ToolHealth:

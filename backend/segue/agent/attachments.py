@@ -11,11 +11,11 @@ from segue.agent.turn_calls import TurnCalls
 from segue.domain.attachment import READ_ATTACHMENT
 from segue.domain.ids import new_id
 from segue.domain.session import RequestedCall
-from segue.tools.outcome import Outcome
+from segue.tools.outcome import CallOutcome
 
 
 async def show_attachments(
-    turn: TurnCalls, attachments: Mapping[str, Outcome], conversation: list[BaseMessage]
+    turn: TurnCalls, attachments: Mapping[str, CallOutcome], conversation: list[BaseMessage]
 ) -> None:
     """`attachments` are by their ids what reading them comes to. Calls of an attempt that was cut off stand."""
     if not attachments:

@@ -40,7 +40,7 @@ from segue.tools.definitions import changed_since
 from segue.tools.health import is_blocked
 from segue.tools.input_schema import accepts, check_args
 from segue.tools.normalize import clean
-from segue.tools.outcome import Outcome
+from segue.tools.outcome import CallOutcome
 from segue.tools.paging import InvalidPath, at_path
 from segue.tools.results import PlanStep, StoredResult
 
@@ -349,7 +349,7 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 
 
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:
-    async def move_to_end(connection: AsyncConnection, outcome: Outcome) -> None:
+    async def move_to_end(connection: AsyncConnection, outcome: CallOutcome) -> None:
         if outcome.asks is not None and isinstance(call, ReadyCall):
             run.stored = await _hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)
             return

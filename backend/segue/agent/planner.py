@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from segue.agent import prompts
 from segue.agent.context import TurnContext
 from segue.agent.llm import answer_schemas
-from segue.agent.llm.answer_schemas import Reading, Schema
+from segue.agent.llm.answer_schemas import AnswerSchema, Reading
 from segue.agent.llm.reply import Reply
 from segue.agent.state import TurnState
 from segue.agent.tool_choice.choice import FIND_TOOLS, PLAN_TO_FIND
@@ -27,7 +27,7 @@ from segue.tools.normalize import clean
 
 CACHE_TTL_S = 600
 
-Ask = Callable[[str, Sequence[ToolSpec]], Awaitable[str]]
+AskModel = Callable[[str, Sequence[ToolSpec]], Awaitable[str]]
 
 
 class _Classification(BaseModel):
@@ -64,7 +64,7 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
 
 
 async def _steps(
-    context: TurnContext, state: TurnState, tools: Mapping[str, Tool], ask: Ask, *, done: int = 0
+    context: TurnContext, state: TurnState, tools: Mapping[str, Tool], ask: AskModel, *, done: int = 0
 ) -> tuple[Step, ...]:
     """Returns the steps of the planner's answer. It is asked again, once, if it looks for tools instead."""
     chooser = context.chooser
@@ -102,7 +102,7 @@ async def classify_agreement(context: TurnContext, answer: str, reply: str, call
 
 
 async def _ask(
-    context: TurnContext, conversation: Sequence[BaseMessage], offered: Sequence[ToolSpec], schema: Schema
+    context: TurnContext, conversation: Sequence[BaseMessage], offered: Sequence[ToolSpec], schema: AnswerSchema
 ) -> Reply:
     # With the tools that the loop offers the request begins as the loop's does, and providers have it in their cache.
     return await context.model.reply(conversation, offered, tool_choice="none", small=True, schema=schema)

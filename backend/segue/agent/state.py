@@ -16,7 +16,7 @@ from segue.plans.acknowledgement import Acknowledgement
 from segue.plans.conversation_language import conversation_language
 from segue.plans.policy import WEB_SEARCH, SearchDecision, SearchReason
 from segue.plans.store import StoredPlan
-from segue.tools.outcome import Outcome
+from segue.tools.outcome import CallOutcome
 from segue.tools.results import LedgerCall
 
 
@@ -50,7 +50,7 @@ class TurnInput(TypedDict):
     """
 
     message: str
-    attachments: Mapping[str, Outcome]
+    attachments: Mapping[str, CallOutcome]
     message_id: str
     message_count: int
     force_web_search: bool

@@ -17,7 +17,7 @@ from segue.plans.call_policy import Ruling, rule
 from segue.plans.policy import needs_confirmation
 from segue.plans.store import StoredPlan
 from segue.tools.input_schema import accepts
-from segue.tools.outcome import Outcome
+from segue.tools.outcome import CallOutcome
 from segue.tools.parts import IMAGES, BinaryPart
 
 MAX_IMAGES_BYTES = 6_000_000  # of a turn: every later request of it repeats them
@@ -104,7 +104,7 @@ class TurnCalls:
             self.rulings[key] = await rule(limits.before_call, call, tool.spec, who, timeout_s=timeout_s)
         return self.rulings[key]
 
-    def keep_images(self, request: RequestedCall, outcome: Outcome) -> None:
+    def keep_images(self, request: RequestedCall, outcome: CallOutcome) -> None:
         kept = []
         for part in outcome.payload.parts:
             if part.kind in IMAGES and part.size_bytes <= self.image_bytes_left:

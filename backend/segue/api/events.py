@@ -37,7 +37,7 @@ router = router_of("chat", "/sessions")
 
 
 MAX_POSITION = 2**53  # beyond it JavaScript's numbers have gaps
-Position = Annotated[int, Query(ge=0, le=MAX_POSITION, description="The `id` of the last event that is known.")]
+LastPosition = Annotated[int, Query(ge=0, le=MAX_POSITION, description="The `id` of the last event that is known.")]
 LastEventId = Annotated[
     int | None, Header(ge=0, le=MAX_POSITION, description="The same, as browsers send it; it wins.")
 ]
@@ -80,7 +80,7 @@ async def follow_turn(
     turn_id: TurnId,
     services: ServicesDep,
     caller: Caller,
-    after: Position = 0,
+    after: LastPosition = 0,
     last_event_id: LastEventId = None,
     _token: StreamTokenParameter = None,
 ) -> Response:

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import Response
 
 from segue.api.deps import Caller, ServicesDep, router_of
-from segue.api.events import MEDIA_TYPE, EventStream, LastEventId, Position, framed
+from segue.api.events import MEDIA_TYPE, EventStream, LastEventId, LastPosition, framed
 
 EVENTS: dict[str, Any] = {
     MEDIA_TYPE: {
@@ -27,7 +27,7 @@ router = router_of("events")
     "/events", response_class=Response, responses={200: {"description": "The events, as they come", "content": EVENTS}}
 )
 async def follow_events(
-    services: ServicesDep, caller: Caller, after: Position = 0, last_event_id: LastEventId = None
+    services: ServicesDep, caller: Caller, after: LastPosition = 0, last_event_id: LastEventId = None
 ) -> Response:
     """Follows what happens in all of the caller's sessions. A stream begins with `replay_gap`, unless it goes on
     after a position that is still known: read the lists then. It ends after a quarter of an

@@ -15,7 +15,7 @@ from segue.tools.definitions import definition_changes
 
 router = router_of("ops", "/mcp/servers")
 
-McpServerName = Annotated[str, Path(max_length=64, description="A server of mcp.json that is not switched off.")]
+ConfiguredServer = Annotated[str, Path(max_length=64, description="A server of mcp.json that is not switched off.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ async def list_mcp_servers(services: ServicesDep, _: Ops) -> McpServerList:
 
 
 @router.post("/{mcp_server}/reconnect", status_code=202, responses=problems("forbidden"))
-async def reconnect_mcp_server(mcp_server: McpServerName, services: ServicesDep, operator: Ops) -> McpServerStatus:
+async def reconnect_mcp_server(mcp_server: ConfiguredServer, services: ServicesDep, operator: Ops) -> McpServerStatus:
     """Ends the connection of this process to a server once its calls have ended, and opens the next at once; new calls
     wait for it. One at a time: a second request while that lasts changes nothing. For the scope `ops`.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 router = router_of("mcp", "/mcp")
 browser_router = APIRouter(include_in_schema=False)
 
-McpServerName = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]
+LoginServer = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]
 
 _MAX_CHARS = 8192  # of what a server sends a browser back with
 _HEADERS = {
@@ -40,13 +40,13 @@ async def list_mcp_logins(services: ServicesDep, caller: Caller) -> Page[McpLogi
 
 
 @router.post("/servers/{mcp_server}/login", status_code=201, responses=problems("mcp_login_unavailable"))
-async def begin_mcp_login(mcp_server: McpServerName, services: ServicesDep, caller: Caller) -> BegunLogin:
+async def begin_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> BegunLogin:
     """Begins a login of the caller's at an MCP server. One that there is stays until the new one is finished."""
     return await _logins(services).begin(caller, mcp_server)
 
 
 @router.delete("/servers/{mcp_server}/login", status_code=204)
-async def end_mcp_login(mcp_server: McpServerName, services: ServicesDep, caller: Caller) -> None:
+async def end_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> None:
     """Ends the caller's login, also at the authorization server if that can be told. Nothing happens without one."""
     await _logins(services).end(caller, mcp_server)
 

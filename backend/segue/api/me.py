@@ -30,7 +30,7 @@ class Me:
     groups: Annotated[list[str], doc("As the token or the key has them.")]
 
 
-Confirm = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
+ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
 
 
 @router.get("")
@@ -48,7 +48,7 @@ async def export_me(services: ServicesDep, caller: Caller) -> StreamingResponse:
 
 
 @router.delete("", responses=problems("not_confirmed"))
-async def erase_me(services: ServicesDep, caller: Caller, confirm: Confirm) -> ErasedRows:
+async def erase_me(services: ServicesDep, caller: Caller, confirm: ConfirmedUser) -> ErasedRows:
     """Removes all that is stored of the caller, API keys too, as `segue erase` does, and revokes logins at MCP servers.
     It cannot be undone. One that was cut off goes on when it is repeated.
     """

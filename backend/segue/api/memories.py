@@ -28,7 +28,7 @@ router = router_of("memories", "/memories")
 
 ToldIn = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
 
-_POSITION: TypeAdapter[facts.Position] = TypeAdapter(tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]])
+_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(tuple[Seq, Annotated[str, Field(pattern=id_pattern("mem"))]])
 
 
 @router.get("", responses=problems("query_in_session"))

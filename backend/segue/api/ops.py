@@ -22,7 +22,7 @@ from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
 from segue.domain.session import Message, Session, TurnStatus, UnreadableMessage
 from segue.domain.tool_state import ToolState
 from segue.events.outbox import OutboxState, read_outbox, retry_all
-from segue.identity.audit import Act, Action, list_acts, record_act
+from segue.identity.audit import Act, AuditedAction, list_acts, record_act
 from segue.memory.history import list_messages
 from segue.memory.sessions import get_session, owner_of
 from segue.plans.approvals import OpsApproval, list_all_approvals
@@ -182,7 +182,7 @@ async def list_audit(
     services: ServicesDep,
     _: Ops,
     *,
-    action: Annotated[Action | None, Query(description="Only these acts.")] = None,
+    action: Annotated[AuditedAction | None, Query(description="Only these acts.")] = None,
     actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -199,14 +199,14 @@ async def export_audit(
     services: ServicesDep,
     _: Ops,
     *,
-    action: Annotated[Action | None, Query(description="Only these acts.")] = None,
+    action: Annotated[AuditedAction | None, Query(description="Only these acts.")] = None,
     actor: Annotated[Named, Query(description="Only those of this operator.")] = None,
 ) -> StreamingResponse:
     """Exports what operators did, as JSON, an act of `GET /ops/audit` a line. Newest first. For the scope `ops`."""
     return as_lines(_lines_of_acts(services.database, action, actor))
 
 
-async def _lines_of_acts(database: Database, action: Action | None, actor: str | None) -> AsyncIterator[str]:
+async def _lines_of_acts(database: Database, action: AuditedAction | None, actor: str | None) -> AsyncIterator[str]:
     before: int | None = None
     while True:
         async with database.read_only() as connection:

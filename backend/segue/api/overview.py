@@ -10,7 +10,7 @@ from segue.api.deps import Ops, ServicesDep, router_of
 from segue.api.problem_codes import problems
 from segue.domain.doc import BUILT_AT_FIRST_USE, doc
 from segue.plans.approvals import count_approvals
-from segue.turns.figures import Window, WindowFigures, figures_of
+from segue.turns.figures import Period, WindowFigures, figures_of
 from segue.turns.queries import TurnsOverview, overview
 
 router = router_of("ops", "/ops/overview")
@@ -30,7 +30,7 @@ class Overview:
 
     __pydantic_config__ = BUILT_AT_FIRST_USE
 
-    window: Annotated[Window, doc("What the figures are of.")]
+    window: Annotated[Period, doc("What the figures are of.")]
     at: Annotated[datetime, doc("When it was asked.")]
     now: Annotated[OpenWork, doc("What there is to do.")]
     figures: Annotated[WindowFigures, doc("What was done, and how it went.")]
@@ -41,7 +41,7 @@ async def get_overview(
     services: ServicesDep,
     _: Ops,
     *,
-    window: Annotated[Window, Query(description="The last 60 minutes, or the last 96 quarters of an hour.")] = "hour",
+    window: Annotated[Period, Query(description="The last 60 minutes, or the last 96 quarters of an hour.")] = "hour",
 ) -> Overview:
     """Shows how the service does: turns, latency, errors, tokens and costs over time, and what there is to do now. Each
     turn counts when its message was accepted. For the scope `ops`.

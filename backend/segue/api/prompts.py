@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from segue.api.deps import IdentityDep, ServicesDep, router_of
-from segue.api.mcp import McpServerName
+from segue.api.mcp import ConfiguredServer
 from segue.api.problem_codes import problems
 from segue.api.schemas import Body, Page
 from segue.mcp.prompt import FilledPrompt, McpPrompt
@@ -28,7 +28,7 @@ async def list_prompts(services: ServicesDep, identity: IdentityDep) -> Page[Mcp
 
 @router.post("/{mcp_server}", responses=problems("mcp_prompt_not_found", "mcp_server_failed"))
 async def fill_prompt(
-    mcp_server: McpServerName, body: WantedPrompt, services: ServicesDep, identity: IdentityDep
+    mcp_server: ConfiguredServer, body: WantedPrompt, services: ServicesDep, identity: IdentityDep
 ) -> FilledPrompt:
     """Fills a prompt with its arguments. Nothing is sent to a session: the user says what they like of it."""
     return await services.mcp.fill_prompt(identity.user, mcp_server, body.name, body.arguments)

@@ -42,7 +42,7 @@ from segue.turns.queries import groups_of_last, with_metadata, with_turns
 
 FACTS_SHOWN = 50
 
-Words = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
+AllWords = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
 Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or newest first.")]
 Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
 InBranch = Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")]
@@ -91,7 +91,7 @@ async def list_sessions(
     services: ServicesDep,
     caller: Caller,
     *,
-    query: Words = None,
+    query: AllWords = None,
     archived: Annotated[bool, Query(description="Those that are, or those that are not.")] = False,
     pinned: Annotated[bool | None, Query(description="Only those that are, or that are not.")] = None,
     limit: Limit = 50,

@@ -27,7 +27,7 @@ ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 }
 OF_RESULTS = problems("tool_result_expired", "tool_result_part_not_found", "invalid_path")
-Filter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
+CallFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ async def list_tool_results(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
-    tool: Filter = None,
-    turn_id: Filter = None,
+    tool: CallFilter = None,
+    turn_id: CallFilter = None,
     status: Annotated[CallStatus | None, Query(description="Only those of this status.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,

@@ -30,7 +30,7 @@ from segue.identity.audit import record_act
 from segue.memory.sessions import check_session, lock_session, owner_of
 from segue.tools.availability import Specs
 from segue.tools.holds import lift_holds
-from segue.tools.states import Position, list_changes
+from segue.tools.states import StatePosition, list_changes
 
 router = router_of("tool states")
 
@@ -41,7 +41,7 @@ _SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
     tuple[Annotated[str, Field(pattern=id_pattern("ses"))], Annotated[str, Field(pattern="^[^\x00]*$")]]
 )
 
-Filter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
+StateFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
 ToolName = Annotated[str, Path(description="One of `GET /tools`.")]
 
 
@@ -99,7 +99,7 @@ async def list_state_changes(
     session_id: SessionId,
     services: ServicesDep,
     caller: Caller,
-    tool: Filter = None,
+    tool: StateFilter = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[StatusMoved]:
@@ -116,7 +116,7 @@ async def get_fleet_tool_states(
     services: ServicesDep,
     _: Ops,
     status: Annotated[ToolStatus | None, Query(description="Only tools and sessions where it is this.")] = None,
-    tool: Filter = None,
+    tool: StateFilter = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> FleetToolStates:
@@ -194,7 +194,7 @@ async def _reset_in_session(services: Services, owner: str, session_id: str, spe
 
 
 async def _fleet_states(
-    services: Services, specs: Specs, *, status: ToolStatus | None, after: Position | None, limit: int
+    services: Services, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
 ) -> FleetToolStates:
     tools, found = await services.tools.overview(specs, status=status, after=after, limit=limit + 1)
     shown = page(found, limit, lambda state: [state.session_id, state.tool])

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, TypeAdapter
 from starlette.responses import StreamingResponse
 
 from segue.api.deps import Ops, Services, ServicesDep, router_of
-from segue.api.me import AS_LINES, Confirm, check_confirmed, erase_all, export_of
+from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
 from segue.api.problem_codes import problems
 from segue.api.schemas import Cursor, Limit, LimitsToSet, Page, decode_cursor, page
 from segue.db.erasure import ErasedRows, has_rows
@@ -95,7 +95,7 @@ async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) 
 
 
 @router.delete("/{user}", responses=problems("forbidden", "not_confirmed", "user_not_found"))
-async def erase_any_user(user: UserName, services: ServicesDep, operator: Ops, confirm: Confirm) -> ErasedRows:
+async def erase_any_user(user: UserName, services: ServicesDep, operator: Ops, confirm: ConfirmedUser) -> ErasedRows:
     """Removes all that is stored of a user, API keys too, as `segue erase` does, and revokes logins at MCP servers. It
     cannot be undone. One that was cut off goes on when it is repeated. For the scope `ops`.
     """

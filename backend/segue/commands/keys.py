@@ -7,7 +7,7 @@ import typer
 
 from segue.commands.stores import on_the_stores
 from segue.commands.terminal import refusal
-from segue.commands.users import User, one_user
+from segue.commands.users import UserOption, one_user
 from segue.db.engine import Database
 from segue.db.redis import Cache
 from segue.domain.clock import utc_now
@@ -26,20 +26,22 @@ from segue.identity.audit import CLI, record_act
 
 keys = typer.Typer(no_args_is_help=True)
 
-KeyId = Annotated[str, typer.Argument(help="The id that `segue keys list` shows.")]
-Days = Annotated[int | None, typer.Option(min=1, max=36_500, help="How long it works; without this it does not end.")]
+KeyArgument = Annotated[str, typer.Argument(help="The id that `segue keys list` shows.")]
+ValidDays = Annotated[
+    int | None, typer.Option(min=1, max=36_500, help="How long it works; without this it does not end.")
+]
 Hours = Annotated[int, typer.Option(min=0, max=8784, help="How long the old one still works.")]
 
 
 @keys.command("create")
 def create(
-    user: User,
+    user: UserOption,
     scope: Annotated[
         list[str] | None, typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.")
     ] = None,
     group: Annotated[list[str] | None, typer.Option(help="A group that its user is in. Repeatable.")] = None,
     name: Annotated[str | None, typer.Option(help="What it is for, to tell it from others.")] = None,
-    days: Days = None,
+    days: ValidDays = None,
 ) -> None:
     """Make a key. It is shown once, as the last word."""
     scopes = _scopes(scope or [])
@@ -75,7 +77,7 @@ def show(user: Annotated[str | None, typer.Option(help="Only this user's.")] = N
 
 
 @keys.command("rotate")
-def rotate(key_id: KeyId, hours: Hours = 24) -> None:
+def rotate(key_id: KeyArgument, hours: Hours = 24) -> None:
     """Make a key of the same user, scopes, groups and term, and end the old one later."""
 
     async def run(database: Database, _: Cache) -> NewKey:
@@ -92,7 +94,7 @@ def rotate(key_id: KeyId, hours: Hours = 24) -> None:
 
 
 @keys.command("revoke")
-def revoke(key_id: KeyId) -> None:
+def revoke(key_id: KeyArgument) -> None:
     """Revoke a key, for every process within a few seconds."""
 
     async def run(database: Database, _: Cache) -> ApiKey:

@@ -15,7 +15,7 @@ from segue.db.redis import Cache
 from segue.db.redis_server import RedisServer
 from segue.domain.errors import AppError
 from segue.embedded.urls import ServerUrls, server_urls
-from segue.identity.audit import CLI, Action, record_act
+from segue.identity.audit import CLI, AuditedAction, record_act
 
 Done = TypeVar("Done")
 
@@ -31,7 +31,7 @@ def migrate() -> None:
     typer.echo(f"The database is {told}.")
 
 
-async def note(database: Database, action: Action, **details: object) -> None:
+async def note(database: Database, action: AuditedAction, **details: object) -> None:
     """Writes into the audit what is done at the command line."""
     async with database.transaction() as connection:
         await record_act(connection, CLI, action, details=details)

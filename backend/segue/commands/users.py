@@ -24,7 +24,7 @@ from segue.domain.identity import LOCAL_USER, is_owner
 from segue.identity.audit import CLI, record_act
 from segue.usage.user_limits import NO_OWN, OwnLimits, load_limits, set_limits
 
-User = Annotated[str, typer.Option("--user", help="Whose it is.")]
+UserOption = Annotated[str, typer.Option("--user", help="Whose it is.")]
 
 users = typer.Typer(no_args_is_help=True)
 
@@ -33,7 +33,7 @@ AtMost = Annotated[int | None, typer.Option(min=0, max=2**53)]
 
 @users.command("adopt")
 def adopt(
-    user: User,
+    user: UserOption,
     from_: Annotated[str, typer.Option("--from", help="Whose it was.")] = LOCAL_USER,
     *,
     merge: Annotated[bool, typer.Option("--merge", help="Also if the user has something already.")] = False,
@@ -69,7 +69,7 @@ def adopt(
 
 @users.command("limits")
 def limits(
-    user: User,
+    user: UserOption,
     requests_per_minute: AtMost = None,
     turns_per_minute: AtMost = None,
     concurrent_turns: AtMost = None,
@@ -102,7 +102,7 @@ def limits(
 
 
 def export(
-    user: User,
+    user: UserOption,
     output: Annotated[Path | None, typer.Option(help="A new file, for this account only; without it stdout.")] = None,
 ) -> None:
     """Writes all rows of a user: `{"table": …, "row": …}` a line, and how many of each on stderr."""
@@ -135,7 +135,7 @@ def _lines_of(path: Path) -> Iterator[IO[str]]:
 
 
 def erase(
-    user: User,
+    user: UserOption,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to remove.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,

@@ -66,7 +66,7 @@ _SHORT_WAITS = text("SELECT set_config('lock_timeout', '1000', true), set_config
 WRITING_CONNECTIONS = 5
 READING_CONNECTIONS = 5
 
-Result = TypeVar("Result")
+Scoped = TypeVar("Scoped")
 Pooler = Literal["none", "session", "transaction"]
 
 _outage_s: ContextVar[float] = ContextVar("outage_s", default=0.0)
@@ -298,7 +298,7 @@ def outlasting(outage_s: float) -> Iterator[None]:
         _outage_s.reset(before)
 
 
-async def outlast(attempt: Callable[[], Awaitable[Result]]) -> Result:
+async def outlast(attempt: Callable[[], Awaitable[Scoped]]) -> Scoped:
     """Attempts what may be repeated until Postgres answers, as long as `outlasting` says."""
     give_up_at = time.monotonic() + _outage_s.get()
     is_told = False

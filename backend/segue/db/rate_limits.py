@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 
 from segue.db.redis import Cache
 
-Kind = Literal["requests", "turns"]
+RateKind = Literal["requests", "turns"]
 
 WINDOW_S: Final = 60
 
@@ -33,7 +33,7 @@ class Rates:
         self._now = now
         self._local: OrderedDict[str, tuple[int, float]] = OrderedDict()  # the count of a window, and when it ends
 
-    async def count(self, kind: Kind, user: str, at_most: int) -> int | None:
+    async def count(self, kind: RateKind, user: str, at_most: int) -> int | None:
         """Counts one more. Returns None within the limit, else the seconds until the next window."""
         key = _key(kind, user)
         left_ms = await self._cache.evaluate(_COUNT, (key,), at_most, WINDOW_S)
@@ -52,8 +52,8 @@ class Rates:
 def belongs_to(key: str, user: str) -> bool:
     """Whether a Redis key counts for this user, or did so in the release before, whose keys last a day at most."""
     before = tuple(f"segue:rate:user/{kind}/{user}/" for kind in ("requests", "turns", "tokens"))
-    return key in {_key(kind, user) for kind in get_args(Kind)} or key.startswith(before)
+    return key in {_key(kind, user) for kind in get_args(RateKind)} or key.startswith(before)
 
 
-def _key(kind: Kind, user: str) -> str:
+def _key(kind: RateKind, user: str) -> str:
     return f"segue:rate:{kind}:{user}"

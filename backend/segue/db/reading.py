@@ -17,7 +17,7 @@ from segue.domain.plan import Plan, UnreadablePlan, known_status
 
 MAX_DEPTH: Final = 128  # what this release stores is nested 64 levels with a few around them; orjson writes 254
 
-Read = TypeVar("Read")
+Parsed = TypeVar("Parsed")
 
 log = structlog.get_logger()
 
@@ -43,25 +43,25 @@ def read_json(text: str | bytes) -> Any:
     return UNREADABLE if brackets > MAX_DEPTH and _is_deeper(value, MAX_DEPTH) else value
 
 
-def reader(kind: type[Read], check: Callable[[Read], Read] = lambda value: value) -> Callable[[Any], Read]:
+def reader(kind: type[Parsed], check: Callable[[Parsed], Parsed] = lambda value: value) -> Callable[[Any], Parsed]:
     """Returns a function that makes a `kind` of plain values, such as JSON can hold again.
 
     It ignores members that a newer release added, and raises pydantic's ValidationError for everything else. `check`
     raises ValueError for what is of that kind and still cannot be.
     """
     checked: Any = Annotated[kind, AfterValidator(_writable), AfterValidator(check)]
-    validate: Callable[[Any], Read] = TypeAdapter(checked).validate_python
+    validate: Callable[[Any], Parsed] = TypeAdapter(checked).validate_python
     return validate
 
 
-def readable(read: Callable[[Any], Read], value: Any, table: str, row_id: str) -> Read | None:
+def readable(read: Callable[[Any], Parsed], value: Any, table: str, row_id: str) -> Parsed | None:
     """Returns what `read` makes of a row; None if it cannot, which is counted and logged without a value."""
     if (found := cached(read, value)) is None:
         note_unreadable(table, row_id)
     return found
 
 
-def cached(read: Callable[[Any], Read], value: Any) -> Read | None:
+def cached(read: Callable[[Any], Parsed], value: Any) -> Parsed | None:
     """Returns what `read` makes of a value in Redis; None if it cannot, because another release has put it there."""
     try:
         return read(value)
@@ -98,7 +98,7 @@ def plan_of(columns: Mapping[str, Any]) -> Plan:
     return UnreadablePlan(**plain, status=known_status(columns["status"]), steps=(), unreadable=True)
 
 
-def _writable(value: Read) -> Read:
+def _writable(value: Parsed) -> Parsed:
     try:
         orjson.dumps(value, default=tuple)
     except TypeError as error:  # an integer beyond 64 bits

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from segue.config import Settings
-from segue.doctor.report import SESSION_PARTS, Report
+from segue.doctor.report import SESSION_PARTS, Diagnosis
 from segue.doctor.service import look_at_mcp, look_at_service, mcp_servers
 from segue.doctor.stores import OpenStores, look_at_stores, opened
 from segue.domain.clock import Clock
@@ -44,7 +44,7 @@ class Doctor:
         return report.as_json(self.clock())
 
 
-async def examine(settings: Settings, session_id: str | None = None) -> Report:
+async def examine(settings: Settings, session_id: str | None = None) -> Diagnosis:
     """Returns what is found about the service, or about one session. Raises NotFound if there is no such session."""
     report = _report(session_id)
     async with AsyncExitStack() as stack:
@@ -66,5 +66,5 @@ async def examine(settings: Settings, session_id: str | None = None) -> Report:
     return report
 
 
-def _report(session_id: str | None) -> Report:
-    return Report(f"Session {session_id}" if session_id else "Segue", dict.fromkeys(SESSION_PARTS))
+def _report(session_id: str | None) -> Diagnosis:
+    return Diagnosis(f"Session {session_id}" if session_id else "Segue", dict.fromkeys(SESSION_PARTS))

@@ -10,7 +10,7 @@ from segue import models_from_settings
 from segue.agent.llm.model import ChatModel
 from segue.agent.llm.model_errors import outcome_of, what_to_mend
 from segue.config import MODEL_SETTINGS, Settings
-from segue.doctor.report import Report
+from segue.doctor.report import Diagnosis
 from segue.domain.errors import AppError
 from segue.domain.telemetry import unobserved
 from segue.telemetry.tracing import untraced
@@ -18,7 +18,7 @@ from segue.telemetry.tracing import untraced
 MODEL_S = 10.0
 
 
-async def look_at_models(settings: Settings, report: Report) -> dict[str, Any]:
+async def look_at_models(settings: Settings, report: Diagnosis) -> dict[str, Any]:
     times = ("llm_timeout_s", "llm_first_token_timeout_s", "llm_idle_timeout_s")
     bounded = {**dict.fromkeys(times, MODEL_S), "llm_max_retries": 0}
     async with AsyncExitStack() as stack:
@@ -32,7 +32,7 @@ async def look_at_models(settings: Settings, report: Report) -> dict[str, Any]:
     return main
 
 
-async def _probe_model(model: ChatModel, settings: Settings, report: Report) -> dict[str, Any]:
+async def _probe_model(model: ChatModel, settings: Settings, report: Diagnosis) -> dict[str, Any]:
     where = urlsplit(settings.access_to(model.provider)[1] or model.provider.default_url).hostname or "?"
     latency_ms, outcome = None, "answered"
     started = time.monotonic()

@@ -41,7 +41,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class Diagnosis:
     """`parts` by name, in the order in which they are shown. A part is None if it could not be read."""
 
     title: str

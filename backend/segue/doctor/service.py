@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from segue.config import Settings
-from segue.doctor.report import Report
+from segue.doctor.report import Diagnosis
 from segue.doctor.stores import OpenStores, StoresFound, Unreachable, asking
 from segue.domain.clock import utc_now
 from segue.domain.errors import AppError
@@ -41,7 +41,7 @@ LATE_S = 10.0  # how long a turn may wait while none runs
 
 
 async def look_at_service(
-    settings: Settings, stores: OpenStores | None, found: StoresFound, mcp: McpServers | None, report: Report
+    settings: Settings, stores: OpenStores | None, found: StoresFound, mcp: McpServers | None, report: Diagnosis
 ) -> None:
     parts = found.parts | dict.fromkeys(("queue", "turns", "running_turns", "tools", "pgvector"))
     if stores is not None and found.redis_answers:
@@ -75,7 +75,7 @@ async def _running_turns(stores: OpenStores) -> list[OpsTurn] | None:
 
 
 async def _look_at_turns(
-    stores: OpenStores, queue: QueueFacts | None, running: Sequence[OpsTurn], report: Report
+    stores: OpenStores, queue: QueueFacts | None, running: Sequence[OpsTurn], report: Diagnosis
 ) -> TurnsOverview | None:
     try:
         async with asking(stores.database) as connection:
@@ -102,7 +102,7 @@ def _place(turn: OpsTurn) -> str:
     return f"{turn.instance}: {', '.join(where)}."
 
 
-async def _look_at_tools(stores: OpenStores, report: Report) -> dict[str, list[str]]:
+async def _look_at_tools(stores: OpenStores, report: Diagnosis) -> dict[str, list[str]]:
     failed = sorted(await failed_for_all(stores.cache))
     for tool in failed:
         what = f"{tool} has failed in several sessions and no session is offered it."
@@ -111,7 +111,7 @@ async def _look_at_tools(stores: OpenStores, report: Report) -> dict[str, list[s
     return {"failed_for_all": failed}
 
 
-async def _look_at_model(settings: Settings, report: Report) -> dict[str, Any]:
+async def _look_at_model(settings: Settings, report: Diagnosis) -> dict[str, Any]:
     if not settings.model_configured:
         report.note(
             "model",
@@ -124,7 +124,7 @@ async def _look_at_model(settings: Settings, report: Report) -> dict[str, Any]:
     return await look_at_models(settings, report)
 
 
-async def mcp_servers(stack: AsyncExitStack, settings: Settings, report: Report) -> McpServers | None:
+async def mcp_servers(stack: AsyncExitStack, settings: Settings, report: Diagnosis) -> McpServers | None:
     """Returns the servers of mcp.json, connected for the report. None if the file cannot be used."""
     if "mcp_config" in settings.model_fields_set and not settings.mcp_config.exists():
         report.problem("mcp", f"There is no file {settings.mcp_config}.", "Correct MCP_CONFIG: its tools are missing.")
@@ -137,7 +137,7 @@ async def mcp_servers(stack: AsyncExitStack, settings: Settings, report: Report)
         return None
 
 
-def look_at_mcp(servers: McpServers | None, report: Report) -> list[dict[str, Any]]:
+def look_at_mcp(servers: McpServers | None, report: Diagnosis) -> list[dict[str, Any]]:
     if servers is None:
         return []
     if servers.refused:
@@ -171,7 +171,7 @@ def look_at_mcp(servers: McpServers | None, report: Report) -> list[dict[str, An
     ]
 
 
-def _look_at_data_folder(settings: Settings, report: Report) -> dict[str, Any] | None:
+def _look_at_data_folder(settings: Settings, report: Diagnosis) -> dict[str, Any] | None:
     """Returns None if both stores have URLs, or if there is no such folder."""
     folder = settings.data_dir.expanduser().resolve()
     if (settings.database_url and settings.redis_url) or not folder.is_dir():
@@ -191,7 +191,7 @@ def _size_of(folder: Path) -> int:
     return total
 
 
-async def _look_at_settings(settings: Settings, stores: OpenStores | None, report: Report) -> dict[str, object]:
+async def _look_at_settings(settings: Settings, stores: OpenStores | None, report: Diagnosis) -> dict[str, object]:
     public = not is_loopback(settings.host)
     if settings.auth == "none" and public:
         what = f"AUTH=none on HOST={settings.host}: every caller who reaches it may use it, and all are the same user."

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from segue.config import Settings
 from segue.db.clock import StoreClock
 from segue.db.inspection import Share, share_of_session
-from segue.doctor.report import Report
+from segue.doctor.report import Diagnosis
 from segue.doctor.stores import OpenStores
 from segue.domain.clock import Clock
 from segue.domain.errors import AppError, NotFound
@@ -56,7 +56,7 @@ async def examine_session(
     session_id: str,
     stores: OpenStores,
     mcp: McpServers | None,
-    report: Report,
+    report: Diagnosis,
 ) -> None:
     """Opens what the service has open. Raises NotFound."""
     builtin = await builtin_tools(stack, settings, stores.database, LongTermMemory(stores.database))
@@ -67,7 +67,13 @@ async def examine_session(
 
 
 async def look_at_session(
-    session_id: str, stores: OpenStores, tools: ToolAvailability, clock: Clock, report: Report, *, words: bool = True
+    session_id: str,
+    stores: OpenStores,
+    tools: ToolAvailability,
+    clock: Clock,
+    report: Diagnosis,
+    *,
+    words: bool = True,
 ) -> None:
     """Fills the report; without `words` there is nothing in it of what was said. Raises NotFound."""
     try:
@@ -139,7 +145,7 @@ def _status(rows: _Rows) -> Literal["running", "queued", "waiting", "idle"]:
     return "waiting" if rows.plan and rows.plan.plan.waiting_step else "idle"
 
 
-def _judge_turns(rows: _Rows, report: Report) -> None:
+def _judge_turns(rows: _Rows, report: Diagnosis) -> None:
     running = [turn for turn in rows.open_turns if turn.status == "running"]
     for turn in running:
         if turn.lease_left_s is not None and turn.lease_left_s < 0:
@@ -158,7 +164,7 @@ def _judge_turns(rows: _Rows, report: Report) -> None:
         )
 
 
-def _judge_plan(stored: StoredPlan | None, now: datetime, report: Report) -> None:
+def _judge_plan(stored: StoredPlan | None, now: datetime, report: Diagnosis) -> None:
     if stored is not None and isinstance(stored.plan, UnreadablePlan):
         what = "The open plan cannot be read: a newer release made it, or its row is damaged."
         report.problem("plan", what, "Run the newer release. Here, ask for what is wanted anew: that plan replaces it.")
@@ -174,7 +180,7 @@ def _judge_plan(stored: StoredPlan | None, now: datetime, report: Report) -> Non
     )
 
 
-def _judge_tools(states: dict[str, ToolState], report: Report) -> None:
+def _judge_tools(states: dict[str, ToolState], report: Diagnosis) -> None:
     for name, state in states.items():
         if is_blocked(state):
             add = report.note if state.reason_code == "set_by_person" else report.problem

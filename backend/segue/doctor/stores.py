@@ -19,7 +19,7 @@ from segue.db.redis import Cache, Streams
 from segue.db.redis_causes import redis_cause_of
 from segue.db.redis_server import RedisServer
 from segue.db.sentinels import watched_by_sentinels
-from segue.doctor.report import Report
+from segue.doctor.report import Diagnosis
 from segue.domain.errors import AppError
 from segue.embedded.urls import ServerUrls, server_urls
 from segue.turns.queries import CHANGES_NOTHING
@@ -80,7 +80,7 @@ async def asking(database: Database) -> AsyncIterator[AsyncConnection]:
         raise Unreachable(error) from error
 
 
-async def look_at_stores(stores: OpenStores | None, report: Report) -> StoresFound:
+async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> StoresFound:
     if stores is None:
         return StoresFound(dict.fromkeys(("postgres", "redis", "migrations")))
     postgres, server = await _look_at_postgres(stores, report)
@@ -101,7 +101,7 @@ async def look_at_stores(stores: OpenStores | None, report: Report) -> StoresFou
     )
 
 
-async def _look_at_postgres(stores: OpenStores, report: Report) -> tuple[dict[str, Any], ServerFacts | None]:
+async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict[str, Any], ServerFacts | None]:
     where = _place(stores.urls.database_url, 5432)
     try:
         async with asking(stores.database) as connection:
@@ -144,7 +144,7 @@ def _missing_revisions(revision: str | None) -> tuple[str, ...] | None:
     return missing_revisions(revision)
 
 
-async def _look_at_redis(stores: OpenStores, report: Report) -> dict[str, Any]:
+async def _look_at_redis(stores: OpenStores, report: Diagnosis) -> dict[str, Any]:
     watched = watched_by_sentinels(stores.urls.redis_url)
     where = _place(stores.urls.redis_url, 6379) if watched is None else str(watched)
     await stores.cache.ping()  # the first connects

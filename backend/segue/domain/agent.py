@@ -21,7 +21,7 @@ LIMITS: Final = ("planning", "confirm", "confirm_words", "max_rounds", "max_tool
 
 Line = Annotated[str, Field(max_length=200, pattern=r"^\S.*$")]
 Lines = Annotated[tuple[Line, ...], Field(max_length=200)]
-Names = Annotated[Lines, Field(min_length=1)]
+NameList = Annotated[Lines, Field(min_length=1)]
 Paragraph = Annotated[str, Field(max_length=2000)]
 Rounds = Annotated[int, Field(ge=1, le=1000)]
 ToolCalls = Annotated[int, Field(ge=1, le=10_000)]
@@ -54,8 +54,8 @@ class Agent:
     web_search: bool | None = None
     greeting: Paragraph | None = None
     examples: Lines = ()
-    users: Names | None = None
-    groups: Names | None = None
+    users: NameList | None = None
+    groups: NameList | None = None
 
     @property
     def digest(self) -> str:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 # OpenAI's protocols. `auto` takes the Responses API where OpenAI itself answers, and the other one if one refuses.
-Api = Literal["auto", "chat", "responses"]
+ProviderApi = Literal["auto", "chat", "responses"]
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class ModelProvider:
     """`key` and `base_url` are names of settings; `package` is what the `extra` of this project installs. `traced_as`
     is its name by OpenTelemetry's conventions.
     """
@@ -21,11 +21,11 @@ class Provider:
     traced_as: str = "openai"
 
 
-OPENAI: Final = Provider("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1")
+OPENAI: Final = ModelProvider("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1")
 OFFLINE: Final = "offline"  # the name of the model that answers while none is configured
 PROVIDERS: Final = {
     "openai": OPENAI,
-    "anthropic": Provider(
+    "anthropic": ModelProvider(
         "ANTHROPIC_API_KEY",
         "ANTHROPIC_BASE_URL",
         "https://api.anthropic.com",
@@ -33,7 +33,7 @@ PROVIDERS: Final = {
         "anthropic",
         "anthropic",
     ),
-    "google_genai": Provider(
+    "google_genai": ModelProvider(
         "GOOGLE_API_KEY",
         "GOOGLE_BASE_URL",
         "https://generativelanguage.googleapis.com",
@@ -44,7 +44,7 @@ PROVIDERS: Final = {
 }
 
 
-def provider_and_id(model: str) -> tuple[Provider, str]:
+def provider_and_id(model: str) -> tuple[ModelProvider, str]:
     """Returns a model's provider and the id it has there. Only a known prefix names one: `qwen3:8b` is an id."""
     prefix, _, rest = model.partition(":")
     provider = PROVIDERS.get(prefix)

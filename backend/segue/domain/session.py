@@ -223,7 +223,7 @@ class ChatAnswer:
     model: Annotated[str, doc("The model that answered.")]
 
 
-Outcome = ChatAnswer | AppError
+TurnAnswer = ChatAnswer | AppError
 
 
 @dataclass(frozen=True, slots=True)

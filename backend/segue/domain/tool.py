@@ -15,7 +15,7 @@ from segue.domain.user_request import UserAnswer
 Effect = Literal["read_only", "write", "destructive"]
 ToolConfirm = bool | Literal["always_ask"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
-Remember = Literal["session"]
+RememberFor = Literal["session"]
 GroupType = Literal["any", "all", "sequence"]
 
 
@@ -35,7 +35,7 @@ class ToolUnauthorized(ToolFailed):
     """The tool's own credentials were refused: no retry helps until a person has corrected them."""
 
 
-Report = Callable[[float, float | None, str | None], None]
+Reporter = Callable[[float, float | None, str | None], None]
 
 
 def _unheard(progress: float, total: float | None = None, message: str | None = None) -> None:
@@ -58,7 +58,7 @@ class ToolContext:
     now: datetime
     time_zone: str = "UTC"
     agent: str = ""
-    report: Report = field(default=_unheard, repr=False, compare=False)
+    report: Reporter = field(default=_unheard, repr=False, compare=False)
     answers: tuple[UserAnswer, ...] = ()
 
 
@@ -168,7 +168,7 @@ class ToolCallMetadata:
     size_bytes: Annotated[int, doc("The size of the result in UTF-8.")]
     summary: Annotated[str, doc("The result in one line.")]
     truncated_preview: Annotated[str, doc("How the result begins, TOOL_RESULT_PREVIEW_CHARS at most.")]
-    grant: Annotated[Remember | None, doc("Set if it ran unasked, under a grant for its tool.")] = None
+    grant: Annotated[RememberFor | None, doc("Set if it ran unasked, under a grant for its tool.")] = None
     covered: Annotated[
         Mapping[str, str] | None, doc("Of such a call: by path where each value comes from, as in `args_origin`.")
     ] = None

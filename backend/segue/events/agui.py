@@ -35,7 +35,7 @@ from segue.domain.events import (
     ToolStateChanged,
 )
 from segue.domain.plan import Plan
-from segue.domain.session import Outcome, TurnKey
+from segue.domain.session import TurnAnswer, TurnKey
 from segue.domain.turn_errors import STEERED
 
 MAX_ARGS_BYTES = 16_000
@@ -89,7 +89,7 @@ def run_started(turn: TurnKey) -> bytes:
     return _json({"type": "RUN_STARTED", "threadId": turn.session_id, "runId": turn.turn_id})
 
 
-def run_ended(turn: TurnKey, outcome: Outcome) -> bytes:
+def run_ended(turn: TurnKey, outcome: TurnAnswer) -> bytes:
     """The terminal event. An error has the members that its problem+json has."""
     if isinstance(outcome, AppError):
         problem = {name: getattr(outcome, name) for name in ("status", "title", "detail", "retryable", "extra")}

@@ -14,7 +14,7 @@ from typing import Self
 from segue.db.redis import Batch, Streams
 from segue.domain.errors import AppError, NotFound
 from segue.domain.events import CallEnded
-from segue.domain.session import EPOCHS, Outcome, TurnKey
+from segue.domain.session import EPOCHS, TurnAnswer, TurnKey
 from segue.events import agui
 from segue.events.event_buffer import ATTEMPT, CHECK_ROW_S, END, Entry, EventBuffer, Wakeups, end_of
 from segue.events.event_publisher import EventPublisher
@@ -27,7 +27,7 @@ RETRY_S = 0.25
 MAX_EVENT_BYTES = 1_000_000
 MAX_DIGITS = 19  # of a position
 
-OutcomesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, Outcome]]]
+OutcomesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, TurnAnswer]]]
 
 
 class EventLog:
@@ -112,7 +112,7 @@ class EventLog:
             self._someone_follows.set()
             self._release(publisher.buffer)
 
-    def end(self, turn: TurnKey, outcome: Outcome, calls: Sequence[CallEnded] = ()) -> None:
+    def end(self, turn: TurnKey, outcome: TurnAnswer, calls: Sequence[CallEnded] = ()) -> None:
         """Emits the calls that ended with the turn, and the terminal event. Call it after the outcome is committed; a
         second call changes nothing.
         """

@@ -17,7 +17,7 @@ from segue.db.redis import Streams
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.memory import Memory
-from segue.domain.session import Outcome, Session, TurnKey
+from segue.domain.session import Session, TurnAnswer, TurnKey
 from segue.events import agui
 from segue.events.event_buffer import Entry
 
@@ -42,7 +42,7 @@ def turn_started(turn: TurnKey, title: str | None) -> bytes:
     return _event("turn_started", session_id=turn.session_id, turn_id=turn.turn_id, title=title)
 
 
-def turn_ended(turn: TurnKey, outcome: Outcome) -> list[bytes]:
+def turn_ended(turn: TurnKey, outcome: TurnAnswer) -> list[bytes]:
     """And that an approval is asked, if the turn ended with a question."""
     ids = {"session_id": turn.session_id, "turn_id": turn.turn_id}
     if isinstance(outcome, AppError):

@@ -17,7 +17,7 @@ from segue.domain.doc import doc
 from segue.domain.identity import Operator
 from segue.domain.redaction import without_secret_texts
 
-Action = Literal[
+AuditedAction = Literal[
     "cancel_turn",
     "set_tool_state",
     "reset_tool_states",
@@ -46,7 +46,7 @@ class Act:
     seq: Annotated[int, doc("Grows with every act.")]
     at: Annotated[datetime, doc("When.")]
     actor: Annotated[str, doc("The operator.")]
-    action: Annotated[Action | Literal["unknown"], doc("What was done; `unknown` if a newer release knows it.")]
+    action: Annotated[AuditedAction | Literal["unknown"], doc("What was done; `unknown` if a newer release knows it.")]
     session_id: Annotated[str | None, doc("The session it was done to.")]
     turn_id: Annotated[str | None, doc("The turn it was done to.")]
     tool: Annotated[str | None, doc("The tool it was done to.")]
@@ -57,7 +57,7 @@ class Act:
 async def record_act(
     connection: AsyncConnection,
     operator: Operator,
-    action: Action,
+    action: AuditedAction,
     *,
     session_id: str | None = None,
     turn_id: str | None = None,
@@ -81,7 +81,7 @@ async def record_act(
 
 
 async def list_acts(
-    connection: AsyncConnection, *, action: Action | None, actor: str | None, before: int | None, limit: int
+    connection: AsyncConnection, *, action: AuditedAction | None, actor: str | None, before: int | None, limit: int
 ) -> list[Act]:
     """Newest first."""
     statement = select(audit).order_by(audit.c.seq.desc()).limit(limit)
@@ -106,6 +106,6 @@ _read_details = reader(dict[str, Any])
 
 
 def _act(row: dict[str, Any]) -> Act:
-    known = row["action"] if row["action"] in get_args(Action) else "unknown"
+    known = row["action"] if row["action"] in get_args(AuditedAction) else "unknown"
     details = readable(_read_details, row["details"], "audit", str(row["seq"]))
     return Act(**{**row, "action": known, "details": details or {}})

@@ -22,7 +22,7 @@ from segue.domain.clock import Clock, local_time
 from segue.domain.memory import Memory, NewFact
 from segue.memory import history
 from segue.memory.days_meant import days_meant, with_dates
-from segue.memory.facts import Source
+from segue.memory.facts import FactSource
 from segue.memory.long_term import LongTermMemory
 from segue.memory.verify_fact import is_said
 from segue.usage.account import Books
@@ -81,7 +81,7 @@ class FactExtraction:
         own = [fact for fact in proposed if _is_the_users(fact, known, message, *days.values())]
         facts = [replace(fact, content=with_dates(fact.content, days)) for fact in own]
         embeddings = await self.long_term.embed([fact.content for fact in facts])
-        source, now = Source(job.session_id, speaks.id), self.clock()
+        source, now = FactSource(job.session_id, speaks.id), self.clock()
         async with self.database.transaction() as connection:
             # Keeps the session from being deleted until the transaction ends.
             session = select(sessions.c.id).where(sessions.c.id == job.session_id, sessions.c.owner == job.owner)

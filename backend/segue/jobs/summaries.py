@@ -20,7 +20,7 @@ from segue.memory.history import load_turns
 from segue.memory.sessions import count_gaps
 from segue.memory.short_term import merge_results
 from segue.memory.summary import DueSummary, claim_due, give_back, store_summary
-from segue.memory.token_count import Count
+from segue.memory.token_count import CountTokens
 from segue.tools.results import recent_references
 from segue.usage.account import Books
 
@@ -38,7 +38,7 @@ class Summaries:
 
     database: Database
     model: ChatModel
-    count: Count
+    count: CountTokens
     books: Books
     max_tokens: int
     max_listed_tokens: int

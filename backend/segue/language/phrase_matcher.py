@@ -16,31 +16,31 @@ ANY_ENDING: Final = "*"
 SHORTEST_STEM: Final = 3  # letters
 _ONE_WORD: Final = (1,)
 
-Value = TypeVar("Value")
-Match = tuple[int, Value]  # how many words were found
+Meaning = TypeVar("Meaning")
+Match = tuple[int, Meaning]  # how many words were found
 
 
 @dataclass(frozen=True, slots=True)
-class PhraseMatcher(Generic[Value]):
+class PhraseMatcher(Generic[Meaning]):
     """Every step is a look-up by a whole phrase, so that the number of phrases does not matter.
 
     `matches` gives the values of a phrase. `lengths` gives the words of the phrases that begin with a word,
     `stem_lengths` the letters of the stems that may follow some words; both longest first.
     """
 
-    matches: Mapping[Joined, tuple[Value, ...]]
+    matches: Mapping[Joined, tuple[Meaning, ...]]
     lengths: Mapping[str, tuple[int, ...]]
     stem_lengths: Mapping[Joined, tuple[int, ...]]
 
-    def longest_at(self, words: Phrase, at: int) -> Match[Value] | None:
+    def longest_at(self, words: Phrase, at: int) -> Match[Meaning] | None:
         if not self.stem_lengths and words[at] not in self.lengths:
             return None  # most words begin no phrase: this pays
         found = self.all_at(words, at)
         return found[0] if found else None
 
-    def all_at(self, words: Phrase, at: int) -> list[Match[Value]]:
+    def all_at(self, words: Phrase, at: int) -> list[Match[Meaning]]:
         """Returns the value of every phrase that begins at this word, the longest first."""
-        found: list[Match[Value]] = []
+        found: list[Match[Meaning]] = []
         for length in self.lengths.get(words[at], (1,) if self.stem_lengths else ()):
             here = words[at : at + length]
             if len(here) == length:
@@ -49,17 +49,17 @@ class PhraseMatcher(Generic[Value]):
                     found += [(length, value) for value in self._stem_values(here)]
         return found
 
-    def _stem_values(self, phrase: Phrase) -> Iterator[Value]:
+    def _stem_values(self, phrase: Phrase) -> Iterator[Meaning]:
         *before, last = phrase
         for letters in self.stem_lengths.get(" ".join(before), ()):
             if letters <= len(last):
                 yield from self.matches.get(" ".join((*before, last[:letters] + ANY_ENDING)), ())
 
 
-def match_phrases(entries: Iterable[tuple[Joined, Value]]) -> PhraseMatcher[Value]:
+def match_phrases(entries: Iterable[tuple[Joined, Meaning]]) -> PhraseMatcher[Meaning]:
     """Raises ValueError if a phrase is a stem of fewer letters than SHORTEST_STEM, or begins with a stem."""
-    matches: dict[Joined, tuple[Value, ...]] = {}
-    shared: dict[tuple[Value, ...], tuple[Value, ...]] = {}  # tens of thousands of phrases have a few values
+    matches: dict[Joined, tuple[Meaning, ...]] = {}
+    shared: dict[tuple[Meaning, ...], tuple[Meaning, ...]] = {}  # tens of thousands of phrases have a few values
     lengths: dict[str, tuple[int, ...]] = {}
     stem_lengths: dict[Joined, tuple[int, ...]] = {}
     for phrase, value in entries:

@@ -16,7 +16,7 @@ from segue.language.utterance import words_of
 
 Phrase = tuple[str, ...]
 Joined = str  # the words of a phrase with a space between each: takes a third less memory
-Read = TypeVar("Read")
+ListItem = TypeVar("ListItem")
 Table = Mapping[str, Any]
 
 _LANGUAGE: Final = re.compile("[a-z]{2,3}")
@@ -24,13 +24,13 @@ _WHOLE: Final = frozenset({"verb", "letters"})  # are no lists of phrases
 _LISTS: Final[dict[str, "WordList[Any]"]] = {}
 
 
-class WordList(Generic[Read]):
+class WordList(Generic[ListItem]):
     """A word list file: `now` is what `read` makes of it. A folder replaces whole `sentences`, and adds to lists. A
     phrase stands in one list of its language, unless lists `share` it.
     """
 
     def __init__(
-        self, name: str, read: Callable[[dict[str, Any]], Read], *, sentences: bool = False, share: bool = False
+        self, name: str, read: Callable[[dict[str, Any]], ListItem], *, sentences: bool = False, share: bool = False
     ) -> None:
         self.sentences = sentences
         self.share = share
@@ -60,7 +60,7 @@ def use_folder(folder: Path | None) -> None:
         each.now = read
 
 
-def _read_with(words: WordList[Read], path: Path) -> Read:
+def _read_with(words: WordList[ListItem], path: Path) -> ListItem:
     own, shipped = tomllib.loads(path.read_text(encoding="utf-8")), load_toml(path.name)
     return words.read(_merged(shipped, own, [shipped], words))
 

@@ -50,8 +50,8 @@ _LINE_BYTES: Final = 20
 
 log = structlog.get_logger()
 
-Page = TypeVar("Page", bound=PaginatedResult)
-Item = TypeVar("Item")
+PageOf = TypeVar("PageOf", bound=PaginatedResult)
+Listed = TypeVar("Listed")
 
 
 @asynccontextmanager
@@ -120,13 +120,16 @@ async def is_alive(client: Client) -> bool:
 
 
 async def all_pages(
-    page_of: Callable[[PaginatedRequestParams], Awaitable[Page]], items: Callable[[Page], list[Item]], *, most: int
-) -> list[Item]:
+    page_of: Callable[[PaginatedRequestParams], Awaitable[PageOf]],
+    items: Callable[[PageOf], list[Listed]],
+    *,
+    most: int,
+) -> list[Listed]:
     """Returns what all pages list, at most so many; nothing if the server does not know the request.
 
     Raises MCPError and ValidationError.
     """
-    listed: list[Item] = []
+    listed: list[Listed] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         try:

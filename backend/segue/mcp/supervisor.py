@@ -30,7 +30,7 @@ from mcp_types import (
 from mcp_types import Tool as McpTool
 
 from segue.domain.clock import utc_now
-from segue.domain.tool import DependencyGroup, Report, Tool, ToolFailed, ToolLost, ToolRetry
+from segue.domain.tool import DependencyGroup, Reporter, Tool, ToolFailed, ToolLost, ToolRetry
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.mcp.budget import Budget, McpServerGone
 from segue.mcp.causes import reason_of
@@ -164,7 +164,7 @@ class Supervisor:
         arguments: dict[str, Any],
         *,
         wrapped: bool,
-        report: Report,
+        report: Reporter,
         answers: tuple[UserAnswer, ...] = (),
     ) -> object:
         """Returns what a tool returned. Raises ToolRetry, ToolFailed, ToolAsks; cancelling it cancels the remote call.
@@ -191,7 +191,7 @@ class Supervisor:
         return await self._ask(what, lambda client, _: request(client), lambda *_: None)
 
     async def _ask(
-        self, what: str, request: Callable[[Client, ProgressFnT], Awaitable[Returned]], report: Report
+        self, what: str, request: Callable[[Client, ProgressFnT], Awaitable[Returned]], report: Reporter
     ) -> Returned:
         if not self._settled.is_set():
             with anyio.move_on_after(self._timeout_s):

@@ -16,7 +16,7 @@ from segue.language.word_lists import Phrase
 from segue.mcp.config import Unannotated
 from segue.plans.question import ACTIONS, ANY_ACTION, ActionWords
 
-Names = frozenset[str]
+NameSet = frozenset[str]
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _UPPER: Final = "A-ZÀ-ÞА-Я"
@@ -69,7 +69,7 @@ def _sounds_final(name: str) -> bool:
 
 def _acts_finally(words: Phrase) -> bool:
     """A word that also names a thing names an action only if no other word does: `update_order` buys nothing."""
-    verbs, either, things, at = list[Names](), list[Names](), Names(), 0
+    verbs, either, things, at = list[NameSet](), list[NameSet](), NameSet(), 0
     while at < len(words):
         found = [(_action_at(lists, words, at), lists.thing_at(words, at)) for lists in ACTIONS.now.values()]
         acting, action = _longest(act for act, thing in found if act[0] > thing[0])
@@ -79,7 +79,7 @@ def _acts_finally(words: Phrase) -> bool:
         elif naming:
             _, action = _longest(act for act, _ in found if act[0] == naming)
             either += [action] if action and (not at or is_unspaced(words[at])) else []
-            things |= named | action if at or named <= _NAMED else Names()
+            things |= named | action if at or named <= _NAMED else NameSet()
         at += max(acting, naming, 1)
     if verbs and verbs[0] & _READING and not verbs[0] & _DOES:
         return False
@@ -91,17 +91,17 @@ def _acts_finally(words: Phrase) -> bool:
     )
 
 
-def _action_at(lists: ActionWords, words: Phrase, at: int) -> tuple[int, Names]:
+def _action_at(lists: ActionWords, words: Phrase, at: int) -> tuple[int, NameSet]:
     """Returns how many words from this one on name an action, and what its lists are called."""
     length, names = lists.action_at(words, at)
     if lists is ACTIONS.now[ENGLISH]:
         names -= {ANY_ACTION}  # `complete_task`
         return (1, _IN_ENGLISH[words[at]]) if words[at] in _IN_ENGLISH else (length, names)
     means_little = length == 1 and at and is_unspaced(words[at])  # 发 in 开发
-    return (0, Names()) if means_little or words[at] in _ELSE_IN_ENGLISH else (length, names)
+    return (0, NameSet()) if means_little or words[at] in _ELSE_IN_ENGLISH else (length, names)
 
 
-def _longest(found: Iterable[tuple[int, Names]]) -> tuple[int, Names]:
-    pairs = [(0, Names()), *found]
+def _longest(found: Iterable[tuple[int, NameSet]]) -> tuple[int, NameSet]:
+    pairs = [(0, NameSet()), *found]
     length = max(each for each, _ in pairs)
-    return length, Names().union(*(names for each, names in pairs if each == length))
+    return length, NameSet().union(*(names for each, names in pairs if each == length))

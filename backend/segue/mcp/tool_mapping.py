@@ -29,7 +29,7 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from segue.domain.tool import DependencyGroup, Report, Tool, ToolContext, ToolFailed, ToolSpec
+from segue.domain.tool import DependencyGroup, Reporter, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.domain.user_request import UserAnswer
 from segue.mcp.config import McpServerConfig
 from segue.mcp.delivery import MAX_ERROR_CHARS
@@ -58,9 +58,15 @@ _EXACT: Final = frozenset({*_REFERENCES, "$anchor", "$id", "const", "default", "
 log = structlog.get_logger()
 
 
-class Caller(Protocol):
+class ToolCaller(Protocol):
     async def __call__(
-        self, name: str, arguments: dict[str, Any], *, wrapped: bool, report: Report, answers: tuple[UserAnswer, ...]
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        wrapped: bool,
+        report: Reporter,
+        answers: tuple[UserAnswer, ...],
     ) -> object: ...
 
 
@@ -109,7 +115,7 @@ def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
 
 
 def tools_of(
-    server: str, config: McpServerConfig, listed: Sequence[McpTool], call: Caller, timeout_s: float
+    server: str, config: McpServerConfig, listed: Sequence[McpTool], call: ToolCaller, timeout_s: float
 ) -> tuple[list[Tool], list[LeftOut]]:
     """Returns the tools that can be offered, and the others, for which there is a warning too."""
     tools: dict[str, Tool] = {}
@@ -142,7 +148,7 @@ def _left_out(server: str, tool: McpTool, reason: str) -> LeftOut:
     return LeftOut(name, reason)
 
 
-async def _run(call: Caller, name: str, wrapped: bool, arguments: dict[str, Any], context: ToolContext) -> object:  # noqa: FBT001 (bound by partial)
+async def _run(call: ToolCaller, name: str, wrapped: bool, arguments: dict[str, Any], context: ToolContext) -> object:  # noqa: FBT001 (bound by partial)
     """A server learns nothing of who asks."""
     return await call(name, arguments, wrapped=wrapped, report=context.report, answers=context.answers)
 

@@ -54,14 +54,14 @@ CONFIGURATIONS = (
 )
 ALWAYS_USEFUL = ("personal_info", "preference")
 RECENT_DAYS = 90
-Position = tuple[int, str]  # a fact's seq and id
+FactPosition = tuple[int, str]  # a fact's seq and id
 
 _IS_CURRENT = memories.c.superseded_by.is_(None)
 _SHOWN = [memories.c[field.name] for field in fields(Memory)]  # in the order `_memory` needs
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FactSource:
     """The message that states a fact."""
 
     session_id: str
@@ -92,7 +92,7 @@ def _joined(function: Any, words: ColumnElement[str]) -> ColumnElement[Any]:
 
 
 async def add_fact(
-    connection: AsyncConnection, owner: str, fact: NewFact, *, now: datetime, source: Source | None = None
+    connection: AsyncConnection, owner: str, fact: NewFact, *, now: datetime, source: FactSource | None = None
 ) -> Memory:
     """Returns the stored fact, or the current one with the same words. The fact it supersedes is no longer current."""
     values = {
@@ -134,8 +134,8 @@ async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, 
 
 
 async def list_facts(
-    connection: AsyncConnection, owner: str, *, before: Position | None, limit: int, session_id: str | None = None
-) -> list[tuple[Memory, Position]]:
+    connection: AsyncConnection, owner: str, *, before: FactPosition | None, limit: int, session_id: str | None = None
+) -> list[tuple[Memory, FactPosition]]:
     """Returns the newest first, each with its position, of one session if it is given.
 
     `before` is the position of the last one seen, which may be gone.

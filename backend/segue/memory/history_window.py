@@ -13,8 +13,8 @@ from typing import Any, Literal
 from segue.domain.session import Message
 from segue.domain.tool import Reference, canonical_args
 
-Form = Literal["whole", "reference", "brief"]
-Turn = list[Message]
+ShownForm = Literal["whole", "reference", "brief"]
+TurnMessages = list[Message]
 
 KEPT = 1 / 4  # of the window when a summary takes the rest: to cut seldom keeps the beginning of requests the same
 MOST_LISTED, LEAST_LISTED = 1 / 4, 1 / 8  # of the room: what references to earlier results may take, and always get
@@ -49,24 +49,24 @@ class WindowParts:
 class WindowCosts:
     """Tokens of a message in a form, by `message_key`, and of a reference among the earlier results, by its call."""
 
-    message: Callable[[str, Form], int]
+    message: Callable[[str, ShownForm], int]
     reference: Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class HistoryWindow:
     """What is shown. `forms` is by `message_key`; `listed` are the references to results that are not in the history.
 
     `cut_off` is the seq of the last turn that should go into the summary, None if none should yet.
     """
 
     history: list[Message]
-    forms: Mapping[str, Form]
+    forms: Mapping[str, ShownForm]
     listed: tuple[Reference, ...]
     cut_off: int | None
 
 
-def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) -> Window:
+def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) -> HistoryWindow:
     """Returns what fits. `parts.window` ends with the running turn; a turn is left out whole or not at all."""
     forms = {message_key(message): _best_form(message, parts.whole) for message in parts.window}
 
@@ -95,11 +95,11 @@ def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) 
         spare += sum(map(cost, oldest))
         turns.remove(oldest)
     history = [message for turn in turns for message in turn]
-    return Window(history, forms, _listed(parts.earlier, history, max(min(spare, most), least), costs), cut_off)
+    return HistoryWindow(history, forms, _listed(parts.earlier, history, max(min(spare, most), least), costs), cut_off)
 
 
 def _cut_off(
-    turns: Sequence[Turn], sizes: Sequence[int], room: int, limits: WindowLimits, origin_id: str | None
+    turns: Sequence[TurnMessages], sizes: Sequence[int], room: int, limits: WindowLimits, origin_id: str | None
 ) -> int | None:
     """Returns the seq of the last turn before those that fill KEPT of the window, once another turn would not fit.
 
@@ -122,14 +122,14 @@ def _cut_off(
     return turns[first - 1][0].seq if first > 0 else None
 
 
-def _with_opaque_parts(parts: WindowParts) -> Iterator[tuple[Message, Form]]:
+def _with_opaque_parts(parts: WindowParts) -> Iterator[tuple[Message, ShownForm]]:
     running = parts.window[-1].turn_id
     for message in parts.window:
         if message_key(message) in parts.opaque and message.turn_id != running:
             yield message, "reference"
 
 
-def _repeated(window: Sequence[Message]) -> Iterator[tuple[Message, Form]]:
+def _repeated(window: Sequence[Message]) -> Iterator[tuple[Message, ShownForm]]:
     """Yields the results of calls that succeeded again later, the oldest first."""
     succeeded: set[tuple[str, str]] = set()
     repeated: list[Message] = []
@@ -146,7 +146,7 @@ def _repeated(window: Sequence[Message]) -> Iterator[tuple[Message, Form]]:
         yield message, "brief"
 
 
-def _by_age(window: Sequence[Message], forms: Mapping[str, Form]) -> Iterator[tuple[Message, Form]]:
+def _by_age(window: Sequence[Message], forms: Mapping[str, ShownForm]) -> Iterator[tuple[Message, ShownForm]]:
     """Yields results to make references, then references to keep only the identifiers of, then texts to shorten."""
     earlier = [message for message in window if message.turn_id != window[-1].turn_id]
     results = [message for message in earlier if _result(message).get("status", "unknown") != "unknown"]
@@ -171,11 +171,11 @@ def _listed(
     return tuple(listed)
 
 
-def _is_settled(turn: Turn) -> bool:
+def _is_settled(turn: TurnMessages) -> bool:
     return all(_result(message).get("status") != "unknown" for message in turn)
 
 
-def _best_form(message: Message, whole: Collection[str]) -> Form:
+def _best_form(message: Message, whole: Collection[str]) -> ShownForm:
     return "reference" if _result(message) and message_key(message) not in whole else "whole"
 
 

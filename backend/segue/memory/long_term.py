@@ -20,7 +20,7 @@ from segue.language.word_lists import Phrase
 from segue.memory import facts
 from segue.memory.days_meant import days_meant, with_dates
 from segue.memory.fact_cues import LONGEST_READ, is_correction, search_words
-from segue.memory.facts import Source
+from segue.memory.facts import FactSource
 from segue.memory.history import recent_user_messages, said_by_user
 from segue.memory.verify_fact import is_said
 
@@ -100,7 +100,7 @@ class LongTermMemory:
                 owner,
                 NewFact(with_dates(content, _days(source, time_zone)), kind, supersedes=corrected),
                 now=now,
-                source=Source(session_id, source.id),
+                source=FactSource(session_id, source.id),
             )
         self.noted(owner, fact)
         return fact
@@ -118,7 +118,7 @@ class LongTermMemory:
         fact: NewFact,
         *,
         now: datetime,
-        source: Source,
+        source: FactSource,
         embedding: Sequence[float] | None,
     ) -> Memory:
         """Stores a fact in the caller's transaction. It supersedes known facts of the same meaning: it was said last.

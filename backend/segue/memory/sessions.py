@@ -20,7 +20,7 @@ from segue.domain.ids import new_id
 from segue.domain.plan import OPEN, Plan
 from segue.domain.session import FoundSession, Session, UnreadableSession
 
-Position = tuple[datetime, str]
+SessionPosition = tuple[datetime, str]
 
 SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
 MAX_TITLE_WORDS_CHARS = 60
@@ -130,7 +130,7 @@ async def list_sessions(
     *,
     archived: bool = False,
     pinned: bool | None = None,
-    before: Position | None,
+    before: SessionPosition | None,
     limit: int,
 ) -> list[Session]:
     """Returns the latest active first; `before` is the activity and the id of the last session already seen."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
-Count = Callable[[str], int]
+CountTokens = Callable[[str], int]
 
 # Tokens per character, between what tokenizers of 100,000 and of 200,000 entries take. English words, JSON's marks
 # and digits, Arabic or Cyrillic (two bytes), Chinese (three): 0.28, 0.55, 0.55, 1.25; an emoji is 1.95.
@@ -49,13 +49,13 @@ def estimate(text: str) -> int:
     )
 
 
-def counter_for(model: str) -> Count:
+def counter_for(model: str) -> CountTokens:
     """Returns the counter for a model. Loading a tokenizer takes a moment."""
     encoding = _local_encoding(model)
     return estimate if encoding is None else counting_with(encoding)
 
 
-def counting_with(encoding: "Encoding") -> Count:
+def counting_with(encoding: "Encoding") -> CountTokens:
     """Returns a counter with a cache: the same few texts are counted turn after turn."""
 
     @lru_cache(maxsize=CACHED_COUNTS)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from segue.agent import prompts
-from segue.agent.llm.normal_form import ANY_MODEL, Form
+from segue.agent.llm.normal_form import ANY_MODEL, WireForm
 from segue.agent.llm.offered_tools import MAX_TOOLS
 
 RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "other"]
@@ -43,7 +43,7 @@ def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
     )
 
 
-def invalid_history(messages: list[dict[str, Any]], form: Form = ANY_MODEL) -> str | None:
+def invalid_history(messages: list[dict[str, Any]], form: WireForm = ANY_MODEL) -> str | None:
     """Returns why the strictest endpoint or chat template would refuse the messages, or None.
 
     The rules are those of docs/providers.md. `form` is what the model cannot take beside them.
@@ -109,7 +109,7 @@ def _out_of_turn(messages: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def _beyond_the_form(messages: list[dict[str, Any]], form: Form) -> str | None:
+def _beyond_the_form(messages: list[dict[str, Any]], form: WireForm) -> str | None:
     calling = [message for message in messages if message.get("tool_calls")]
     if form.one_call_per_message and any(len(message["tool_calls"]) > 1 for message in calling):
         return "two calls in one message"

@@ -40,8 +40,8 @@ from segue.tools.health import (
     tool_state,
 )
 from segue.tools.holds import lift_holds, load_holds, set_hold
-from segue.tools.outcome import Outcome
-from segue.tools.states import Changed, Position, StoredHealth, change_state, healths, load_states, load_with_holds
+from segue.tools.outcome import CallOutcome
+from segue.tools.states import Changed, StatePosition, StoredHealth, change_state, healths, load_states, load_with_holds
 
 PROBE_SLACK_S: Final = 5.0
 UNSTORED: Final = StoredHealth()
@@ -163,7 +163,7 @@ class ToolAvailability:
                 self._observe(SessionToolStateChanged(tool, changed.after.health.status))
 
     async def overview(
-        self, specs: Specs, *, status: ToolStatus | None, after: Position | None, limit: int
+        self, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
     ) -> tuple[dict[str, ToolOverview], list[SessionToolState]]:
         """Returns how each tool is doing for all, and the sessions' states that are not available, after a position."""
         async with self.database.read_only() as connection:
@@ -287,7 +287,7 @@ class ToolGuard:
             finally:
                 self._probing.discard(spec.name)
 
-    async def record(self, connection: AsyncConnection, spec: ToolSpec, outcome: Outcome) -> Changed | None:
+    async def record(self, connection: AsyncConnection, spec: ToolSpec, outcome: CallOutcome) -> Changed | None:
         """Counts an outcome in the transaction that stores it; returns None if it says nothing about the tool."""
         if not counts(outcome):
             return None

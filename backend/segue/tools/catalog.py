@@ -16,7 +16,7 @@ BUILTIN: Final = frozenset(
     {"current_time", "get_tool_result", "remember", "search_memory", "web_fetch", "web_search"}
 )  # all that a service may have
 
-Source = Callable[[], Iterable[Tool]]
+ToolSource = Callable[[], Iterable[Tool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ToolCatalog:
     """
 
     own: tuple[Tool, ...]
-    offered: Source = tuple
+    offered: ToolSource = tuple
     away: Callable[[], Mapping[str, str]] = dict
 
     def __post_init__(self) -> None:

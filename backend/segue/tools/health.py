@@ -14,7 +14,7 @@ from pydantic import AwareDatetime
 from segue.domain.tool import ToolSpec
 from segue.domain.tool_state import ManualStatus, ReasonCode, ToolState, ToolStatus
 from segue.tools.dependencies import Successes, missing_members, to_unlock, unsatisfied
-from segue.tools.outcome import Outcome
+from segue.tools.outcome import CallOutcome
 
 MAX_REASON_CHARS: Final = 500
 BY_HAND: Final = frozenset({"unavailable", "maintenance"})
@@ -92,13 +92,13 @@ _UNTOUCHED: Final = ToolState(
 )  # of most tools in most sessions
 
 
-def counts(outcome: Outcome) -> bool:
+def counts(outcome: CallOutcome) -> bool:
     """Whether an outcome says anything about the tool: refused calls and those with bad arguments never reached it."""
     return outcome.status == "succeeded" or outcome.fault in ("tool", "unauthorized")
 
 
 def after_call(
-    health: ToolHealth, outcome: Outcome, now: datetime, *, rules: HealthRules, marks: tuple[str, ...] = ()
+    health: ToolHealth, outcome: CallOutcome, now: datetime, *, rules: HealthRules, marks: tuple[str, ...] = ()
 ) -> ToolHealth:
     """Returns the health after a call; `marks` are the sequences in which a success would stand at its place."""
     if not counts(outcome):

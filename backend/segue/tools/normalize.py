@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from segue.db.reading import UNREADABLE, read_json
 from segue.tools.parts import IMAGES, UNKNOWN, BinaryPart, described
 
-Kind = Literal["json", "text"]
+PayloadKind = Literal["json", "text"]
 
 MAX_DEPTH = 64
 MAX_CHARS = 100_000_000
@@ -39,7 +39,7 @@ class Payload:
     another process, `value` and `shown` are None, unless it shows as a text, and `parts` are its images only.
     """
 
-    kind: Kind
+    kind: PayloadKind
     text: str
     value: Any
     size_bytes: int
@@ -95,7 +95,7 @@ def value_in(text: str, *, is_json: bool) -> Any:
     return text if value is UNREADABLE else value
 
 
-def read_payload(kind: Kind, text: str) -> Payload:
+def read_payload(kind: PayloadKind, text: str) -> Payload:
     """Returns a stored payload, as `without_value` does."""
     return without_value(payload_of(value_in(text, is_json=kind == "json"), text))
 

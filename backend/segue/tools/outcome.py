@@ -34,7 +34,7 @@ _CREDENTIALS_REFUSED: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """What came of a call. A failed call may have a payload too: what the tool returned when it failed.
 
     `unknown` is a call that may or may not have changed the world. Only the faults `tool` and `unauthorized` (refused
@@ -53,21 +53,21 @@ class Outcome:
     asks: ToolAsks | None = None
 
 
-def failed(message: str) -> Outcome:
+def failed(message: str) -> CallOutcome:
     """The outcome of a call that never reached a tool."""
-    return Outcome("failed", no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0, "refused")
+    return CallOutcome("failed", no_payload(), clean_text(message)[:MAX_ERROR_CHARS], 0, "refused")
 
 
-def asking(asks: ToolAsks, name: str, duration_ms: int) -> Outcome:
+def asking(asks: ToolAsks, name: str, duration_ms: int) -> CallOutcome:
     """The outcome of a call whose tool needs something of the user first. Its words stay out of it."""
     told = f"{name} asks the user something first, and is called again with the answer. Do not call it again yourself."
-    return Outcome("failed", no_payload(), told, duration_ms, "asks", asks=asks)
+    return CallOutcome("failed", no_payload(), told, duration_ms, "asks", asks=asks)
 
 
-def lost(name: str) -> Outcome:
+def lost(name: str) -> CallOutcome:
     """The outcome of a call whose process died before it was recorded."""
     interrupted = f"{name} was interrupted before its outcome was recorded. Whether it took effect is unknown"
-    return Outcome("unknown", no_payload(), f"{interrupted}; do not repeat it unasked.", 0)
+    return CallOutcome("unknown", no_payload(), f"{interrupted}; do not repeat it unasked.", 0)
 
 
 def reported_error(value: Any) -> str | None:

@@ -8,7 +8,7 @@ import math
 from typing import Final
 
 from segue.domain.redaction import without, without_secret_texts
-from segue.domain.tool import Report, Tool
+from segue.domain.tool import Reporter, Tool
 from segue.tools.normalize import clean_text
 from segue.tools.summaries import shown_line
 
@@ -42,10 +42,10 @@ class Deadline:
         self.at = min(self._loop.time() + self._timeout_s, self._last)
 
 
-class Progress:
+class ToolProgress:
     """Hears what one call reports. Only in the event loop's thread."""
 
-    def __init__(self, tool: Tool, deadline: Deadline, tell: Report) -> None:
+    def __init__(self, tool: Tool, deadline: Deadline, tell: Reporter) -> None:
         self._tool = tool
         self._deadline = deadline
         self._tell = tell

@@ -23,8 +23,8 @@ from segue.tools.apart import LARGE, READ_S, TooMuch, apart
 from segue.tools.identifiers import identifiers
 from segue.tools.input_schema import check_args
 from segue.tools.normalize import Payload, Unread, clean_text, make_payload, no_payload, without_value
-from segue.tools.outcome import MAX_ERROR_CHARS, Fault, Outcome, asking, credentials_refused, failed, reported_error
-from segue.tools.progress import Deadline, Progress
+from segue.tools.outcome import MAX_ERROR_CHARS, CallOutcome, Fault, asking, credentials_refused, failed, reported_error
+from segue.tools.progress import Deadline, ToolProgress
 from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line, summarise, summarise_call, text_in
 
 STOP_GRACE_S: Final = 1.0
@@ -55,7 +55,7 @@ class RunLimits:
     max_result_bytes: int
 
 
-async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, limits: RunLimits) -> Outcome:
+async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, limits: RunLimits) -> CallOutcome:
     """Returns the outcome of one call; raises CancelledError if the caller is cancelled, and nothing else."""
     started = time.monotonic()
     try:
@@ -74,13 +74,13 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, li
     duration_ms = round((time.monotonic() - started) * 1000)
     if not answer.error:
         described = answer.summary, answer.identifiers, answer.gist
-        return Outcome("succeeded", answer.payload, None, duration_ms, None, *described)
+        return CallOutcome("succeeded", answer.payload, None, duration_ms, None, *described)
     error = without_secret_texts(without(answer.error, tool.secrets))[:MAX_ERROR_CHARS]
     fault = "unauthorized" if answer.fault == "tool" and credentials_refused(error) else answer.fault
-    return Outcome(answer.status, answer.payload, error, duration_ms, fault, answer.summary, answer.identifiers)
+    return CallOutcome(answer.status, answer.payload, error, duration_ms, fault, answer.summary, answer.identifiers)
 
 
-def _asked(asks: ToolAsks, spec: ToolSpec, context: ToolContext, duration_ms: int) -> Outcome:
+def _asked(asks: ToolAsks, spec: ToolSpec, context: ToolContext, duration_ms: int) -> CallOutcome:
     if len(context.answers) >= MAX_QUESTIONS:
         return failed(f"{spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
     return asking(asks, spec.name, duration_ms)
@@ -88,7 +88,7 @@ def _asked(asks: ToolAsks, spec: ToolSpec, context: ToolContext, duration_ms: in
 
 async def _within(deadline: Deadline, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
     """A tool that does not stop when it is cancelled is left behind; what it answers later is dropped."""
-    progress = Progress(tool, deadline, context.report)
+    progress = ToolProgress(tool, deadline, context.report)
     task = asyncio.ensure_future(_contained(tool, args, replace(context, report=progress.heard)))
     try:
         while not task.done() and (left_s := deadline.left_s) > 0:

@@ -41,7 +41,7 @@ ATTEMPTS = 10
 BATCH = 250
 
 Transition = Callable[[ToolHealth], ToolHealth]
-Position = tuple[str, str]  # a session and a tool
+StatePosition = tuple[str, str]  # a session and a tool
 
 _HEALTH = TypeAdapter(ToolHealth)
 _read_health, _read_change = reader(ToolHealth), reader(StatusMoved)
@@ -137,7 +137,7 @@ async def change_state(
 
 async def reset_sessions(
     connection: AsyncConnection, tools: Collection[str], *, after: str, now: datetime
-) -> tuple[str | None, dict[Position, Changed]]:
+) -> tuple[str | None, dict[StatePosition, Changed]]:
     """Makes tools available in the next BATCH of sessions after one, in the order of their ids. Of two resets at once,
     one makes each change. Returns the last of these sessions, None if there are no more, and what changed.
     """
@@ -208,9 +208,9 @@ async def list_not_available(
     tools: Iterable[str],
     *,
     status: ToolStatus | None,
-    after: Position | None,
+    after: StatePosition | None,
     limit: int,
-) -> list[Position]:
+) -> list[StatePosition]:
     """Returns session and tool of each state that is not available, in that order; `after` is the last one seen."""
     position = tuple_(tool_states.c.session_id, tool_states.c.tool)
     statement = select(tool_states.c.session_id, tool_states.c.tool).where(
@@ -253,7 +253,7 @@ def _history_row(session_id: str, tool: str, changed: Changed, *, turn_id: str |
     }
 
 
-def _reset_row(where: Position, changed: Changed, now: datetime) -> dict[str, Any]:
+def _reset_row(where: StatePosition, changed: Changed, now: datetime) -> dict[str, Any]:
     session_id, tool = where
     health = _HEALTH.dump_python(changed.after.health, mode="json")
     return {"of_session": session_id, "of_tool": tool, "new_health": health, "at": now}

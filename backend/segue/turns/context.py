@@ -25,11 +25,11 @@ from segue.memory.history import StoredWindow, last_exchange, load_window
 from segue.memory.history_window import WindowLimits
 from segue.memory.long_term import LongTermMemory
 from segue.memory.short_term import ShortTermMemory
-from segue.memory.token_count import Count
+from segue.memory.token_count import CountTokens
 from segue.plans.store import get_plan, plan_in_question, plan_taken_on
 from segue.tools.attachments.store import read_attached
 from segue.tools.availability import ToolGuard
-from segue.tools.outcome import Outcome
+from segue.tools.outcome import CallOutcome
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
 from segue.turns.agents import Speaker
 from segue.turns.claims import Claim
@@ -47,7 +47,7 @@ class ContextLimits:
     """
 
     recall: WindowLimits
-    count: Count
+    count: CountTokens
     memory_ttl_s: int
     inline_bytes: int
     turn_inline_bytes: int
@@ -165,7 +165,7 @@ async def load_context(
     )
 
 
-async def _read_files(database: Database, session_id: str, files: Sequence[Attached]) -> Mapping[str, Outcome]:
+async def _read_files(database: Database, session_id: str, files: Sequence[Attached]) -> Mapping[str, CallOutcome]:
     async with database.read_only() as connection:
         return await read_attached(connection, session_id, files)
 

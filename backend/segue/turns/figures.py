@@ -36,7 +36,7 @@ from segue.domain.doc import doc
 from segue.domain.ids import first_id
 from segue.turns.queries import RUNS_ITSELF
 
-Window = Literal["hour", "day"]
+Period = Literal["hour", "day"]
 
 MOST_TURNS: Final = 50_000
 GROUPS_SHOWN: Final = 50
@@ -51,7 +51,7 @@ class _Span(NamedTuple):
     bucket_s: int
 
 
-_SPANS: Final[Mapping[Window, _Span]] = {"hour": _Span(60, 60), "day": _Span(96, 900)}
+_SPANS: Final[Mapping[Period, _Span]] = {"hour": _Span(60, 60), "day": _Span(96, 900)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class WindowFigures:
     by_model: Annotated[list[OfModel], doc("By agent and model, the busiest first, 50 at most.")]
 
 
-async def figures_of(connection: AsyncConnection, window: Window, *, now: datetime) -> WindowFigures:
+async def figures_of(connection: AsyncConnection, window: Period, *, now: datetime) -> WindowFigures:
     span = _SPANS[window]
     last = int(now.timestamp()) // span.bucket_s
     first = last - span.buckets + 1

@@ -23,8 +23,8 @@ from segue.domain.session import (
     ChatAnswer,
     Message,
     MessageOfTurn,
-    Outcome,
     Turn,
+    TurnAnswer,
     TurnError,
     TurnKey,
     TurnReport,
@@ -266,7 +266,7 @@ async def turn_after(connection: AsyncConnection, session_id: str, turn_id: str 
     return found
 
 
-async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, Outcome]:
+async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, TurnAnswer]:
     """Returns by id the outcomes of the turns that have ended. That of a deleted turn is NotFound, as a value. Raises
     StorageUnavailable also while no turn can end, since nothing can be written.
     """
@@ -276,7 +276,7 @@ async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, 
         rows = (await connection.execute(select(turns).where(turns.c.id.in_(turn_ids)))).all()
         readers = await _keys(connection, {row.read_by for row in rows if row.read_by})
         ended = await _turns(connection, [row for row in rows if row.status not in OPEN_TURNS and not row.read_by])
-    outcomes: dict[str, Outcome] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
+    outcomes: dict[str, TurnAnswer] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
     outcomes |= {turn.turn_id: AppError(**asdict(turn.error)) for turn in ended if turn.error}
     outcomes |= {row.id: turn_errors.steered(readers[row.read_by]) for row in rows if row.read_by}
     return outcomes | {turn_id: NotFound("session") for turn_id in set(turn_ids) - {row.id for row in rows}}

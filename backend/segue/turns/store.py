@@ -41,7 +41,7 @@ from segue.domain.attachment import Attached
 from segue.domain.ids import new_id
 from segue.domain.session import Message, TurnKey, TurnReport
 from segue.domain.timeline import RunTimeline
-from segue.domain.tool import Remember, ToolChoice
+from segue.domain.tool import RememberFor, ToolChoice
 from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
 from segue.memory import titles
 from segue.memory.fact_cues import may_state_facts
@@ -61,7 +61,7 @@ from segue.turns.claims import (
     of_session,
 )
 from segue.turns.last_run import stored_run
-from segue.usage.ledger import Days, booking, charged
+from segue.usage.ledger import ChargesByDay, booking, charged
 
 OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
 
@@ -102,7 +102,7 @@ class ChatRequest:
     decided_plan_id: str | None = None
     amends: bool = False
     args_changed: bool = False
-    remember: Remember | None = None
+    remember: RememberFor | None = None
     on_busy: OnBusy = "enqueue"
     once: Once | None = None
     stream: bool = False
@@ -368,7 +368,7 @@ async def finish_turn(
     timeline: RunTimeline,
     cut_off: int | None,
     improves_title: bool,
-    charges: Days,
+    charges: ChargesByDay,
 ) -> Message:
     """Stores the answer, completes the turn and books its charges in one statement. Raises StaleTurn if the claim no
     longer holds.

@@ -23,7 +23,7 @@ from segue.domain.clock import Clock
 from segue.domain.errors import AppError
 from segue.domain.usage import NOTHING, Charge, total
 from segue.usage import ledger
-from segue.usage.ledger import Days, Reservation, Standing
+from segue.usage.ledger import ChargesByDay, Reservation, Standing
 from segue.usage.user_limits import NO_LIMITS, Limits
 
 ASK_AGAIN_S: Final = 2  # when calls that run will have ended is not known
@@ -154,7 +154,7 @@ class Account:
             raise
 
     @property
-    def unbooked(self) -> Days:
+    def unbooked(self) -> ChargesByDay:
         """What another statement is to book, which `booked` confirms."""
         return self._unbooked
 

@@ -42,7 +42,7 @@ from segue.domain.doc import doc
 from segue.domain.usage import Charge
 
 Group = Literal["day", "model", "session", "user"]
-Days = Mapping[tuple[date, str], Charge]  # by day and model
+ChargesByDay = Mapping[tuple[date, str], Charge]  # by day and model
 
 _COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 BATCH: Final = 500
@@ -127,7 +127,7 @@ def booking(session_id: ColumnElement[Any], *conditions: ColumnElement[bool]) ->
     )
 
 
-def charged(owner: str, charges: Days) -> dict[str, Any]:
+def charged(owner: str, charges: ChargesByDay) -> dict[str, Any]:
     """Returns the parameters of a statement that has a `booking` in it."""
     rows = [
         {
@@ -161,7 +161,7 @@ _BOOK = _book()
 
 
 async def book(
-    connection: AsyncConnection, owner: str, session_id: str, charges: Days, *, holder: str, epoch: int
+    connection: AsyncConnection, owner: str, session_id: str, charges: ChargesByDay, *, holder: str, epoch: int
 ) -> None:
     """Stores what was used, and releases what its holder had reserved under this epoch or one before."""
     values = {"charged_session": session_id, "held_by": holder, "under": epoch, **charged(owner, charges)}

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import HumanMessage, SystemMessage
 from starlette.responses import Response
 
-from segue.agent.llm.answer_schemas import FACTS, PLAN, READING, Schema
+from segue.agent.llm.answer_schemas import FACTS, PLAN, READING, AnswerSchema
 from segue.config import Settings
 from segue.plans.plan_parser import parse_plan
 from tests.agent.llm.conftest import OpenModel
@@ -31,7 +31,7 @@ def objects_in(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("schema", [PLAN, READING, FACTS], ids=lambda schema: schema["name"])
-def test_a_schema_is_one_that_strict_endpoints_take(schema: Schema) -> None:
+def test_a_schema_is_one_that_strict_endpoints_take(schema: AnswerSchema) -> None:
     assert (schema["strict"], schema["schema"]["type"]) == (True, "object")
     for each in objects_in(schema["schema"]):
         assert (each["required"], each["additionalProperties"]) == (list(each["properties"]), False)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 
-from segue.agent.llm.normal_form import NO_IMAGES, Form, normal_form, takes_images
+from segue.agent.llm.normal_form import NO_IMAGES, WireForm, normal_form, takes_images
 from segue.agent.render_messages import assistant_message, image_message
 from segue.agent.turn_calls import MAX_IMAGES_BYTES
 from segue.config import Settings
@@ -146,7 +146,7 @@ def test_images_keep_the_history_valid_wherever_they_stand() -> None:
         SystemMessage("Answer now."),
         HumanMessage("Well?"),
     ]
-    for form, with_images in ((Form(), False), (Form(), True), (Form(no_system_role=True), True)):
+    for form, with_images in ((WireForm(), False), (WireForm(), True), (WireForm(no_system_role=True), True)):
         for end in range(4, len(talk) + 1):
             sent = normal_form(talk[:end], form, with_images=with_images)
             roles = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}

@@ -26,7 +26,7 @@ from segue.agent.llm.normal_form import (
     NO_ANSWER,
     NO_WORDS,
     RESULTS_NOTED,
-    Form,
+    WireForm,
     fitting_ids,
     form_of,
     normal_form,
@@ -43,9 +43,9 @@ from segue.replay.requests import invalid_history
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2")) * 20
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ONE_CALL, NO_TEXT, NO_SYSTEM = (
-    Form(one_call_per_message=True),
-    Form(no_text_beside_calls=True),
-    Form(no_system_role=True),
+    WireForm(one_call_per_message=True),
+    WireForm(no_text_beside_calls=True),
+    WireForm(no_system_role=True),
 )
 # As they are once an endpoint has refused a message with opaque parts.
 REFUSED = {ONE_CALL: replace(ONE_CALL, opaque_too=True), NO_TEXT: replace(NO_TEXT, opaque_too=True)}
@@ -79,7 +79,7 @@ def as_sent(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     return sent
 
 
-def check_by_mistral(sent: list[dict[str, Any]], form: Form) -> None:
+def check_by_mistral(sent: list[dict[str, Any]], form: WireForm) -> None:
     """Raises what the validators of Mistral's tokenizers find wrong."""
     if not HAS_MISTRAL:
         return
@@ -444,5 +444,5 @@ def _spoken(kind: str | int, place: int) -> Iterator[BaseMessage]:
         ("offline", ANY_MODEL),
     ],
 )
-def test_a_models_name_says_what_it_cannot_take(name: str, form: Form) -> None:
+def test_a_models_name_says_what_it_cannot_take(name: str, form: WireForm) -> None:
     assert form_of(name) == form

@@ -20,7 +20,7 @@ from segue.agent.llm.providers.openai_apis import CHAT, NO_EFFORT, RESPONSES, Op
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.streamed_answer import Listener
 from segue.domain.errors import AppError
-from segue.domain.providers import Api
+from segue.domain.providers import ProviderApi
 from segue.domain.telemetry import unobserved
 from segue.telemetry.tracing import untraced
 from segue.version import VERSION
@@ -75,7 +75,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 class Opened(AsyncExitStack):
     def options(
-        self, endpoint: Endpoint, path: str = "/v1", *, model: str = "gpt-5.6", api: Api = "auto", **more: Any
+        self, endpoint: Endpoint, path: str = "/v1", *, model: str = "gpt-5.6", api: ProviderApi = "auto", **more: Any
     ) -> ProviderOptions:
         base_url = f"{endpoint.url}{path}"
         return ProviderOptions(model, KEY, base_url, timeout_s=20, max_answer_bytes=20_000, api=api, **more)

@@ -11,10 +11,10 @@ from typing import Final, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from segue.agent.llm.answer_schemas import Schema
+from segue.agent.llm.answer_schemas import AnswerSchema
 from segue.agent.llm.model_errors import BAD_REQUEST, ProviderRefusal
-from segue.agent.llm.normal_form import Form, refused_form
-from segue.agent.llm.reply import ToolChoice
+from segue.agent.llm.normal_form import WireForm, refused_form
+from segue.agent.llm.reply import ToolChoiceMode
 from segue.agent.prompts import without_references
 from segue.agent.untrusted import fenced, unfenced
 from segue.domain.tool import ToolSpec
@@ -54,9 +54,9 @@ class Asked:
 
     messages: Sequence[BaseMessage]
     tools: tuple[ToolSpec, ...]
-    tool_choice: ToolChoice
-    form: Form
-    schema: Schema | None = None
+    tool_choice: ToolChoiceMode
+    form: WireForm
+    schema: AnswerSchema | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     refused_sources: tuple[str, ...] = ()
     without_images: bool = False

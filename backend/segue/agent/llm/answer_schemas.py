@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from segue.domain.memory import MemoryKind
 
-Schema = Mapping[str, Any]
+AnswerSchema = Mapping[str, Any]
 Reading = Literal["confirm", "reject", "amend", "question", "none"]
 AnswerReading = Literal["answer", "decline", "other"]
 
@@ -17,11 +17,11 @@ _TEXT: Final = {"type": "string"}
 _TEXT_OR_NULL: Final = {"type": ["string", "null"]}
 
 
-def _object(**members: Schema) -> dict[str, Any]:
+def _object(**members: AnswerSchema) -> dict[str, Any]:
     return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
 
 
-def _named(name: str, schema: Schema) -> dict[str, Any]:
+def _named(name: str, schema: AnswerSchema) -> dict[str, Any]:
     return {"name": name, "strict": True, "schema": schema}
 
 
@@ -38,13 +38,13 @@ _FACT: Final = _object(
     importance={"type": "integer"},
     supersedes=_TEXT_OR_NULL,
 )
-PLAN: Final[Schema] = _named("plan", _object(steps={"type": "array", "items": _STEP}))
-READING: Final[Schema] = _named("reading", _object(verdict={"type": "string", "enum": list(get_args(Reading))}))
-ANSWER: Final[Schema] = _named(
+PLAN: Final[AnswerSchema] = _named("plan", _object(steps={"type": "array", "items": _STEP}))
+READING: Final[AnswerSchema] = _named("reading", _object(verdict={"type": "string", "enum": list(get_args(Reading))}))
+ANSWER: Final[AnswerSchema] = _named(
     "answer",
     _object(
         reading={"type": "string", "enum": list(get_args(AnswerReading))},
         values={**_TEXT_OR_NULL, "description": "The values as the text of a JSON object, or null"},
     ),
 )
-FACTS: Final[Schema] = _named("facts", _object(facts={"type": "array", "items": _FACT}))
+FACTS: Final[AnswerSchema] = _named("facts", _object(facts={"type": "array", "items": _FACT}))

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from langchain_core.messages import BaseMessage
 
-from segue.agent.llm.answer_schemas import Schema
+from segue.agent.llm.answer_schemas import AnswerSchema
 from segue.agent.llm.model import Retries
 from segue.agent.llm.model_choice import Models
 from segue.agent.llm.model_errors import budget_spent, outcome_of
-from segue.agent.llm.reply import Reply, ToolChoice
+from segue.agent.llm.reply import Reply, ToolChoiceMode
 from segue.agent.llm.streamed_answer import Listener
 from segue.domain.errors import AppError
 from segue.domain.timeline import MAX_CALLS, ModelRun
@@ -69,10 +69,10 @@ class MeteredModel:
         messages: Sequence[BaseMessage],
         tools: Sequence[ToolSpec] = (),
         *,
-        tool_choice: ToolChoice = "auto",
+        tool_choice: ToolChoiceMode = "auto",
         listener: Listener | None = None,
         small: bool = False,
-        schema: Schema | None = None,
+        schema: AnswerSchema | None = None,
     ) -> Reply:
         """Returns what the main or the small model replies.
 

@@ -18,7 +18,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.agent.llm import traced_call
 from segue.agent.llm.amendments import Asked, amended, fitting, images_refused
-from segue.agent.llm.answer_schemas import Schema
+from segue.agent.llm.answer_schemas import AnswerSchema
 from segue.agent.llm.model_errors import (
     BROKE_OFF,
     MALFORMED,
@@ -37,7 +37,7 @@ from segue.agent.llm.model_errors import (
 from segue.agent.llm.model_request import ModelRequest
 from segue.agent.llm.normal_form import form_of, normal_form, takes_images, without_images
 from segue.agent.llm.offered_tools import ToolBindings
-from segue.agent.llm.reply import SCHEMA, Reply, ToolChoice
+from segue.agent.llm.reply import SCHEMA, Reply, ToolChoiceMode
 from segue.agent.llm.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.agent.llm.thinking import begins_inside
 from segue.agent.llm.tool_schemas import BOUNDS, Bounds
@@ -84,9 +84,9 @@ class ReplyOptions(TypedDict, total=False):
     holds the model. What is asked is charged to the `account`, also if no answer comes of it.
     """
 
-    tool_choice: ToolChoice
+    tool_choice: ToolChoiceMode
     retries: Retries | None
-    schema: Schema | None
+    schema: AnswerSchema | None
     account: Account | None
 
 
@@ -131,7 +131,7 @@ class ChatModel:
         self._begins_inside = begins_inside(name)
 
     async def complete(
-        self, instructions: str, text: str, *, schema: Schema | None = None, account: Account | None = None
+        self, instructions: str, text: str, *, schema: AnswerSchema | None = None, account: Account | None = None
     ) -> str:
         """Returns the text of a reply to one message, outside of any turn. Raises as `reply` does."""
         return (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from segue.domain.errors import AppError
-from segue.domain.providers import OPENAI, Provider
+from segue.domain.providers import OPENAI, ModelProvider
 
 BROKE_OFF: Final = "The model provider broke off in the middle of the answer."
 FIRST_DELAY_S: Final = 0.5
@@ -34,7 +34,7 @@ class ProviderRefusal(ModelFailure):
     message: str = ""
     parameter: str | None = None
     retry_after_s: float | None = None
-    provider: Provider = OPENAI
+    provider: ModelProvider = OPENAI
 
     def __str__(self) -> str:
         return f"HTTP {self.status} {self.code or ''}: {self.message}"
@@ -191,7 +191,7 @@ class Failure:
     delay_s: float = FIRST_DELAY_S
 
 
-def failure_of(error: Exception, *, attempt: int, setting: str, provider: Provider) -> Failure:
+def failure_of(error: Exception, *, attempt: int, setting: str, provider: ModelProvider) -> Failure:
     """`setting` is the one that names the model; `provider` tells what the others are called."""
     doubled = FIRST_DELAY_S * 2.0**attempt
     match error:
@@ -266,7 +266,7 @@ def outcome_of(error: AppError) -> str:
             return error.code
 
 
-def what_to_mend(error: AppError, setting: str, provider: Provider) -> str:
+def what_to_mend(error: AppError, setting: str, provider: ModelProvider) -> str:
     """Returns the one sentence that names the setting to mend. `setting` is the one that names the model."""
     match _cause_of(error) or error.__cause__:
         case ProviderRefusal() as refusal if refusal.cause.advice:

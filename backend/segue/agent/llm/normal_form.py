@@ -38,7 +38,7 @@ Digest = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class WireForm:
     """What a family of models cannot take. Everything else holds for all models.
 
     A message with opaque parts stays as it came, unless `opaque_too`: its endpoint has refused one.
@@ -51,16 +51,16 @@ class Form:
 
 
 # A pattern on the model's name, in any case, and what holds for such a model. The first row that fits counts.
-FAMILIES: Final[tuple[tuple[str, Form], ...]] = (
-    (r"llama[-_. ]?3(?!\d)", Form(one_call_per_message=True)),
-    (r"gemma[-_: ]?(2(?!\d)|7b)", Form(no_system_role=True)),
+FAMILIES: Final[tuple[tuple[str, WireForm], ...]] = (
+    (r"llama[-_. ]?3(?!\d)", WireForm(one_call_per_message=True)),
+    (r"gemma[-_: ]?(2(?!\d)|7b)", WireForm(no_system_role=True)),
     # Tokenizers of Mistral before version 7.
     (
         r"mixtral|mistral[-_:]?(7b|nemo)|(ministral|mistral|pixtral|codestral)[\w.-]*[-_](v0\.1|240\d|2410)",
-        Form(no_text_beside_calls=True),
+        WireForm(no_text_beside_calls=True),
     ),
 )
-ANY_MODEL: Final = Form()
+ANY_MODEL: Final = WireForm()
 # Models that take images. One that is not named here gets none; an endpoint that refuses them gets none again.
 _WITH_IMAGES = re.compile(
     r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|(?<![\w.])o[134](?!-(?:mini|preview)\b)(?![\w.])|o4-mini|claude-(?:[3-9]|opus|sonnet|haiku)"
@@ -72,7 +72,7 @@ _WITH_IMAGES = re.compile(
 
 
 @lru_cache
-def form_of(model: str) -> Form:
+def form_of(model: str) -> WireForm:
     return next((form for pattern, form in FAMILIES if re.search(pattern, model, re.IGNORECASE)), ANY_MODEL)
 
 
@@ -82,7 +82,7 @@ def takes_images(model: str) -> bool:
 
 
 def normal_form(
-    messages: Sequence[BaseMessage], form: Form = ANY_MODEL, *, with_images: bool = True
+    messages: Sequence[BaseMessage], form: WireForm = ANY_MODEL, *, with_images: bool = True
 ) -> list[BaseMessage]:
     """Returns the messages as they may be sent; the given ones stay as they are.
 
@@ -107,7 +107,7 @@ def normal_form(
     return [*leading, *shown]
 
 
-def refused_form(messages: Iterable[BaseMessage], form: Form) -> Form | None:
+def refused_form(messages: Iterable[BaseMessage], form: WireForm) -> WireForm | None:
     """Returns the form to try once one was refused, in which no message is whole; None if that changes nothing."""
     if form.opaque_too or not (form.one_call_per_message or form.no_text_beside_calls):
         return None

@@ -14,7 +14,7 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 
-from segue.agent.llm.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ToolChoice
+from segue.agent.llm.reply import MAX_NAME_CHARS, NOT_IN_A_NAME, ToolChoiceMode
 from segue.agent.llm.tool_schemas import Bounds, acceptable_schema
 from segue.agent.untrusted import neutralised
 from segue.domain.tool import ToolSpec
@@ -87,7 +87,7 @@ class ToolBindings:
         self._offers = ToolOffers(bounds)
         self._known: dict[tuple[object, ...], tuple[tuple[ToolSpec, ...], ToolBound]] = {}
 
-    def of(self, tools: tuple[ToolSpec, ...], *, tool_choice: ToolChoice) -> ToolBound:
+    def of(self, tools: tuple[ToolSpec, ...], *, tool_choice: ToolChoiceMode) -> ToolBound:
         if not tools:
             return ToolBound(self._model, {})
         key = (tool_choice, *(tool.name for tool in tools))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-ToolChoice = Literal["auto", "required", "none"]
+ToolChoiceMode = Literal["auto", "required", "none"]
 
 SCHEMA: Final = "segue_schema"  # an option of a request: the schema of the answer, for models with `takes_schemas`
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from langchain_core.messages import AIMessage, BaseMessage
 
 from segue.domain.tool import ToolSpec
-from segue.memory.token_count import Count, estimate
+from segue.memory.token_count import CountTokens, estimate
 
 IMAGE_TOKENS = 1600  # of a large one, with the providers that say what it takes
 
 
-def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: Count = estimate) -> int:
+def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: CountTokens = estimate) -> int:
     calls = (
         f"{call['name']}{call['args']}" for each in messages if isinstance(each, AIMessage) for call in each.tool_calls
     )

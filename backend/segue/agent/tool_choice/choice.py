@@ -16,7 +16,7 @@ import orjson
 from segue.agent.llm.offered_tools import MAX_TOOLS
 from segue.agent.tool_choice.search import ToolSearch
 from segue.domain.tool import Tool, ToolChoice, ToolContext, ToolSpec
-from segue.memory.token_count import Count
+from segue.memory.token_count import CountTokens
 from segue.tools.availability import ToolGuard
 from segue.tools.health import is_blocked
 from segue.tools.summaries import one_line
@@ -77,7 +77,7 @@ class ToolNeeds:
 class ToolTokens:
     """Counts the tokens that tools take in a request, those of each tool once. `count` gives those of a text."""
 
-    def __init__(self, count: Count) -> None:
+    def __init__(self, count: CountTokens) -> None:
         self._count = count
         self._known: dict[str, tuple[ToolSpec, int]] = {}
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from segue.agent.tool_choice.index import ToolIndex, asked_words
 from segue.domain.tool import ToolSpec
+from segue.memory.long_term import Embeddings
 from segue.plans.question import tool_words
 
 MAX_INDEXES = 8  # catalogues of agents, and before and after a server's tools change
@@ -17,7 +18,6 @@ MAX_EMBEDDED_CHARS = 1000
 EMBEDDED_AT_ONCE = 64
 RANK_DAMPING = 60  # the usual constant of reciprocal rank fusion
 
-Embeddings = Sequence[Sequence[float]]
 Vectors = Mapping[str, Sequence[float]]
 
 

@@ -15,10 +15,10 @@ from pydantic.alias_generators import to_camel
 
 from segue.api.doors.client_sessions import MAX_CLIENT_ID_CHARS
 from segue.api.doors.sent_files import is_file, parts_unsupported
-from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, PlanDecision, Text
+from segue.api.schemas import MAX_MESSAGE_CHARS, MAX_VERSION, Body, FilledText, PlanDecision
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, InvalidRequest
-from segue.domain.tool import Remember
+from segue.domain.tool import RememberFor
 from segue.plans.store import StalePlan
 
 MAX_ENTRIES = 100
@@ -40,9 +40,9 @@ class InterruptAnswer(Body):
     approved: Annotated[bool | None, doc("False rejects.")] = None
     args: Annotated[Json | None, doc("Approves, with these in the place of the step's arguments.")] = None
     message: Annotated[
-        Annotated[Text, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("What is to be otherwise, in words.")
+        Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS)] | None, doc("What is to be otherwise, in words.")
     ] = None
-    remember: Annotated[Remember | None, doc("Approves, and the tool need not ask again in this session.")] = None
+    remember: Annotated[RememberFor | None, doc("Approves, and the tool need not ask again in this session.")] = None
     answer: Annotated[Json | None, doc("Fills in the form that a tool asks for.")] = None
     reason: Annotated[str | None, doc("For the client alone.")] = None
 

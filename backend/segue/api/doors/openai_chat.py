@@ -23,7 +23,7 @@ from segue.api.doors.openai_errors import error_body
 from segue.api.doors.openai_request import CompletionBody, asked, is_open_webui, turn_headers
 from segue.api.doors.openai_tasks import do_task, is_task
 from segue.api.doors.speaking_for import DoorAskingDep
-from segue.api.doors.turn_reader import Activity, Answered, Called, Piece, Text, TurnReader
+from segue.api.doors.turn_reader import Activity, Answered, AnswerText, Called, Piece, TurnReader
 from segue.api.events import MEDIA_TYPE, EventStream
 from segue.api.problem_codes import OF_DOORS, problems
 from segue.domain import turn_errors
@@ -128,7 +128,7 @@ class Chunks:
 
     def _frame(self, piece: Piece) -> bytes:
         match piece:
-            case Text(delta):
+            case AnswerText(delta):
                 return self._delta(content=delta)
             case Activity():
                 return self._delta(reasoning_content=piece.text) + self._status(piece)

@@ -23,7 +23,7 @@ PAGE = 200
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # between the attempts to continue a stream
 LAST_EVENTS = ("RUN_FINISHED", "RUN_ERROR")
 
-Event = dict[str, Any]
+StreamEvent = dict[str, Any]
 
 WHAT_TO_DO: Mapping[int, str] = {
     401: "Make a key with `segue keys create --user YOU` and give it as SEGUE_API_KEY or --api-key.",
@@ -81,7 +81,7 @@ class Api:
             after = {"cursor": page["next_cursor"]} if page["next_cursor"] else None
         return items
 
-    def events(self, method: str, path: str, **request: Any) -> Iterator[tuple[int, Event]]:
+    def events(self, method: str, path: str, **request: Any) -> Iterator[tuple[int, StreamEvent]]:
         """Yields the events of a stream with their ids. Raises Refused, and httpx2.TransportError if it is cut."""
         with self._http.sse(path, method=method, max_event_size=None, **request) as source:
             if source.response.is_error:
@@ -122,7 +122,7 @@ def problem_line(title: str, detail: str, *, status: int, advice: Mapping[int, s
     return " ".join(filter(None, (problem, advice.get(status))))
 
 
-def turn_problem(event: Event, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
+def turn_problem(event: StreamEvent, advice: Mapping[int, str] = WHAT_TO_DO) -> str:
     """Returns the line of a RUN_ERROR."""
     problem = event.get("metadata", {}).get("problem", {})
     title, status = problem.get("title", "The turn failed"), problem.get("status", 0)
@@ -162,7 +162,7 @@ class TurnStream:
     _last_id: int = 0
     _key: str = field(default_factory=lambda: str(uuid4()))
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[StreamEvent]:
         """Ends with the terminal event. After an interrupt, call it again to read on.
 
         Raises Refused, also if the service cannot be reached for half a minute.
@@ -189,7 +189,7 @@ class TurnStream:
         if self.turn_id is not None:
             self.api.post(f"/sessions/{self.session_id}/turns/{self.turn_id}/cancel")
 
-    def _new_events(self) -> Iterator[Event]:
+    def _new_events(self) -> Iterator[StreamEvent]:
         """The idempotency key makes a repeated request attach to the turn instead of beginning another one."""
         if self.turn_id is None:
             stream = self.api.events("POST", self.path, json=self.body, headers={"Idempotency-Key": self._key})

@@ -22,7 +22,7 @@ import httpx2
 import typer
 
 from segue.commands.chat.api import Api, Refused
-from segue.commands.chat.conversation import Conversation, Read
+from segue.commands.chat.conversation import Conversation, ReadLine
 from segue.commands.chat.screen import Screen
 from segue.commands.terminal import ServiceKey, check_url, local_url, refusal, settings_with
 from segue.embedded.service_process import OwnService
@@ -136,7 +136,7 @@ def _open(conversation: Conversation, session_id: str | None, *, given: bool) ->
         conversation.screen.note("The last conversation is gone; this is a new one.")
 
 
-def _reader(screen: Screen) -> Read:
+def _reader(screen: Screen) -> ReadLine:
     """Returns what reads a line: with a prompt and line editing on a terminal, else as it comes."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return lambda _: sys.stdin.readline() or None

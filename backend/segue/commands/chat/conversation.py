@@ -6,13 +6,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from segue.commands.chat.api import Api, Refused, TurnStream, waiting_step, waiting_steps
-from segue.commands.chat.screen import Json, Screen, TurnView
+from segue.commands.chat.screen import Screen, TurnView
 from segue.commands.terminal import one_line
 from segue.language.shown_call import CallView
 
-Read = Callable[[str], "str | None"]  # shows a prompt and returns a line, None after the last one
+ReadLine = Callable[[str], "str | None"]  # shows a prompt and returns a line, None after the last one
 
 PROMPT = "> "
 SHOWN_HISTORY = 6
@@ -38,7 +39,7 @@ class Conversation:
     remember: Callable[[str], None]
     session_id: str | None = None
     all_well: bool = True
-    _waiting: Json | None = None
+    _waiting: dict[str, Any] | None = None
 
     def resume(self, session_id: str) -> None:
         """Prints the last messages, and follows the turn that runs in the session, if one does. Raises Refused."""
@@ -56,7 +57,7 @@ class Conversation:
         else:
             self._refresh_waiting(None)
 
-    def talk(self, read: Read) -> None:
+    def talk(self, read: ReadLine) -> None:
         """Ends after the last line, or at /quit. Raises KeyboardInterrupt at a second Ctrl-C."""
         interrupted = False
         while True:
@@ -101,7 +102,7 @@ class Conversation:
         body = {"message": message, "stream": True}
         self._follow(TurnStream(self.api, self.session_id, f"/sessions/{self.session_id}/chat", body))
 
-    def _decide(self, plan: Json, decision: str) -> None:
+    def _decide(self, plan: dict[str, Any], decision: str) -> None:
         """Decides about the version that was shown. If the plan has changed, nothing happens and it is shown again."""
         assert self.session_id is not None  # noqa: S101 (a plan is a session's)
         body = {"decision": decision, "version": plan["version"]}
@@ -133,17 +134,17 @@ class Conversation:
         self.all_well = self.all_well and view.answered
         self._refresh_waiting(view.plan)
 
-    def _refresh_waiting(self, shown: Json | None) -> None:
+    def _refresh_waiting(self, shown: dict[str, Any] | None) -> None:
         """Reads which plan waits for a yes, and shows it unless the turn has just shown this version."""
         plan = self._open_plan()
         self._waiting = plan if waiting_step(plan) else None
         if self._waiting is not None and (shown is None or shown["version"] != self._waiting["version"]):
             self._show_plan(self._waiting)
 
-    def _open_plan(self) -> Json | None:
+    def _open_plan(self) -> dict[str, Any] | None:
         return self.api.get(f"/sessions/{self.session_id}")["pending_plan"] if self.session_id else None
 
-    def _show_plan(self, plan: Json, *, whole: bool = False) -> None:
+    def _show_plan(self, plan: dict[str, Any], *, whole: bool = False) -> None:
         """Prints the arguments too that a yes would run the waiting steps with, as the question shows them."""
         self.screen.plan(plan)
         for step in waiting_steps(plan):

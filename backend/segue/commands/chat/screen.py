@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from segue.commands.chat.api import Event, turn_problem
+from segue.commands.chat.api import StreamEvent, turn_problem
 from segue.commands.terminal import one_line, printable
 
 MARKS: dict[str, tuple[str, str | None]] = {  # and the style
@@ -21,8 +21,6 @@ MARKS: dict[str, tuple[str, str | None]] = {  # and the style
     "skipped": ("[-]", None),
     "unknown": ("[!?]", "red"),
 }
-
-Json = dict[str, Any]
 
 
 class Screen:
@@ -55,13 +53,13 @@ class Screen:
     def problem(self, text: str) -> None:
         self._print(self._aside, text, "red")
 
-    def step(self, step: Json) -> None:
+    def step(self, step: dict[str, Any]) -> None:
         tool = f" ({step['tool']})" if step["tool"] else ""
         error = f": {step['error']}" if step["error"] else ""
         mark, style = MARKS.get(step["status"], MARKS["pending"])
         self.item(f"{step['id']}. {step['description']}{tool}{error}", f"  {mark}", style)
 
-    def plan(self, plan: Json) -> None:
+    def plan(self, plan: dict[str, Any]) -> None:
         self.line(f"Plan, {plan['status']}: {one_line(plan['goal'])}", "cyan")
         for step in plan["steps"]:
             self.step(step)
@@ -76,12 +74,12 @@ class TurnView:
 
     def __init__(self, screen: Screen) -> None:
         self.answered = False
-        self.plan: Json | None = None
+        self.plan: dict[str, Any] | None = None
         self._screen = screen
         self._calls: dict[str, str] = {}
         self._texts: dict[str, str] = {}
 
-    def show(self, event: Event) -> None:  # noqa: C901, PLR0912 (one line or two per kind of event)
+    def show(self, event: StreamEvent) -> None:  # noqa: C901, PLR0912 (one line or two per kind of event)
         screen = self._screen
         match event:
             case {"type": "TEXT_MESSAGE_START", "messageId": message}:
@@ -115,14 +113,14 @@ class TurnView:
             case {"type": "RUN_ERROR"}:
                 screen.problem(turn_problem(event))
 
-    def _show_result(self, reference: Json) -> None:
+    def _show_result(self, reference: dict[str, Any]) -> None:
         if reference["status"] == "succeeded":
             self._screen.item(reference["summary"], "  ←", "dim")
         else:
             text = f"{reference['tool_name']} {reference['status']}: {reference['summary']}"
             self._screen.item(text, "  ←", "red")
 
-    def _show_plan(self, plan: Json | None) -> None:
+    def _show_plan(self, plan: dict[str, Any] | None) -> None:
         before, self.plan = self.plan, plan
         if plan is None:
             return
@@ -133,7 +131,7 @@ class TurnView:
             if was["status"] != step["status"]:
                 self._screen.step(step)
 
-    def _finish(self, answer: Json) -> None:
+    def _finish(self, answer: dict[str, Any]) -> None:
         self.answered = True
         message = answer["message"]
         if self._texts.get(message["id"], "") != message["content"]:
@@ -142,7 +140,7 @@ class TurnView:
             self._show_plan(answer["plan"])
 
 
-def _patched(plan: Json | None, changes: list[Json]) -> Json | None:
+def _patched(plan: dict[str, Any] | None, changes: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Returns the plan after the JSON patches that Segue emits, which only replace values below `/plan`."""
     state: Any = {"plan": deepcopy(plan)}
     for change in changes:
@@ -151,5 +149,5 @@ def _patched(plan: Json | None, changes: list[Json]) -> Json | None:
         for name in above:
             place = place[name]
         place[last] = change["value"]
-    patched: Json | None = state["plan"]
+    patched: dict[str, Any] | None = state["plan"]
     return patched

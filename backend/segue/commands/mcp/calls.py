@@ -15,14 +15,14 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from segue.commands.chat.api import Event, Refused, turn_problem
+from segue.commands.chat.api import Refused, StreamEvent, turn_problem
 from segue.commands.mcp.service import ADVICE, CalledTurn
 
 BEAT_S: Final = 10.0
 PAUSE_S: Final = 0.25
 SHOWN_CHARS: Final = 200
 
-Caller = Context[Any, Any]
+McpContext = Context[Any, Any]
 
 
 class Calls:
@@ -32,7 +32,7 @@ class Calls:
         self._beat_s = beat_s
         self._turns: dict[tuple[str, str], CalledTurn] = {}
 
-    async def answer(self, ctx: Caller, turn: CalledTurn) -> dict[str, Any]:
+    async def answer(self, ctx: McpContext, turn: CalledTurn) -> dict[str, Any]:
         """Returns the ChatAnswer. Raises ToolError if the turn fails, Refused."""
         progress = CallProgress(ctx)
         beats = asyncio.create_task(self._beat(progress))
@@ -69,7 +69,7 @@ class Calls:
 class CallProgress:
     """What the client is told of a turn, if it asked for that: calls of tools, and the end of the text so far."""
 
-    def __init__(self, ctx: Caller) -> None:
+    def __init__(self, ctx: McpContext) -> None:
         self._ctx = ctx
         self._count = 0
         self._text = ""
@@ -80,7 +80,7 @@ class CallProgress:
         self._told_at = time.monotonic()
         await self._ctx.report_progress(self._count, None, message)
 
-    async def follow(self, event: Event) -> None:
+    async def follow(self, event: StreamEvent) -> None:
         match event:
             case {"type": "TOOL_CALL_START", "toolCallName": name}:
                 await self.tell(f"calls {name}")

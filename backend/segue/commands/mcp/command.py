@@ -8,7 +8,7 @@ import httpx2
 import typer
 
 from segue.commands.chat.api import client_options, key_header
-from segue.commands.mcp.calls import Caller
+from segue.commands.mcp.calls import McpContext
 from segue.commands.mcp.logins import login, logout
 from segue.commands.mcp.server import server_for
 from segue.commands.mcp.service import Service
@@ -50,7 +50,7 @@ def serve(
     anyio.run(run)
 
 
-def key_of_caller(ctx: Caller) -> dict[str, str]:
+def key_of_caller(ctx: McpContext) -> dict[str, str]:
     """Over HTTP each caller needs a key of their own: the server's would let in every program that reaches its port."""
     given = ctx.headers or {}
     return {name: given[name] for name in ("authorization", "x-api-key") if name in given}

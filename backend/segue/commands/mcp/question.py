@@ -12,9 +12,7 @@ from segue.commands.chat.api import waiting_step, waiting_steps
 from segue.commands.terminal import one_line
 from segue.language.shown_call import CallView
 
-Json = dict[str, Any]
-
-_FORM: Final[Json] = {
+_FORM: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
         "decision": {
@@ -61,7 +59,7 @@ def form(plan: Mapping[str, Any], whole: str) -> ElicitRequestFormParams:
     return ElicitRequestFormParams(message=question(plan, whole), requested_schema=schema)
 
 
-def decision(answer: ElicitResult, version: int, *, filled_in: bool) -> Json | None:
+def decision(answer: ElicitResult, version: int, *, filled_in: bool) -> dict[str, Any] | None:
     """Returns the body of a decision; None if the person left it open. A yes with a change in it is a change."""
     if filled_in and answer.action == "accept":
         return {"decision": "confirm", "version": version, "answer": answer.content or {}}

@@ -18,8 +18,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
 from segue.commands.chat.api import Refused, waiting_step
-from segue.commands.mcp.calls import BEAT_S, Caller, Calls
-from segue.commands.mcp.question import Json, decision, fills_in, form, question
+from segue.commands.mcp.calls import BEAT_S, Calls, McpContext
+from segue.commands.mcp.question import decision, fills_in, form, question
 from segue.commands.mcp.service import CalledTurn, Service
 from segue.version import VERSION
 
@@ -33,7 +33,7 @@ ADDS: Final = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 ACTS: Final = ToolAnnotations(destructive_hint=True, open_world_hint=True)
 ASKED: Final = "decision"  # the form, among what a client of the newer protocol answers
 
-SessionId = Annotated[str, Field(max_length=200, description="As start_session and list_sessions give it.")]
+SessionArgument = Annotated[str, Field(max_length=200, description="As start_session and list_sessions give it.")]
 
 
 class Waits(BaseModel):
@@ -53,10 +53,10 @@ class CalledAnswer(BaseModel):
     waits: Waits | None
 
 
-Answered = Annotated[CallToolResult, CalledAnswer] | InputRequiredResult
+ToolAnswer = Annotated[CallToolResult, CalledAnswer] | InputRequiredResult
 
 
-def server_for(service_of: Callable[[Caller], Service], *, may_decide: bool, beat_s: float = BEAT_S) -> MCPServer:
+def server_for(service_of: Callable[[McpContext], Service], *, may_decide: bool, beat_s: float = BEAT_S) -> MCPServer:
     """`service_of` gives the service as the caller of a tool may use it."""
     calls = Calls(beat_s)
     tools = Tools(service_of, calls, may_decide=may_decide)
@@ -92,19 +92,19 @@ def _told(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
 class Tools:
     """What the tools do. A decision has its plan's version as its key, so that sent again it is the same one."""
 
-    def __init__(self, service_of: Callable[[Caller], Service], calls: Calls, *, may_decide: bool) -> None:
+    def __init__(self, service_of: Callable[[McpContext], Service], calls: Calls, *, may_decide: bool) -> None:
         self._service_of = service_of
         self._calls = calls
         self._may_decide = may_decide
 
-    async def list_agents(self, ctx: Caller) -> list[Json]:
+    async def list_agents(self, ctx: McpContext) -> list[dict[str, Any]]:
         """List the agents that a session may have."""
         found = (await self._service_of(ctx).get("/agents"))["items"]
         return [{name: agent[name] for name in ("id", "name", "description")} for agent in found]
 
     async def list_sessions(
-        self, ctx: Caller, limit: Annotated[int, Field(ge=1, le=100, description="At most so many.")] = 20
-    ) -> list[Json]:
+        self, ctx: McpContext, limit: Annotated[int, Field(ge=1, le=100, description="At most so many.")] = 20
+    ) -> list[dict[str, Any]]:
         """List the sessions (conversations), newest activity first. `waits` says that a plan waits for a person."""
         found = (await self._service_of(ctx).get("/sessions", limit=limit))["items"]
         shown = ("id", "title", "agent", "updated_at", "message_count")
@@ -115,10 +115,10 @@ class Tools:
 
     async def start_session(
         self,
-        ctx: Caller,
+        ctx: McpContext,
         agent: Annotated[str | None, Field(description="The id of one of list_agents, or the default one.")] = None,
         title: Annotated[str | None, Field(max_length=200, description="For people to read.")] = None,
-    ) -> Json:
+    ) -> dict[str, Any]:
         """Begin a session: a conversation with an agent, which remembers what was said in it."""
         given = {name: value for name, value in (("agent", agent), ("title", title)) if value is not None}
         session = await self._service_of(ctx).post("/sessions", given)
@@ -126,28 +126,28 @@ class Tools:
 
     async def get_messages(
         self,
-        session_id: SessionId,
-        ctx: Caller,
+        session_id: SessionArgument,
+        ctx: McpContext,
         limit: Annotated[int, Field(ge=1, le=100, description="The last ones.")] = 20,
-    ) -> list[Json]:
+    ) -> list[dict[str, Any]]:
         """Read the last messages of a session, oldest first. Of a tool's result there is a summary."""
         page = await self._service_of(ctx).get(f"{_path(session_id)}/messages", order="desc", limit=limit)
         return [_message(each) for each in page["items"][::-1]]
 
-    async def get_plan(self, session_id: SessionId, ctx: Caller) -> Json:
+    async def get_plan(self, session_id: SessionArgument, ctx: McpContext) -> dict[str, Any]:
         """Read the plan that is open in a session, with its steps; null if there is none."""
         return {"plan": (await self._service_of(ctx).get(_path(session_id)))["pending_plan"]}
 
     async def send_message(
         self,
-        session_id: SessionId,
+        session_id: SessionArgument,
         message: Annotated[str, Field(min_length=1, max_length=32_000, description="What to say to the agent.")],
-        ctx: Caller,
+        ctx: McpContext,
         message_id: Annotated[
             str | None,
             Field(pattern=r"^[\x21-\x7e]{1,100}$", description="Yours: sent again with it, it is the same message."),
         ] = None,
-    ) -> Answered:
+    ) -> ToolAnswer:
         """Say something to the agent, and get its answer once it has it. The agent may call tools. A step that needs
         an approval waits for a person: a yes in your message does not count as one.
         """
@@ -157,7 +157,7 @@ class Tools:
         body = {"message": message, "stream": True, "approves": approves}
         return await self._settled(ctx, await self._sent(ctx, session_id, "chat", body, message_id or str(uuid4())))
 
-    async def decide_plan(self, session_id: SessionId, ctx: Caller) -> Answered:
+    async def decide_plan(self, session_id: SessionArgument, ctx: McpContext) -> ToolAnswer:
         """Ask the person at this client about the step that waits, and carry their decision out. You cannot decide."""
         if ctx.request_state is not None:
             return await self._resumed(ctx, session_id, ctx.request_state)
@@ -173,11 +173,11 @@ class Tools:
 
     async def decide_plan_itself(
         self,
-        session_id: SessionId,
+        session_id: SessionArgument,
         version: Annotated[int, Field(ge=1, description="Of the plan as you know it, from get_plan.")],
         choice: Annotated[Literal["confirm", "reject"], Field(description="confirm runs the step that waits.")],
-        ctx: Caller,
-    ) -> Answered:
+        ctx: McpContext,
+    ) -> ToolAnswer:
         """Decide on the step that waits. It may be destructive: confirm only what your user has told you to confirm. If
         this client can ask its user, the user decides instead.
         """
@@ -188,12 +188,14 @@ class Tools:
 
     # --- decisions ---
 
-    async def _sent(self, ctx: Caller, session_id: str, action: str, body: Json, key: str) -> Json:
+    async def _sent(
+        self, ctx: McpContext, session_id: str, action: str, body: dict[str, Any], key: str
+    ) -> dict[str, Any]:
         """Returns the ChatAnswer to a message or a decision. Raises ToolError, Refused."""
         turn = CalledTurn(self._service_of(ctx), session_id, f"{_path(session_id)}/{action}", body, f"mcp:{key}")
         return await self._calls.answer(ctx, turn)
 
-    async def _settled(self, ctx: Caller, answer: Json) -> Answered:
+    async def _settled(self, ctx: McpContext, answer: dict[str, Any]) -> ToolAnswer:
         """Asks the person at the client about what waits, as long as something does."""
         session_id, whole = answer["session_id"], self._whole(ctx, answer["session_id"])
         while waiting_step(plan := answer["plan"]) is not None and can_ask(ctx):
@@ -207,7 +209,7 @@ class Tools:
             answer = await self._sent(ctx, session_id, "plan/decision", body, f"{plan['id']}:{plan['version']}")
         return self._shown(ctx, answer)
 
-    async def _resumed(self, ctx: Caller, session_id: str, state: str) -> Answered:
+    async def _resumed(self, ctx: McpContext, session_id: str, state: str) -> ToolAnswer:
         """Goes on with what the person has said to the question of the round before."""
         turn_id, plan_id, version, filled_in = json.loads(state)
         said = (ctx.input_responses or {}).get(ASKED)
@@ -220,7 +222,7 @@ class Tools:
         plan = (await self._service_of(ctx).get(_path(session_id)))["pending_plan"]
         return self._shown(ctx, {"session_id": session_id, "turn_id": None, "plan": plan})
 
-    def _shown(self, ctx: Caller, answer: Json) -> CallToolResult:
+    def _shown(self, ctx: McpContext, answer: dict[str, Any]) -> CallToolResult:
         plan, waits = answer["plan"], None
         said = answer["message"]["content"] if "message" in answer else "The user has not decided."
         text = said
@@ -236,11 +238,11 @@ class Tools:
         shown = CalledAnswer(session_id=answer["session_id"], turn_id=answer["turn_id"], answer=said, waits=waits)
         return CallToolResult(content=[TextContent(text=text)], structured_content=shown.model_dump())
 
-    def _whole(self, ctx: Caller, session_id: str) -> str:
+    def _whole(self, ctx: McpContext, session_id: str) -> str:
         return f"{self._service_of(ctx).url}{_path(session_id)}/plan"
 
 
-def can_ask(ctx: Caller) -> bool:
+def can_ask(ctx: McpContext) -> bool:
     """Whether the client shows forms to a person. A bare `elicitation` is of clients from before there were kinds."""
     declared = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
     if declared is None or (declared.form is None and declared.url is not None):
@@ -248,7 +250,7 @@ def can_ask(ctx: Caller) -> bool:
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or ctx.session.can_send_request
 
 
-def _message(message: Json) -> Json:
+def _message(message: dict[str, Any]) -> dict[str, Any]:
     content = message["content"]
     text = content if isinstance(content, str) else f"{content.get('tool_name')}: {content.get('summary')}"
     return {"role": message["role"], "content": text, "created_at": message["created_at"]}

@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 import httpx2
 
-from segue.commands.chat.api import LAST_EVENTS, PAUSES_S, Event, Refused, not_segue, refused, unreachable
+from segue.commands.chat.api import LAST_EVENTS, PAUSES_S, Refused, StreamEvent, not_segue, refused, unreachable
 
 ADVICE: Final[Mapping[int, str]] = {
     401: "Make a key with `segue keys create --user YOU` and give it as SEGUE_API_KEY.",
@@ -63,7 +63,7 @@ class CalledTurn:
     id: str | None = None
     _asked: anyio.Event = field(default_factory=anyio.Event)
 
-    async def events(self) -> AsyncGenerator[Event]:
+    async def events(self) -> AsyncGenerator[StreamEvent]:
         """Ends with the terminal event. A stream that is cut is asked for again, and goes on after the last event.
 
         Raises Refused, also if the service cannot be reached for half a minute.
@@ -76,7 +76,7 @@ class CalledTurn:
                         if (position := int(each.id or 0)) <= last:
                             continue
                         last, failures = position, 0
-                        event: Event = json.loads(each.data)
+                        event: StreamEvent = json.loads(each.data)
                         yield event
                         if event["type"] in LAST_EVENTS:
                             return

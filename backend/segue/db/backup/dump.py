@@ -22,7 +22,7 @@ from segue.db.models import metadata
 from segue.domain.errors import AppError
 
 # Called with a table and the bytes of it that have been copied so far.
-Progress = Callable[[str, int], None]
+OnProgress = Callable[[str, int], None]
 
 MIGRATION_S: Final = 10.0  # for a process that is starting to look at the schema
 ASK_AGAIN_S: Final = 0.2
@@ -41,7 +41,7 @@ SELECT CASE WHEN pg_try_advisory_lock_shared({MIGRATION_LOCK}) THEN pg_advisory_
 _LAST: Final = "SELECT coalesce(pg_sequence_last_value($1::text::regclass), 0)"
 
 
-async def back_up(database: Database, file: IO[bytes], *, version: str, progress: Progress) -> Manifest:
+async def back_up(database: Database, file: IO[bytes], *, version: str, progress: OnProgress) -> Manifest:
     """Writes the archive. Raises AppError `no_store`, `store_too_new`, `migrating`, `copy_failed`."""
     async with database.read_only() as connection:
         present = await _tables_to_copy(connection)
@@ -119,7 +119,7 @@ async def _columns(connection: AsyncConnection) -> dict[str, dict[str, str | Non
 
 
 async def _copy(
-    driver: Any, archive: ZipFile, table: str, columns: dict[str, str | None], progress: Progress
+    driver: Any, archive: ZipFile, table: str, columns: dict[str, str | None], progress: OnProgress
 ) -> TableCopy:
     member = Member()
     with archive.open(table, "w", force_zip64=True) as out:

@@ -16,7 +16,7 @@ from segue.db.backup.archive import Manifest, Member, TableCopy, chunks_of, open
 from segue.db.backup.dump import (
     ASK_AGAIN_S,
     COPY_TIMEOUT_S,
-    Progress,
+    OnProgress,
     current_revision,
     driver_of,
     migrating,
@@ -42,7 +42,7 @@ WHERE datname = current_database() AND application_name = 'segue' AND pid <> pg_
 """
 
 
-async def restore(database: Database, database_url: str, path: Path, *, force: bool, progress: Progress) -> Manifest:
+async def restore(database: Database, database_url: str, path: Path, *, force: bool, progress: OnProgress) -> Manifest:
     """Puts what the archive holds in the place of what is stored, at the newest schema.
 
     Raises AppError `backup_unreadable`, `backup_too_new`, `store_too_new`, `store_in_use`, `store_not_empty` without
@@ -105,7 +105,7 @@ async def _ours(driver: Any) -> list[str]:
     return [table.name for table in metadata.sorted_tables if table.name in present]
 
 
-async def _fill(driver: Any, archive: ZipFile, manifest: Manifest, progress: Progress) -> None:
+async def _fill(driver: Any, archive: ZipFile, manifest: Manifest, progress: OnProgress) -> None:
     made = {row["table_name"] for row in await driver.fetch(_TABLES, SCHEMA)} - {"alembic_version"}
     if made != manifest.tables.keys():
         raise unreadable(str(archive.filename), f"it has other tables than {manifest.revision}")
@@ -114,7 +114,7 @@ async def _fill(driver: Any, archive: ZipFile, manifest: Manifest, progress: Pro
     await driver.execute(f"ANALYZE {', '.join(f'{SCHEMA}.{name}' for name in made)}", timeout=SWAP_TIMEOUT_S)
 
 
-async def _fill_table(driver: Any, archive: ZipFile, name: str, table: TableCopy, progress: Progress) -> None:
+async def _fill_table(driver: Any, archive: ZipFile, name: str, table: TableCopy, progress: OnProgress) -> None:
     member = Member()
     status = await driver.copy_to_table(
         name,

@@ -25,7 +25,7 @@ from segue.tools.apart import LARGE, TooMuch, apart
 from segue.tools.attachments.kinds import TEXT, UnreadableFile, UnsupportedFile, kind_of
 from segue.tools.attachments.texts import DEADLINE_S, ReadFile, read_file
 from segue.tools.normalize import clean_text, payload_of
-from segue.tools.outcome import Outcome, failed
+from segue.tools.outcome import CallOutcome, failed
 from segue.tools.parts import IMAGES, BinaryPart
 from segue.tools.results import StoredResult, payload_of_stored
 from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line
@@ -156,7 +156,7 @@ async def attached(
 
 async def read_attached(
     connection: AsyncConnection, session_id: str, files: Sequence[Attached]
-) -> Mapping[str, Outcome]:
+) -> Mapping[str, CallOutcome]:
     """Returns for each file of a message what reading it comes to, by its id: its text, or for an image the image as a
     part that is not stored with the result.
     """
@@ -174,12 +174,12 @@ async def read_attached(
 _GONE = failed("This file has been deleted.")
 
 
-async def _outcome(row: Any) -> Outcome:
+async def _outcome(row: Any) -> CallOutcome:
     summary = one_line(f"{row.name}: {row.summary}", MAX_SUMMARY_CHARS)
     if row.media_type not in IMAGES:
         payload = await payload_of_stored(StoredResult("text", row.text))
         known = readable(_read_identifiers, row.identifiers or (), "attachments", row.id) or ()
-        return Outcome("succeeded", payload, None, 0, None, summary, known, row.summary)
+        return CallOutcome("succeeded", payload, None, 0, None, summary, known, row.summary)
     about = {"name": row.name, "media_type": row.media_type, "size_bytes": row.size_bytes}
     if row.image is None:
         about["note"] = f"Images of more than {MAX_IMAGE_BYTES} bytes are not shown to you."
@@ -188,7 +188,7 @@ async def _outcome(row: Any) -> Outcome:
         encoded = await to_thread.run_sync(b64encode, row.image)
         part = BinaryPart(row.media_type, encoded.decode(), row.media_type)
         payload = replace(payload, parts=(part,))
-    return Outcome("succeeded", payload, None, 0, None, summary)
+    return CallOutcome("succeeded", payload, None, 0, None, summary)
 
 
 def _owned(owner: str, session_id: str, *columns: Any) -> Select[Any]:

@@ -51,7 +51,7 @@ SEARCH_MEMORY = ToolSpec(
 )
 
 
-class Remember(Protocol):
+class RememberFact(Protocol):
     """Returns the fact as stored; None if the user has not said it in the session."""
 
     async def __call__(
@@ -59,11 +59,11 @@ class Remember(Protocol):
     ) -> Memory | None: ...
 
 
-class Search(Protocol):
+class SearchFacts(Protocol):
     async def __call__(self, owner: str, query: str, *, now: datetime, limit: int) -> list[Memory]: ...
 
 
-def remember_tool(remember: Remember) -> Tool:
+def remember_tool(remember: RememberFact) -> Tool:
     async def run(args: dict[str, Any], context: ToolContext) -> object:
         kept = await remember(
             context.owner,
@@ -80,7 +80,7 @@ def remember_tool(remember: Remember) -> Tool:
     return Tool(REMEMBER, run)
 
 
-def search_memory_tool(search: Search) -> Tool:
+def search_memory_tool(search: SearchFacts) -> Tool:
     async def run(args: dict[str, Any], context: ToolContext) -> object:
         found = await search(context.owner, args["query"], now=context.now, limit=MAX_FOUND)
         dates = [local_time(fact.created_at, context.time_zone).date().isoformat() for fact in found]

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from segue.agent.llm.model_errors import BROKE_OFF, NotAnAnswer
 from segue.agent.llm.providers.async_model import AsyncChatModel
-from segue.agent.llm.providers.completion_reader import CompletionReader, Words
+from segue.agent.llm.providers.completion_reader import AnswerWords, CompletionReader
 from segue.agent.llm.providers.endpoint import endpoint_of
 from segue.agent.llm.providers.openai_address import made_by
 from segue.agent.llm.providers.options import ProviderOptions
@@ -132,7 +132,7 @@ def _wire_call(call: ToolCall, opaque: Mapping[str, Any] | None) -> dict[str, An
     return {"id": call["id"], "type": "function", "function": function, **(opaque or {})}
 
 
-def _as_message(words: Words) -> tuple[str, dict[str, Any]]:
+def _as_message(words: AnswerWords) -> tuple[str, dict[str, Any]]:
     """Returns a message's content and `additional_kwargs`: the content may not hold half a character."""
     reasoning = {REASONING: words.reasoning} if words.reasoning else {}
     if words.text.isascii() or not any("\ud800" <= char <= "\udfff" for char in words.text):

@@ -24,7 +24,7 @@ REASONING_TOKENS: Final = (("completion_tokens_details", "reasoning_tokens"), ("
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class AnswerWords:
     text: str
     reasoning: str
 
@@ -55,7 +55,7 @@ class CompletionReader:
     _calls: list[_OpenCall] = field(default_factory=list)
     _opaque: dict[str, Any] = field(default_factory=dict)
 
-    def add_choice(self, choice: Mapping[str, Any], message: Mapping[str, Any]) -> Words:
+    def add_choice(self, choice: Mapping[str, Any], message: Mapping[str, Any]) -> AnswerWords:
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
         for position, call in enumerate(message.get("tool_calls") or ()):
             self._add_call(call, position)
@@ -83,7 +83,7 @@ class CompletionReader:
         self.model = body.get("model") or self.model
         self.response_id = body.get("id") or self.response_id
 
-    def _words(self, message: Mapping[str, Any]) -> Words:
+    def _words(self, message: Mapping[str, Any]) -> AnswerWords:
         content = message.get("content")
         parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
         text = _texts(parts, TEXT_PARTS) + _plain(message.get("refusal"))
@@ -94,7 +94,7 @@ class CompletionReader:
             said = [part for part in parts if part != _NO_TEXT]
             self._opaque["content"] = opaque.joined(self._opaque.get("content"), said)
         self._begun = self._begun or bool(text or reasoning or thought)
-        return Words(text, reasoning + thought)
+        return AnswerWords(text, reasoning + thought)
 
     def _add_call(self, call: Mapping[str, Any], position: int) -> None:
         function = call.get("function") or {}

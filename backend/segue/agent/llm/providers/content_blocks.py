@@ -11,7 +11,7 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
-from segue.agent.llm.providers.completion_reader import Words
+from segue.agent.llm.providers.completion_reader import AnswerWords
 from segue.agent.llm.providers.opaque import MAX_OPAQUE_BYTES, joined, size_of
 from segue.agent.llm.providers.wire_json import write_json
 from segue.agent.llm.reply import CALLS, OPAQUE, Opaque, RawCall
@@ -78,9 +78,9 @@ class AnswerReader:
     _calls: list[_CallInPieces] = field(default_factory=list)
     _signatures: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, message: AIMessage) -> Words:
+    def add(self, message: AIMessage) -> AnswerWords:
         blocks = _blocks(message)
-        words = Words(_words(blocks, _TEXTS), _words(blocks, _REASONING))
+        words = AnswerWords(_words(blocks, _TEXTS), _words(blocks, _REASONING))
         self.size += _BYTES_OF_A_CHUNK + len(words.text.encode(errors="replace")) + len(words.reasoning)
         for call in _pieces(message):
             self._add_piece(call)

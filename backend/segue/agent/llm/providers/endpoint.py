@@ -14,7 +14,7 @@ import structlog
 
 from segue.agent.llm.model_errors import BROKE_OFF, NotAnAnswer, ProviderRefusal, ProviderUnreachable, too_long
 from segue.agent.llm.providers.event_stream import BROKEN, BodyTooLong, bounded, events
-from segue.agent.llm.providers.learned import Body, Learned
+from segue.agent.llm.providers.learned import Learned, RequestBody
 from segue.agent.llm.providers.openai_address import before_requests, http_arguments
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.providers.refusals import RefusalReader
@@ -39,12 +39,12 @@ class Endpoint:
         self._max_answer_bytes = max_answer_bytes
         self._learned = Learned()
 
-    async def ask(self, body: Body) -> dict[str, Any]:
+    async def ask(self, body: RequestBody) -> dict[str, Any]:
         """Returns the whole answer. Raises ModelFailure, TimeoutError or ValueError."""
         async with aclosing(self._asked(body)) as received:
             return cast(dict[str, Any], await anext(received))
 
-    async def stream(self, body: Body) -> AsyncIterator[dict[str, Any] | None]:
+    async def stream(self, body: RequestBody) -> AsyncIterator[dict[str, Any] | None]:
         """Yields the events of an answer, and None as a sign of life. Raises as `ask` does.
 
         The last one yielded is empty if the provider said that the answer is complete.
@@ -53,7 +53,7 @@ class Endpoint:
             async for event in received:
                 yield event
 
-    async def _asked(self, body: Body) -> AsyncGenerator[dict[str, Any] | None]:
+    async def _asked(self, body: RequestBody) -> AsyncGenerator[dict[str, Any] | None]:
         """Yields an answer, asked for again without what the endpoint refuses, or with what it misses."""
         learned, has_begun = self._learned, False
         while True:
@@ -74,7 +74,7 @@ class Endpoint:
                 continue
             return
 
-    async def _received(self, body: Body) -> AsyncGenerator[dict[str, Any] | None]:
+    async def _received(self, body: RequestBody) -> AsyncGenerator[dict[str, Any] | None]:
         response = await self._post(body)
         try:
             kind = response.headers.get("content-type", "")
@@ -123,7 +123,7 @@ class Endpoint:
         except BROKEN as error:
             raise NotAnAnswer(BROKE_OFF) from error
 
-    async def _post(self, body: Body) -> httpx2.Response:
+    async def _post(self, body: RequestBody) -> httpx2.Response:
         request = self._client.build_request("POST", self._path, content=write_json(body))
         try:
             return await self._client.send(request, stream=True)

@@ -8,7 +8,7 @@ from segue.agent.llm.model_errors import BAD_REQUEST, ProviderRefusal
 from segue.agent.llm.providers.opaque import CALL_FIELDS, MESSAGE_FIELDS
 from segue.agent.llm.providers.refusals import is_missed, parameter_named
 
-Body = Mapping[str, Any]
+RequestBody = Mapping[str, Any]
 
 # What a request cannot do without.
 _ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
@@ -32,7 +32,7 @@ class Learned:
     def __or__(self, other: "Learned") -> "Learned":
         return Learned(self.refused | other.refused, self.missed | other.missed)
 
-    def after(self, refusal: ProviderRefusal, sent: Body) -> tuple["Learned", str] | None:
+    def after(self, refusal: ProviderRefusal, sent: RequestBody) -> tuple["Learned", str] | None:
         """Returns what is known after a refusal of this body, and the name it is about; None if it names nothing."""
         for name in (*_OF_MESSAGES, *_OF_CALLS):
             if name not in self.missed and is_missed(refusal, name):
@@ -42,7 +42,7 @@ class Learned:
             return None
         return replace(self, refused=self.refused | {_refused_part(sent, named)}), named
 
-    def applied_to(self, body: Body) -> Body:
+    def applied_to(self, body: RequestBody) -> RequestBody:
         sent = dict(body)
         for name, value in self.refused:
             if name in sent and value in (None, sent[name]):
@@ -74,7 +74,7 @@ class Learned:
         return filled
 
 
-def _optional_names(body: Body) -> set[str]:
+def _optional_names(body: RequestBody) -> set[str]:
     """Returns what of a request could be left out: parameters, and what was given back as it came."""
     messages = body.get("messages", ())
     calls = (call for message in messages for call in message.get("tool_calls", ()))
@@ -82,13 +82,13 @@ def _optional_names(body: Body) -> set[str]:
     return given_back.union(body.keys() - _ESSENTIAL, *(call.keys() - CALL_FIELDS for call in calls))
 
 
-def _suspect(refusal: ProviderRefusal, body: Body) -> str | None:
+def _suspect(refusal: ProviderRefusal, body: RequestBody) -> str | None:
     """Returns what a refusal may be about that names nothing: few endpoints say that they take no schema of answers."""
     is_vague = refusal.status in BAD_REQUEST and refusal.cause.name == "refused"
     return "response_format" if is_vague and "response_format" in body else None
 
 
-def _refused_part(body: Body, name: str) -> tuple[str, object]:
+def _refused_part(body: RequestBody, name: str) -> tuple[str, object]:
     """Returns a parameter with its value, if that is one of a few: another may be welcome."""
     value = body.get(name)
     return name, value if isinstance(value, str) else None

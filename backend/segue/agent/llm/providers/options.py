@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from segue.domain.providers import OPENAI, Api, Provider
+from segue.domain.providers import OPENAI, ModelProvider, ProviderApi
 from segue.domain.redaction import header_secrets
 from segue.domain.telemetry import Attribute
 from segue.secret_files import LiveKey
@@ -24,8 +24,8 @@ class ProviderOptions:
     base_url: str | None
     timeout_s: float
     max_answer_bytes: int
-    provider: Provider = OPENAI
-    api: Api = "auto"
+    provider: ModelProvider = OPENAI
+    api: ProviderApi = "auto"
     temperature: float | None = None
     max_output_tokens: int | None = None
     reasoning_effort: str | None = None

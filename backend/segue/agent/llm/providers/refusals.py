@@ -15,7 +15,7 @@ import httpx2
 from segue.agent.llm.model_errors import BAD_REQUEST, ProviderRefusal
 from segue.agent.llm.providers.event_stream import BodyTooLong, bounded
 from segue.agent.llm.providers.wire_json import read_json, write_json
-from segue.domain.providers import OPENAI, Provider
+from segue.domain.providers import OPENAI, ModelProvider
 from segue.domain.redaction import without, without_secret_texts
 from segue.tools.normalize import clean_text
 from segue.tools.summaries import shortened
@@ -54,7 +54,7 @@ class RefusalReader:
     """`secrets` are blanked in what a provider says; `provider` tells what its settings are called."""
 
     secrets: Collection[str]
-    provider: Provider = OPENAI
+    provider: ModelProvider = OPENAI
 
     async def check(self, response: httpx2.Response) -> None:
         """Raises ProviderRefusal unless the response is a success; redirects are none, and never followed."""
