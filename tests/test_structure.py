@@ -55,6 +55,7 @@ OWNERS_OF_TABLES = {
     "turns/claims.py": "turns",
     "turns/figures.py": "turns of all users",
     "turns/fork.py": "copies of a session's rows in all its tables, for another session",
+    "turns/last_run.py": "what turns did, dropped when that is old",
     "turns/imports.py": "turns and messages that were held elsewhere",
     "turns/operations.py": "turns of all users, and their calls",
     "turns/presence.py": "turns.lease_until, of processes that are gone",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from segue.agent.prompts import OPEN_NOTES
+from segue.agent.untrusted import OPEN_NOTES
 from segue.config import Settings
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says

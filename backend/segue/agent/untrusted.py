@@ -15,6 +15,8 @@ NOTES: Final = "notes"
 # One name for all: a random one would change every prompt and end every provider's cache.
 OPEN: Final = f"<{NAME}>"
 CLOSE: Final = f"</{NAME}>"
+OPEN_NOTES, CLOSE_NOTES = f"<{NOTES}>", f"</{NOTES}>"
+EARLIER_RESULTS: Final = "Results from earlier in this session, newest first (load one with get_tool_result):"
 
 _ANGLES: Final = "<＜﹤‹«〈⟨《≺˂ᐸ❮❬⧼"
 _UNSEEN: Final = (
@@ -76,3 +78,9 @@ def _folded(char: str) -> str:
 
 _MARK: Final = re.compile(rf"[{_ANGLES}\[](?=(?i:[{_UNSEEN}{_SLASHES}]{{0,8}}{_name_pattern(NAME)}|{_ROLE_MARKS}))")
 _NOTES_MARK: Final = re.compile(rf"[<＜﹤˂ᐸ](?=(?i:[{_UNSEEN}{_SLASHES}]{{0,8}}{_name_pattern(NOTES)}(?!\w)))")
+
+
+def without_references(text: str) -> str:
+    """Returns a system message without its list of earlier results."""
+    before, heading, after = text.partition(f"\n\n{EARLIER_RESULTS}\n{OPEN}\n")
+    return before + after.partition(CLOSE)[2] if heading else text

@@ -20,7 +20,7 @@ from segue.plans.store import expire_overdue
 from segue.tools.retention import drop_expired
 from segue.tools.states import drop_old_changes
 from segue.turns import queries
-from segue.turns.timeline import drop_old_details
+from segue.turns.last_run import drop_old_details
 from segue.usage.ledger import drop_old_usage
 
 MOST_SESSIONS = 50

@@ -42,8 +42,8 @@ from segue.events.outbox import OF_TURNS, outbox_of, turns_ended
 from segue.memory.history import IN_HISTORY, INTERRUPTED, NewMessage, append_message
 from segue.tools.results import unanswered_calls
 from segue.turns.claims import IS_HELD, Claim, held, runs_beside
+from segue.turns.last_run import attempt_ended, run_failed
 from segue.turns.store import ChatRequest
-from segue.turns.timeline import attempt_ended, run_failed
 
 CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
 START_WITHIN_S = 2.0  # what was sent of a turn that no process has begun by then was lost

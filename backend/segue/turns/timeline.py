@@ -11,29 +11,23 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AwareDatetime
-from sqlalchemy import ColumnElement, Row, func, literal, literal_column, null, select, update
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, tool_calls, turns
 from segue.db.order import oldest_first
 from segue.db.reading import readable, reader
-from segue.db.redis import DETAILS_DROPPED_KEY, Cache
-from segue.db.writing import without_defaults
+from segue.db.redis import Cache
 from segue.domain.doc import BUILT_AT_FIRST_USE, doc
-from segue.domain.ids import first_id
 from segue.domain.session import PromptReport, TurnReport, Usage
 from segue.domain.timeline import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus
 from segue.turns.activity import heard
-from segue.turns.last_run import prompt_of, run_of, stored_run
+from segue.turns.last_run import prompt_of, run_of
 from segue.turns.operations import OpsTurn, find_any, with_activity
 from segue.turns.queries import report_of
 
-KEPT_ATTEMPTS: Final = 20
 CALLS_SHOWN: Final = 500
-BATCH: Final = 1000
-DETAILS_DROPPED_TTL_S: Final = 604_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,47 +117,6 @@ class _Stored(RunTimeline):
 
 
 _read_stored = reader(_Stored)
-
-
-def run_failed(run: RunTimeline) -> dict[str, Any]:
-    """Returns the columns of a turn that say what its last run did, if it has no report."""
-    used = literal(without_defaults(RunTimeline(usage=run.usage)), JSONB)
-    timeline = func.coalesce(turns.c.timeline, literal({}, JSONB)).op("||")(used)
-    return {"run": literal(stored_run(run), turns.c.run.type), "timeline": timeline}
-
-
-def attempt_ended(why: ColumnElement[Any], *, at: ColumnElement[Any]) -> dict[str, Any]:
-    """Returns the same after an attempt that was not the last."""
-    told = {
-        "instance": turns.c.worker,
-        "epoch": turns.c.epoch,
-        "started_at": turns.c.started_at,
-        "ended_at": at,
-        "why": why,
-    }
-    attempt = func.jsonb_build_object(*(each for pair in told.items() for each in pair))
-    before = func.coalesce(turns.c.timeline["attempts"], literal([], JSONB))
-    newest: ColumnElement[Any] = literal_column(f"CAST('$[last-{KEPT_ATTEMPTS - 1} to last]' AS jsonpath)")
-    kept = func.jsonb_path_query_array(before.op("||")(attempt), newest)
-    return {"run": None, "timeline": func.jsonb_build_object("attempts", kept)}
-
-
-async def drop_old_details(connection: AsyncConnection, cache: Cache, *, before: datetime) -> int:
-    """Forgets what turns did when that ended before then, and returns of how many. Looks at the next BATCH turns in the
-    order of their ids, which no index of details would pay for; Redis knows up to which one that was done.
-    """
-    done = await cache.get_json(DETAILS_DROPPED_KEY)
-    after = done if isinstance(done, str) else ""
-    looked = select(turns.c.id).where(turns.c.id > after, turns.c.id < first_id("turn", before))
-    ids = (await connection.execute(looked.order_by(turns.c.id).limit(BATCH))).scalars().all()
-    if not ids:
-        return 0
-    old = select(turns.c.id).where(turns.c.id.in_(ids), turns.c.run.is_not(None) | turns.c.timeline.is_not(None))
-    locked = old.where(turns.c.finished_at < before).with_for_update(skip_locked=True).cte("locked")
-    forgotten = update(turns).where(turns.c.id.in_(select(locked.c.id))).values(run=null(), timeline=null())
-    count = (await connection.execute(forgotten)).rowcount
-    await cache.set_json(DETAILS_DROPPED_KEY, ids[-1], ttl_s=DETAILS_DROPPED_TTL_S)
-    return count
 
 
 async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -> TurnTimeline:

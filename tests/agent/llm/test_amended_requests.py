@@ -8,11 +8,10 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from structlog.testing import capture_logs
 
-from segue.agent import prompts
 from segue.agent.llm.amendments import CUT
 from segue.agent.llm.model import ChatModel
 from segue.agent.render_messages import assistant_message
-from segue.agent.untrusted import fenced
+from segue.agent.untrusted import EARLIER_RESULTS, fenced
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.session import RequestedCall
@@ -31,7 +30,7 @@ def turn(number: int, *, words: str = WORDS, said: str = "") -> list[BaseMessage
     return [*made, AIMessage(said)] if said else made
 
 
-REFERENCES = f"{prompts.EARLIER_RESULTS}\n{fenced(WORDS * 2)}"
+REFERENCES = f"{EARLIER_RESULTS}\n{fenced(WORDS * 2)}"
 SYSTEM = SystemMessage(f"Be good.\n\n{REFERENCES}\n\nBe brief.")
 OLD = [message for number in range(10) for message in turn(number, said=f"It is {number}.")]
 

@@ -15,8 +15,7 @@ from segue.agent.llm.answer_schemas import AnswerSchema
 from segue.agent.llm.model_errors import BAD_REQUEST, ProviderRefusal
 from segue.agent.llm.normal_form import WireForm, refused_form
 from segue.agent.llm.reply import ToolChoiceMode
-from segue.agent.prompts import without_references
-from segue.agent.untrusted import fenced, unfenced
+from segue.agent.untrusted import fenced, unfenced, without_references
 from segue.domain.tool import ToolSpec
 from segue.memory.token_count import estimate
 

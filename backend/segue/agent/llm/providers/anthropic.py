@@ -17,7 +17,7 @@ from segue.agent.llm.providers.content_blocks import Dialect
 from segue.agent.llm.providers.guard import UNPACKED, guarded, with_live_key
 from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.providers.refusals import RefusalReader
-from segue.agent.prompts import OPEN_NOTES
+from segue.agent.untrusted import OPEN_NOTES
 from segue.net.http_client import tls_context
 
 # Why it stopped, if that means more than that the answer is whole.
