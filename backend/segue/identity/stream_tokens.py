@@ -46,5 +46,5 @@ async def user_of_token(connection: AsyncConnection, token: str, turn_id: str) -
     return (await connection.execute(valid)).scalar_one_or_none()
 
 
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()  # 256 random bits need no slow hash

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import delete, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import feedback, messages, sessions
@@ -18,7 +18,7 @@ async def set_feedback(
     if rating is None:
         await connection.execute(delete(feedback).where(feedback.c.message_id == message_id))
         return
-    new = insert(feedback).values(message_id=message_id, rating=rating, comment=comment, created_at=func.now())
+    new = upsert(feedback).values(message_id=message_id, rating=rating, comment=comment, created_at=func.now())
     said = {name: new.excluded[name] for name in ("rating", "comment", "created_at")}
     await connection.execute(new.on_conflict_do_update(index_elements=["message_id"], set_=said))
 

@@ -7,7 +7,7 @@ and ops read states too.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
@@ -43,8 +43,9 @@ BATCH = 250
 Transition = Callable[[ToolHealth], ToolHealth]
 StatePosition = tuple[str, str]  # a session and a tool
 
-_HEALTH = TypeAdapter(ToolHealth)
-_read_health, _read_change = reader(ToolHealth), reader(StatusMoved)
+_HEALTH: Final = TypeAdapter(ToolHealth)
+_read_health = reader(ToolHealth)
+_read_change = reader(StatusMoved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 
-from segue.agent.llm.providers import opaque
+from segue.agent.llm.providers.opaque import CALL_FIELDS, MESSAGE_FIELDS, foreign_fields, joined, within_bounds
 from segue.agent.llm.reply import RawCall, read_arguments, token_count
 
 # Fields of a message that hold reasoning: the first that is there counts, an endpoint may send two alike.
@@ -61,8 +61,8 @@ class CompletionReader:
             self._add_call(call, position)
         if legacy := message.get("function_call"):
             self._add_call({"index": 0, "function": legacy}, 0)
-        for name, value in opaque.foreign_fields(message, opaque.MESSAGE_FIELDS).items():
-            self._opaque[name] = opaque.joined(self._opaque.get(name), value, name)
+        for name, value in foreign_fields(message, MESSAGE_FIELDS).items():
+            self._opaque[name] = joined(self._opaque.get(name), value, name)
         return self._words(message)
 
     @property
@@ -75,7 +75,7 @@ class CompletionReader:
 
     def opaque(self) -> dict[str, Any] | None:
         """Returns the opaque fields of the message, or None if they are too large to be sent back."""
-        return opaque.within_bounds(self._opaque, [call.opaque for call in self._calls])
+        return within_bounds(self._opaque, [call.opaque for call in self._calls])
 
     def add_envelope(self, body: Mapping[str, Any]) -> None:
         """Takes what stands around the choices: the tokens, the model that answered, and the answer's id."""
@@ -92,7 +92,7 @@ class CompletionReader:
         if thought or "content" in self._opaque:
             # Thinking among the parts of the content goes back among them.
             said = [part for part in parts if part != _NO_TEXT]
-            self._opaque["content"] = opaque.joined(self._opaque.get("content"), said)
+            self._opaque["content"] = joined(self._opaque.get("content"), said)
         self._begun = self._begun or bool(text or reasoning or thought)
         return AnswerWords(text, reasoning + thought)
 
@@ -111,8 +111,8 @@ class CompletionReader:
             current.args += piece.args
             if not current.args and piece.name != current.name:
                 current.name += piece.name  # OpenAI's own format allows a name in pieces
-        for field_name, value in opaque.foreign_fields(call, opaque.CALL_FIELDS).items():
-            current.opaque[field_name] = opaque.joined(current.opaque.get(field_name), value, field_name)
+        for field_name, value in foreign_fields(call, CALL_FIELDS).items():
+            current.opaque[field_name] = joined(current.opaque.get(field_name), value, field_name)
 
     def _continued(self, piece: _OpenCall, position: int) -> _OpenCall | None:
         """Returns the call that a piece goes on with, or None if it begins one.
