@@ -16,7 +16,8 @@ from dotenv import dotenv_values
 from pydantic import SecretStr
 
 from segue.config import Settings
-from segue.telemetry.gauges import Backlog, SharedState, shared_metrics
+from segue.domain.telemetry import Backlog
+from segue.telemetry.gauges import SharedState, shared_metrics
 from tests.support.commands import ROOT
 from tests.test_deployment import dockerfile, image_environment, parses
 

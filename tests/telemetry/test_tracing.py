@@ -23,9 +23,9 @@ from structlog.testing import capture_logs
 
 from segue.agent.llm import traced_call
 from segue.config import Settings
-from segue.domain.telemetry import current_traceparent
+from segue.domain.telemetry import current_traceparent, untraced
 from segue.main import run_worker
-from segue.telemetry.tracing import tracing, untraced
+from segue.telemetry.tracing import tracing
 from segue.version import VERSION
 from tests.mcp.test_connection import TOOL, Peer, listening, said
 from tests.support.loop_lag import loop_kept_free

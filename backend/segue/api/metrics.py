@@ -8,8 +8,9 @@ from segue.api.deps import Services, ServicesDep, may_read_metrics
 from segue.api.problem_codes import problems
 from segue.api.problems import PROBLEMS
 from segue.domain.errors import AppError
+from segue.domain.telemetry import Backlog
 from segue.events.outbox import read_pending
-from segue.telemetry.gauges import Backlog, SharedState, shared_metrics
+from segue.telemetry.gauges import SharedState, shared_metrics
 from segue.telemetry.metrics import CONTENT_TYPE
 from segue.turns.queries import read_backlog
 

@@ -12,8 +12,7 @@ from segue.agent.llm.model_errors import outcome_of, what_to_mend
 from segue.config import MODEL_SETTINGS, Settings
 from segue.doctor.report import Diagnosis
 from segue.domain.errors import AppError
-from segue.domain.telemetry import unobserved
-from segue.telemetry.tracing import untraced
+from segue.domain.telemetry import unobserved, untraced
 
 MODEL_S = 10.0
 

@@ -4,7 +4,7 @@ Code emits an observation once, after what it counts has been committed; emittin
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
@@ -183,3 +183,37 @@ class OpenSpan(Protocol):
 def trace_of(span: Span) -> dict[str, str]:
     """The fields that link a log line to its trace; empty if tracing is off."""
     return {"trace_id": span.trace_id} if span.trace_id else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The open turns of all processes. `lapsed` counts running turns whose lease is over, `oldest_s` is how long the
+    first turn that could run has waited.
+    """
+
+    queued: int
+    running: int
+    lapsed: int
+    oldest_s: float
+
+
+class _Untraced:
+    trace_id = None
+    traceparent = None
+    content = False
+
+    def set_attributes(self, **attributes: Attribute) -> None:
+        pass
+
+    def add_event(self, name: str, **attributes: Attribute) -> None:
+        pass
+
+    def fail(self, reason: str) -> None:
+        pass
+
+
+_UNTRACED: Final[AbstractContextManager[Span]] = nullcontext(_Untraced())
+
+
+def untraced(name: str, *, parent: str | None = None, **attributes: Attribute) -> AbstractContextManager[Span]:  # noqa: ARG001 (OpenSpan's)
+    return _UNTRACED

@@ -10,6 +10,8 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from segue.domain.telemetry import Backlog
+
 
 class RedisHealth(Protocol):
     """Redis as this process sees it; `outages` counts since the process started."""
@@ -34,18 +36,6 @@ class ProcessState:
     redis: RedisHealth
     mcp_ready: Mapping[str, bool]
     unreadable: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The open turns of all processes. `lapsed` counts running turns whose lease is over, `oldest_s` is how long the
-    first turn that could run has waited.
-    """
-
-    queued: int
-    running: int
-    lapsed: int
-    oldest_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ only if the operator asks for it.
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from segue.domain.errors import AppError
-from segue.domain.telemetry import Attribute, OpenSpan, Span, current_traceparent
+from segue.domain.telemetry import Attribute, OpenSpan, Span, current_traceparent, untraced
 from segue.version import VERSION
 
 if TYPE_CHECKING:
@@ -44,28 +44,6 @@ CONVENTIONS: Final = {
 }
 
 log = structlog.get_logger()
-
-
-class _Untraced:
-    trace_id = None
-    traceparent = None
-    content = False
-
-    def set_attributes(self, **attributes: Attribute) -> None:
-        pass
-
-    def add_event(self, name: str, **attributes: Attribute) -> None:
-        pass
-
-    def fail(self, reason: str) -> None:
-        pass
-
-
-_UNTRACED: Final[AbstractContextManager[Span]] = nullcontext(_Untraced())
-
-
-def untraced(name: str, *, parent: str | None = None, **attributes: Attribute) -> AbstractContextManager[Span]:  # noqa: ARG001 (OpenSpan's)
-    return _UNTRACED
 
 
 class _Traced:

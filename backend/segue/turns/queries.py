@@ -33,10 +33,10 @@ from segue.domain.session import (
     UnreadableMessage,
     answer_metadata,
 )
+from segue.domain.telemetry import Backlog
 from segue.domain.tool import ToolCall, UnreadableCall
 from segue.memory.feedback import feedback_on
 from segue.memory.history import STEERED, final_messages
-from segue.telemetry.gauges import Backlog
 from segue.tools.results import calls_of_turns, granted_among
 from segue.turns.claims import TurnRequest, request_of, runs_beside
 from segue.turns.last_run import prompt_of

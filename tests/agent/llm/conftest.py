@@ -13,8 +13,7 @@ from segue.agent.llm.model import ChatModel, ModelLimits
 from segue.agent.llm.model_choice import ModelWithFallback
 from segue.agent.llm.providers.chat_completions import chat_completions
 from segue.agent.llm.providers.options import ProviderOptions
-from segue.domain.telemetry import unobserved
-from segue.telemetry.tracing import untraced
+from segue.domain.telemetry import unobserved, untraced
 from tests.support.provider import Provider
 
 OpenModel = Callable[..., Awaitable[ChatModel]]

@@ -19,9 +19,8 @@ from segue.agent.llm.model import ChatModel, ModelLimits
 from segue.agent.llm.providers.refusals import retry_after_s
 from segue.agent.llm.streamed_answer import Listener
 from segue.domain.errors import AppError
-from segue.domain.telemetry import unobserved
+from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
-from segue.telemetry.tracing import untraced
 from tests.agent.llm.conftest import OpenModel
 from tests.support.provider import GZIP, Provider, Reply, delta, fails, packed, raw, says, sse
 

@@ -20,11 +20,10 @@ from segue.agent.llm.streamed_answer import Listener
 from segue.agent.llm.traced_call import response
 from segue.config import Settings
 from segue.domain.errors import AppError
-from segue.domain.telemetry import unobserved
+from segue.domain.telemetry import unobserved, untraced
 from segue.domain.tool import ToolSpec
 from segue.domain.usage import Charge
 from segue.models_from_settings import model_set_by
-from segue.telemetry.tracing import untraced
 from tests.support import gemini_api, messages_api, responses_api
 from tests.support.native_api import KEY, NativeApi, scripted_api
 from tests.support.service import Client, running

@@ -21,8 +21,7 @@ from segue.agent.llm.providers.options import ProviderOptions
 from segue.agent.llm.streamed_answer import Listener
 from segue.domain.errors import AppError
 from segue.domain.providers import ProviderApi
-from segue.domain.telemetry import unobserved
-from segue.telemetry.tracing import untraced
+from segue.domain.telemetry import unobserved, untraced
 from segue.version import VERSION
 from tests.support import responses_api
 from tests.support.native_api import answers
