@@ -137,8 +137,16 @@ async def test_a_key_that_was_used_for_something_else_is_refused(client: Client,
     provider.will(says("one"), says("two"))
     session, other = await client.new_session(), await client.new_session()
     await send(client, session, "one", key="k")
-    refused = await send(client, session, "something else", key="k")
-    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_key_reused")
+    others: list[dict[str, Any]] = [
+        {"message": "something else"},
+        {"force_web_search": True},
+        {"approves": False},
+        {"on_busy": "reject"},
+        {"attachments": ["att_1"]},
+    ]
+    for another in others:
+        refused = await send(client, session, **{"message": "one", "key": "k", **another})
+        assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_key_reused"), another
     assert (await send(client, other, "two", key="k")).json()["message"]["content"] == "two"
 
 
@@ -290,6 +298,34 @@ async def test_an_interrupting_message_cancels_all_that_is_open_and_is_answered(
     assert [(await each).json()["code"] for each in withdrawn] == ["turn_cancelled"] * 2
     assert [turn["status"] for turn in await client.turns(session)] == ["cancelled", "cancelled", "completed"]
     assert [message["content"] for message in provider.messages()[1:]] == ["one", "two", "three"]
+    held.go.set()
+
+
+CANCELS_NOTHING = """
+CREATE FUNCTION dies() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'gone'; END $$;
+CREATE TRIGGER dies BEFORE UPDATE OF cancel_requested_at ON turns FOR EACH STATEMENT EXECUTE FUNCTION dies();
+"""
+
+
+async def test_an_interrupt_whose_process_died_before_it_cancelled_does_so_when_its_key_is_repeated(
+    client: Client, there: Client, provider: Provider, held: Held, settings: Settings
+) -> None:
+    provider.will(held, says("this instead"))
+    session = await client.new_session()
+    withdrawn = asyncio.create_task(client.send(session, "one"))
+    await provider.wait_for_requests(1)
+    async with looking_into(settings) as stores:
+        await stores.database.execute(CANCELS_NOTHING)
+        try:
+            died = await send(there, session, "two", key="k", on_busy="interrupt")
+        finally:
+            await stores.database.execute("DROP FUNCTION dies CASCADE")
+    assert died.status_code == 500
+    assert [turn["status"] for turn in await client.turns(session)] == ["running", "queued"]
+    async with asyncio.timeout(QUICK_S):
+        answer = await send(there, session, "two", key="k", on_busy="interrupt")
+    assert answer.json()["message"]["content"] == "this instead"
+    assert (await withdrawn).json()["code"] == "turn_cancelled"
     held.go.set()
 
 

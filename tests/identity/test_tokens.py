@@ -21,8 +21,9 @@ from starlette.routing import Route
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.identity.key_set import FETCH_EVERY_S, FRESH_S, MAX_BYTES, TRUSTED_S, KeySet
-from segue.identity.tokens import verification_key
+from segue.identity.tokens import MAX_TOKEN_CHARS, verification_key
 from tests.support.identity import speaking
+from tests.support.logs import until
 from tests.support.server import serving
 from tests.support.service import Client, running
 
@@ -119,6 +120,10 @@ async def test_the_scope_ops_stands_in_scope_or_scp(service: Client, claims: dic
 )
 async def test_a_token_with_a_claim_that_does_not_hold_is_refused(service: Client, claims: dict[str, Any]) -> None:
     assert await status_for(service, token(**claims)) == 401
+
+
+async def test_a_token_that_is_longer_than_any_should_be_is_refused(service: Client) -> None:
+    assert await status_for(service, token(padding="x" * MAX_TOKEN_CHARS)) == 401
 
 
 async def test_clocks_may_be_apart_a_little(service: Client) -> None:
@@ -251,10 +256,13 @@ async def test_tokens_are_checked_with_the_keys_the_provider_publishes(
     settings: Settings, identity_provider: Provider
 ) -> None:
     identity_provider.keys += [published(EC, "two"), {"kty": "oct", "kid": "three", "k": part(SECRET)}, {"kty": "?"}]
+    identity_provider.keys.append(published(RSA, "five", alg="PS512"))
     async with running(asking_for_tokens(settings, jwt_jwks_url=identity_provider.url)) as client:
         assert await status_for(client, token(RSA, "RS256", key_id="one")) == 200
         assert await status_for(client, token(EC, "ES256", key_id="two")) == 200
+        assert await status_for(client, token(RSA, "PS512", key_id="five")) == 200
         for wrong in (
+            token(RSA, "RS256", key_id="five"),
             token(EC, "ES256", key_id="one"),
             token(SECRET, "HS256", key_id="three"),
             token(RSA, "RS256", key_id="four"),
@@ -294,6 +302,20 @@ async def test_known_keys_go_on_counting_while_the_provider_is_away_but_not_for_
     with pytest.raises(AppError) as refused:
         await fetching.knows("one")
     assert (refused.value.code, refused.value.status) == ("identity_unavailable", 503)
+
+
+async def test_a_key_that_was_withdrawn_counts_no_more_once_the_keys_are_read_anew(fetching: Fetching) -> None:
+    assert await fetching.knows("one")
+    fetching.provider.keys = [published(EC, "two")]
+    fetching.time.now += FRESH_S
+    assert await fetching.knows("one")  # nobody waits for the provider
+
+    async def is_asked() -> bool:
+        return fetching.provider.asked == 2
+
+    await until(is_asked)
+    assert await fetching.knows("two")
+    assert not await fetching.knows("one")
 
 
 async def test_a_list_of_keys_is_read_no_further_than_its_bound(fetching: Fetching) -> None:

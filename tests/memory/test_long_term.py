@@ -11,8 +11,14 @@ from starlette.responses import Response
 
 from segue.agent.prompts import FACTS
 from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.clock import utc_now
+from segue.domain.identity import LOCAL_USER
+from segue.domain.memory import NewFact
 from segue.embedded.urls import ServerUrls
+from segue.memory import facts
 from tests.support.facts import all_taken_in, fact, known, notes, tell
+from tests.support.identity import new_key, speaking
 from tests.support.plans import Frozen
 from tests.support.provider import GZIP, Provider, fails, fence_after, packed, raw, says
 from tests.support.service import Client, running
@@ -119,6 +125,36 @@ async def test_a_question_finds_a_fact_by_its_meaning(
     first, *_ = await recalled(embedding_client, provider, "What may be in my dinner?")
     assert "peanuts" in first
     assert (await known(embedding_client, query="boat"))[0] == "I sail on Sundays"
+
+
+async def test_facts_of_another_user_are_found_neither_by_words_nor_by_meaning(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.embedding = by_meaning
+    private = embedding(settings).model_copy(update={"auth": "api_key"})
+    async with (
+        running(private) as service,
+        speaking(service, await new_key(private, "ada")) as ada,
+        speaking(service, await new_key(private, "bob")) as bob,
+    ):
+        await tell(ada, "I get ill from peanuts")
+        await embedded(private, "embedder")
+        for query in ("peanuts", "dinner"):
+            assert (await known(ada, query=query), await known(bob, query=query)) == (["I get ill from peanuts"], [])
+
+
+async def test_a_correction_supersedes_no_fact_of_another_user(client: Client, settings: Settings) -> None:
+    meant = await tell(client, "I sail on Sundays")
+    assert settings.database_url is not None
+    database = Database(settings.database_url.get_secret_value())
+    async with database.transaction() as connection:
+        wrong = NewFact("I sail on Mondays", "fact", supersedes=meant)
+        await facts.add_fact(connection, "mallory", wrong, now=utc_now())
+    assert await known(client) == ["I sail on Sundays"]
+    async with database.transaction() as connection:
+        await facts.add_fact(connection, LOCAL_USER, wrong, now=utc_now())
+    assert await known(client) == ["I sail on Mondays"]
+    await database.close()
 
 
 async def test_a_fact_that_means_the_same_gives_way_to_how_it_was_said_last(

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from segue.net.addresses import IPAddress, NoSuchHost, NotPublic
+from segue.net.addresses import IPAddress, NoSuchHost, NotPublic, allowed_for_operator
 from segue.net.http_client import answer_of, checked_client
 
 HERE = "127.0.0.1"
@@ -75,6 +75,27 @@ async def test_every_spelling_of_loopback_is_refused_by_the_systems_own_resolver
     async with host_echo() as port, checked_client() as client:
         with pytest.raises(NotPublic):
             await client.get(f"http://{host}:{port}/")
+
+
+@pytest.mark.parametrize(
+    ("host", "leads_to"),
+    [
+        ("localhost", "192.168.1.1"),
+        ("localhost", "169.254.169.254"),
+        ("localhost", "fd00::1"),
+        ("inside.test", "192.168.1.1"),
+        ("inside.test", HERE),
+        ("192.168.1.1", "192.168.1.2"),
+        ("169.254.169.254", "169.254.169.254"),
+    ],
+)
+async def test_a_host_that_the_operator_wrote_leads_to_no_private_address_but_the_written_one(
+    host: str, leads_to: str
+) -> None:
+    is_allowed = allowed_for_operator(host, allow_private=False)
+    async with checked_client(resolve=Names([leads_to]), is_allowed=is_allowed) as client:
+        with pytest.raises(NotPublic):
+            await client.get(f"http://{host}/")
 
 
 async def test_a_name_is_resolved_once_and_the_checked_address_is_dialled() -> None:

@@ -115,6 +115,16 @@ async def test_fifty_turns_at_once_in_two_processes_never_pass_the_cap(
         assert total["tokens"] <= 40_000
 
 
+@pytest.mark.parametrize("limit", CAPS)
+async def test_a_first_call_that_may_take_more_than_the_whole_cap_is_not_made(
+    limit: str, settings: Settings, provider: Provider
+) -> None:
+    caps = {**CAPS[limit], f"limit_{limit}": Decimal("0.5") if "cost" in limit else 500}
+    async with running(capped(settings, **caps)) as client:
+        refused(await client.send(await client.new_session(), "hello"), limit)
+    assert provider.requests == []
+
+
 async def test_at_the_cap_nothing_is_accepted_until_the_next_day_and_an_emptied_redis_changes_nothing(
     settings: Settings, provider: Provider
 ) -> None:

@@ -113,6 +113,7 @@ class TurnService:
         deps = self._deps
         known = await self._accepted_before(owner, session_id, request.once)
         if known is not None and not known.failed_for_now:
+            await self._interrupt(owner, request, known)
             return known
         again = known.turn.turn_id if known else None
         if request.attachment_ids:
@@ -123,10 +124,7 @@ class TurnService:
             admitted = await self._admit(owner, session_id, replace(request, turn_id=turn_id))
         if admitted.claim is not None:
             return admitted
-        if admitted.fresh and request.on_busy == "interrupt":
-            async with deps.database.autocommit() as connection:
-                before = await terminations.cancel_before(connection, owner, admitted.turn)
-                await self._carry_out(connection, owner, before)
+        await self._interrupt(owner, request, admitted)
         await self._dispatch(owner, turn_id, admitted)
         return admitted
 
@@ -289,6 +287,13 @@ class TurnService:
             if not expected.claim.done():  # else the process stops, and another one takes over what it has claimed
                 expected.claim.set_result(claim)
         return admitted
+
+    async def _interrupt(self, owner: str, request: ChatRequest, admitted: Admitted) -> None:
+        """Also for a turn that was accepted before and still waits: its process may have died in between."""
+        if request.on_busy == "interrupt" and admitted.status == "queued":
+            async with self._deps.database.autocommit() as connection:
+                before = await terminations.cancel_before(connection, owner, admitted.turn)
+                await self._carry_out(connection, owner, before)
 
     async def _dispatch(self, owner: str, turn_id: str, admitted: Admitted) -> None:
         """Puts the turn into the queue. Without Redis it runs here, even in a process that takes no turns."""

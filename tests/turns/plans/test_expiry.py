@@ -1,13 +1,15 @@
 """A plan whose time passes while nobody is there."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 
 from segue.config import Settings
 from tests.support.plans import THREE_STEPS, Frozen, offered
-from tests.support.provider import Provider, says
+from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
+from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
 
 
@@ -33,3 +35,21 @@ async def test_a_plan_nobody_answered_expires_by_itself_and_a_late_yes_runs_noth
     again = await client.chat(session, "sì")
     assert (again["plan"], again["message"]["content"]) == (None, "Yes to what?")
     assert effects == ["get itm-1"]
+
+
+async def test_a_turn_that_goes_on_after_its_plan_has_expired_runs_no_step_that_it_had_a_yes_for(
+    client: Client, provider: Provider, clock: Frozen, shelf: Shelf
+) -> None:
+    session = await client.new_session()
+    provider.will(calls(("mcp_paint_item", {"item_id": "itm-1"}), ("mcp_delete_item", {"item_id": "itm-2"})))
+    await client.chat(session, "Tidy the shelf up, please")
+    cut_off = asyncio.create_task(client.send(session, "yes"))
+    await shelf.wait_for("paint itm-1")
+    turn = (await client.turns(session))[-1]["turn_id"]
+    await client.http.post(f"/sessions/{session}/turns/{turn}/cancel")
+    assert (await cut_off).json()["code"] == "turn_cancelled"
+    clock.now += timedelta(days=2)
+    shelf.go.set()
+    again = (await client.http.post(f"/sessions/{session}/turns/{turn}/retry")).json()
+    assert (again["turn_id"], again["plan"]["status"]) == (turn, "expired")
+    assert "delete itm-2" not in shelf.effects
