@@ -32,14 +32,13 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from segue.domain.agent import ParallelCalls, Rounds, ToolCalls
-from segue.domain.clock import known_zone
+from segue.domain.agent import PROVIDERS, ModelProvider, ParallelCalls, ProviderApi, Rounds, ToolCalls, provider_and_id
 from segue.domain.identity import is_loopback
+from segue.domain.ids import known_zone
 from segue.domain.plan import Confirm, ConfirmWords, Planning
-from segue.domain.providers import PROVIDERS, ModelProvider, ProviderApi, provider_and_id
 from segue.domain.redaction import header_secrets, is_recognisable
 from segue.secret_files import read_secrets
-from segue.usage.prices import ANSWER_TOKENS, read_prices
+from segue.users.prices import ANSWER_TOKENS, read_prices
 
 _OWN_TO_A_REQUEST = frozenset({"model", "messages", "input", "tools", "stream"})
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
@@ -213,9 +212,9 @@ class Settings(BaseSettings):
     @classmethod
     def _leads_to_a_server(cls, value: SecretStr | None, field: ValidationInfo) -> SecretStr | None:
         if value is not None:
-            from segue.db import server_urls  # noqa: PLC0415 (its libraries are slow to import)
+            from segue.db import urls  # noqa: PLC0415 (its libraries are slow to import)
 
-            check = server_urls.check_postgres if field.field_name == "database_url" else server_urls.check_redis
+            check = urls.check_postgres if field.field_name == "database_url" else urls.check_redis
             check(value.get_secret_value())
         return value
 

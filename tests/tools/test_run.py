@@ -10,8 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
-from segue.tools.outcome import CallOutcome, Fault, failed
-from segue.tools.run import RunLimits, run_tool
+from segue.tools.run import CallOutcome, Fault, RunLimits, failed, run_tool
 
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
 ANYTHING = {"type": "object"}

@@ -15,19 +15,16 @@ from typing import Any
 import orjson
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from segue.agent.llm.offered_tools import offered_name
-from segue.agent.shown_args import clipped
-from segue.agent.untrusted import CLOSE, CLOSE_NOTES, EARLIER_RESULTS, OPEN, OPEN_NOTES, fenced
 from segue.domain.agent import Agent
-from segue.domain.memory import Memory
 from segue.domain.plan import Confirm, Plan, Step
-from segue.domain.session import Message, RequestedCall, Verdict
-from segue.domain.tool import ToolSpec
-from segue.domain.tool_state import ToolState
+from segue.domain.session import Memory, Message, RequestedCall, Verdict
+from segue.domain.tool import ToolSpec, ToolState
 from segue.domain.user_request import UserRequest
 from segue.memory.summary import MAX_SUMMARY_CHARS
+from segue.models.tool_schemas import offered_name
+from segue.models.untrusted import CLOSE, CLOSE_NOTES, EARLIER_RESULTS, OPEN, OPEN_NOTES, clipped, fenced
 from segue.plans.policy import needs_confirmation
-from segue.tools.parts import described
+from segue.tools.normalize import described
 from segue.tools.summaries import one_line
 
 DATE, TIME_ZONE = "{date}", "{time_zone}"

@@ -13,8 +13,6 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
-from segue.agent.llm.reply import OPAQUE
-from segue.agent.llm.request_tokens import estimated_input
 from segue.agent.prompts import (
     CUT_OFF,
     Instructions,
@@ -28,17 +26,22 @@ from segue.agent.prompts import (
     turn_notes,
     with_notes,
 )
-from segue.agent.shown_args import clipped
-from segue.agent.untrusted import fenced, without_notes
-from segue.domain.memory import Memory
 from segue.domain.plan import Plan
-from segue.domain.session import Message, PromptPart, PromptReport, RequestedCall
+from segue.domain.session import Memory, Message, PromptPart, PromptReport, RequestedCall
 from segue.domain.tool import Reference
-from segue.memory.history_window import ShownForm, WindowCosts, WindowLimits, WindowParts, message_key, select_window
-from segue.memory.token_count import CountTokens
-from segue.tools.normalize import Payload
-from segue.tools.outcome import CallOutcome
-from segue.tools.parts import BinaryPart, described
+from segue.memory.history_window import (
+    CountTokens,
+    ShownForm,
+    WindowCosts,
+    WindowLimits,
+    WindowParts,
+    message_key,
+    select_window,
+)
+from segue.models.reply import OPAQUE, estimated_input
+from segue.models.untrusted import clipped, fenced, without_notes
+from segue.tools.normalize import BinaryPart, Payload, described
+from segue.tools.run import CallOutcome
 
 MAX_BRIEF_CHARS = 2000
 LISTED = ("tool_call_id", "tool_name", "args", "status", "size_bytes", "summary", "identifiers")

@@ -15,14 +15,10 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.agreed_calls import not_covered
+from segue.agent.agreed_calls import not_covered, runs_under_grant
 from segue.agent.context import TurnContext, WriteWithStart
-from segue.agent.llm import traced_call
-from segue.agent.llm.reply import ModelCall, Reply, opaque_parts
-from segue.agent.session_grants import runs_under_grant
 from segue.agent.stream_reply import StartedMessage, emit_message
 from segue.agent.turn_calls import TurnCalls, call_key
-from segue.domain.attachment import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.events import (
     CallEnded,
     CallProgressed,
@@ -33,18 +29,19 @@ from segue.domain.events import (
     ToolStateChanged,
 )
 from segue.domain.ids import new_id
-from segue.domain.session import RequestedCall
+from segue.domain.session import READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.memory.history import NewMessage, append_message
-from segue.plans.call_policy import Deny, Ruling
+from segue.models import traced_call
+from segue.models.reply import ModelCall, Reply, opaque_parts
+from segue.plans.policy import Deny, Ruling
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.input_schema import accepts
 from segue.tools.normalize import clean
-from segue.tools.outcome import CallOutcome, failed, lost
 from segue.tools.results import LedgerCall, PlanStep
-from segue.tools.run import run_tool
+from segue.tools.run import CallOutcome, failed, lost, run_tool
 
 Offer = Callable[[AsyncConnection, "TurnCalls", "ReadyCall", ToolAsks], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, CallOutcome], Awaitable[None]]

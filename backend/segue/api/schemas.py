@@ -21,17 +21,13 @@ from pydantic import (
 )
 
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.attachment import MAX_ATTACHMENTS
-from segue.domain.clock import known_zone
 from segue.domain.doc import doc
 from segue.domain.errors import AppError
 from segue.domain.identity import MAX_USER_CHARS, SCOPES, Scope, known_user
-from segue.domain.ids import Prefix, id_pattern
-from segue.domain.memory import MAX_CONTENT_CHARS, MemoryKind
+from segue.domain.ids import Prefix, id_pattern, known_zone
 from segue.domain.plan import Button, Pressed
-from segue.domain.session import Rating
-from segue.domain.tool import RememberFor, canonical_args
-from segue.domain.tool_state import ManualStatus
+from segue.domain.session import MAX_ATTACHMENTS, MAX_CONTENT_CHARS, MemoryKind, Rating
+from segue.domain.tool import ManualStatus, RememberFor, canonical_args
 from segue.turns.store import OnBusy
 
 MAX_MESSAGE_CHARS = 32_000

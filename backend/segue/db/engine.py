@@ -24,11 +24,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from sqlalchemy.sql.base import Executable
 
-from segue.db.causes import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, StorageUnavailable
-from segue.db.outages import Blocker, Outages
-from segue.db.postgres_url import address
-from segue.db.reading import read_json
+from segue.db.causes import DISK_FULL_STATE, FAILING, READ_ONLY_STATE, Blocker, Outages, StorageUnavailable
 from segue.db.repeating import RepeatingConnection
+from segue.db.rows import read_json
+from segue.db.urls import address
 from segue.domain.errors import AppError
 
 CONNECT_TIMEOUT_S = 2.0

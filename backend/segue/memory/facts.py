@@ -39,11 +39,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import UserDefinedType
 
 from segue.db.models import memories
-from segue.db.order import newest_first, oldest_first
-from segue.db.reading import note_unreadable
+from segue.db.rows import newest_first, note_unreadable, oldest_first
 from segue.domain.errors import AppError, NotFound
 from segue.domain.ids import new_id
-from segue.domain.memory import Memory, MemoryKind, NewFact, UnreadableMemory
+from segue.domain.session import Memory, MemoryKind, NewFact, UnreadableMemory
 from segue.memory.fact_cues import index_words, split_words
 
 # A fact and a question go through every stemmer: a few words are too short to guess the language by, and a wrong guess

@@ -17,16 +17,23 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, sessions, tool_calls, tool_results, turns
-from segue.db.order import came_before, newest_first, oldest_first
-from segue.db.reading import UNREADABLE, note_unreadable, read_json, readable, reader
+from segue.db.rows import (
+    UNREADABLE,
+    came_before,
+    newest_first,
+    note_unreadable,
+    oldest_first,
+    read_json,
+    readable,
+    reader,
+)
 from segue.domain.errors import AppError, NotFound
 from segue.domain.session import RequestedCall
 from segue.domain.tool import CallStatus, Reference, ResultRef, ToolCall, ToolCallMetadata, UnreadableCall
 from segue.tools.apart import LARGE, READ_S, TooMuch, apart
-from segue.tools.normalize import Payload, PayloadKind, payload_of, read_payload
-from segue.tools.outcome import CallOutcome, lost
-from segue.tools.parts import described
+from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload
 from segue.tools.retention import Retention, evict, payload_values, storing
+from segue.tools.run import CallOutcome, lost
 from segue.tools.summaries import preview, summarise_failure, text_in
 
 REBUILD_CALLS = 50

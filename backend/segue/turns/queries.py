@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
-from segue.db.reading import readable, reader
+from segue.db.rows import readable, reader
 from segue.domain import turn_errors
 from segue.domain.doc import doc
 from segue.domain.errors import AppError, NotFound, Unreadable
@@ -35,11 +35,11 @@ from segue.domain.session import (
 )
 from segue.domain.telemetry import Backlog
 from segue.domain.tool import ToolCall, UnreadableCall
-from segue.memory.feedback import feedback_on
 from segue.memory.history import STEERED, final_messages
+from segue.memory.session_store import feedback_on
 from segue.tools.results import calls_of_turns, granted_among
 from segue.turns.claims import TurnRequest, request_of, runs_beside
-from segue.turns.last_run import prompt_of
+from segue.turns.run_record import prompt_of
 
 RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from segue.db.outages import OutageLog
+from segue.db.causes import OutageLog
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.events import CallEnded
@@ -15,11 +15,11 @@ from segue.domain.telemetry import TurnEnded, TurnRecovered
 from segue.events import user_feed
 from segue.memory import short_term
 from segue.turns import terminations
-from segue.turns.deps import TurnDeps
 from segue.turns.maintenance import sweep
 from segue.turns.presence import Presence
 from segue.turns.scheduler import TurnWorker
 from segue.turns.terminations import MAX_ATTEMPTS, NeglectedTurn
+from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_metrics import outcome_of, record_end
 
 RECOVER_EVERY_S = 1.0

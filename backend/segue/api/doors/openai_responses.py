@@ -15,15 +15,12 @@ from starlette.responses import Response
 
 from segue.api.deps import router_of
 from segue.api.doors.client_turns import begin
-from segue.api.doors.leaving import on_disconnect
-from segue.api.doors.openai_answers import OpenAIResponse, response_usage
-from segue.api.doors.openai_errors import error_body
+from segue.api.doors.clients import DoorAskingDep, on_disconnect
+from segue.api.doors.openai_chat import OpenAIResponse, do_task, is_task, response_usage
 from segue.api.doors.openai_request import ResponseBody, asked, response_id, turn_headers
-from segue.api.doors.openai_tasks import do_task, is_task
-from segue.api.doors.speaking_for import DoorAskingDep
 from segue.api.doors.turn_reader import BETWEEN, Activity, Answered, AnswerText, Called, Piece, TurnReader
-from segue.api.events import MEDIA_TYPE, EventStream
-from segue.api.problem_codes import OF_DOORS, problems
+from segue.api.event_streams import MEDIA_TYPE, EventStream
+from segue.api.problems import OF_DOORS, error_body, problems
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.events.event_buffer import Entry

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from segue.domain.errors import AppError
-from segue.events.agui import answer_json
+from segue.events.agui_encoding import answer_json
 from segue.tools.summaries import shortened
 
 BETWEEN: Final = "\n\n"  # two messages of one turn
